@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import reprlib
 import sys
@@ -81,6 +83,19 @@ def install_command(extra: str) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its class if it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+_NO_ROOM = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT)}
+# Libraries in Rust (safetensors, tokenizers) and C++ (faiss, Arrow) tell it in words only.
+_NO_ROOM_MESSAGE = re.compile(
+    rf"os error ({'|'.join(map(str, _NO_ROOM))})\b|" + "|".join(_NO_ROOM.values())
+)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error of Python or of a library that writes files says that a disk is full."""
+    full = getattr(error, "errno", None) in _NO_ROOM
+    return full or (isinstance(error, Exception) and bool(_NO_ROOM_MESSAGE.search(str(error))))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

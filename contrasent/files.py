@@ -10,14 +10,17 @@ import json
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 
 if TYPE_CHECKING:
+    from filelock import FileLock
     from numpy.typing import DTypeLike, NDArray
 
 _BLOCK = 1 << 20
@@ -32,6 +35,9 @@ def writing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
+        if not _is_running(left.name.split(".")[-2]):
+            left.unlink(missing_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -179,6 +185,28 @@ def _beside(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}")
 
 
+def _is_running(process: str) -> bool:
+    """Whether a process of this machine has this number."""
+    if not process.isdecimal() or sys.platform == "win32":
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that died left unfinished below ``folder``; its writer may do that."""
+    for left in folder.rglob(".*.partial"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+
+
 def _sync(path: Path) -> None:
     if path.is_file():
         with path.open("rb") as file:
@@ -198,29 +226,43 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
     does so after ``patience`` seconds; the message names the process. ContrasentError if the file
     cannot be made.
     """
-    from filelock import FileLock, Timeout
-
     path = _beside(Path(folder).resolve(), "lock")
-    lock = FileLock(path, timeout=patience)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(poll_interval=_PATIENCE / 10)
-    except Timeout as error:
-        raise BusyError(
-            f"{folder} is being written by process {_owner(path)}; wait until it has finished"
-        ) from error
+        lock = _acquired(path, folder, patience)
     except OSError as error:
         raise ContrasentError(
             f"{folder} cannot be locked ({error.strerror}): {path.parent} must be a folder that "
             "this user may write to, since the lock is a file in it"
         ) from error
+    with _released(lock):
+        sweep(Path(folder))
+        yield
+
+
+def _acquired(path: Path, folder: str | Path, patience: float) -> FileLock:
+    """Take the lock file ``path`` of ``folder``; OSError if it cannot be made."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=patience)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with suppress(PermissionError):  # Windows lets nobody read or write it
-            path.write_text(str(os.getpid()), encoding="utf-8")
+        lock.acquire(poll_interval=_PATIENCE / 10)
+    except Timeout as error:
+        raise BusyError(
+            f"{folder} is being written by process {_owner(path)}; wait until it has finished"
+        ) from error
+    with suppress(OSError):  # Windows lets nobody read or write it, a full disk nobody write
+        path.write_text(str(os.getpid()), encoding="utf-8")
+    return lock
+
+
+@contextmanager
+def _released(lock: FileLock) -> Iterator[None]:
+    try:
         yield
     finally:
-        with suppress(PermissionError):
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows, or a disk that became read-only
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
@@ -263,10 +305,20 @@ def cached(
     """
     root = default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    lock = _beside(entry, "lock")
     with suppress(*_DAMAGE):
-        return read(entry)
+        whole = read(entry)
+        if lock.exists():  # of a process that died after it had written the entry
+            with suppress(BusyError, OSError), _released(_acquired(lock, entry, 0)):
+                recover_folder(entry)
+        return whole
     try:
-        with _alone(entry, what):
+        try:
+            held = _acquired(lock, entry, _PATIENCE)
+        except BusyError:
+            logger.info("waiting for another process that computes the same %s", what)
+            held = _acquired(lock, entry, -1)
+        with _released(held):
             with suppress(*_DAMAGE):
                 return read(entry)
             with writing_folder(entry) as partial:
@@ -277,22 +329,6 @@ def cached(
             f"cannot keep {what} in {root}: {error}; name a folder with room in the environment "
             "variable CONTRASENT_CACHE"
         ) from error
-
-
-@contextmanager
-def _alone(entry: Path, what: str) -> Iterator[None]:
-    """Keep other processes away from ``entry``; the operating system frees a dead one's lock."""
-    from filelock import FileLock, Timeout
-
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{entry}.lock")
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
-        logger.info("waiting for another process that computes the same %s", what)
-        held = lock.acquire()
-    with held:
-        yield
 
 
 def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
-from contrasent.files import recover_folder, refuse_existing, writing_folder
+from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
 from contrasent.quickstart import PAIRS, TEXT
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         encoder = SentenceEncoder.load(encoder, device="cpu")
     if encoder.engine != "torch":
         raise ConfigError(f"the engine is {encoder.engine!r}; load the encoder with engine 'torch'")
-    with writing_folder(output) as partial:
+    with exclusive(output), writing_folder(output) as partial:
         if format == "static":
             exported: Encoder = _write_static(
                 encoder, partial, dimensions or 256, text, show_progress

@@ -27,7 +27,13 @@ from contrasent.cli.reproduce import mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import recipes, train
-from contrasent.errors import ConfigError, ContrasentError, is_out_of_memory
+from contrasent.errors import (
+    ConfigError,
+    ContrasentError,
+    first_line,
+    is_disk_full,
+    is_out_of_memory,
+)
 from contrasent.progress import printable
 
 P = ParamSpec("P")
@@ -38,8 +44,6 @@ _SHARED = ("train", "pretrain")
 _YELLOW = "33"
 _COLOURS = {"error": "1;31", "stopped": "1"}
 _USERS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,
@@ -66,7 +70,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             # The reader of a pipe, such as head, has left: say nothing, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
-        except (ContrasentError, OSError, MemoryError, RuntimeError) as error:
+        except Exception as error:
             message = _explained(error)
             if message is None:
                 raise
@@ -151,10 +155,12 @@ def _explained(error: BaseException) -> str | None:
     if is_out_of_memory(error):
         first = str(error).partition("\n")[0]
         return f"out of memory ({first}); take less at once, or another --device"
+    place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+    if is_disk_full(error):
+        reason = getattr(error, "strerror", None) or first_line(error)
+        return f"{place}{reason}; make room, and run the command again"
     if isinstance(error, OSError) and error.errno in _USERS:
-        place = f"{error.filename}: " if error.filename else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return f"{place}{error.strerror}{'; make room, and run the command again' * full}"
+        return f"{place}{error.strerror}"
     return None
 
 

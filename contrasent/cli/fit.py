@@ -53,12 +53,12 @@ def infersent(weights: Weights, words: Words, output: Output, version: Version =
     OUTPUT is an encoder for every command. The weights are read as tensors and nothing else; the
     word vectors go into OUTPUT too, linked to the cache where the disk allows it.
     """
-    from contrasent.files import refuse_existing
+    from contrasent.fitting.maps import require_output, save_fitted
     from contrasent.model.word_encoder import origin_of, read_infersent
 
-    refuse_existing(output, "name another folder with --output, or remove it")
+    require_output(output)
     encoder = read_infersent(weights, words, version)
-    encoder.save(output, {"imported": origin_of(weights, words, version)})
+    save_fitted(encoder, {"imported": origin_of(weights, words, version)}, output)
     typer.echo(f"{output}: {encoder.width} dimensions, over {encoder.tokenizer.source}")
     typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
 

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from contrasent.data.columns import ColumnMap, sentence_columns
@@ -24,7 +23,7 @@ from contrasent.data.rows import (
 )
 from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
-from contrasent.files import default_cache
+from contrasent.files import default_cache, exclusive, writing
 
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096
@@ -211,6 +210,9 @@ Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
 """Examples given from Python: sentences, tuples of sentences, or mappings of columns."""
 
 
+_PATIENCE = 600.0  # seconds that another process may take to keep its rows
+
+
 def keep_rows(rows: Rows) -> Path:
     r"""Write examples given from Python to a file, to be read as any other.
 
@@ -226,10 +228,9 @@ def keep_rows(rows: Rows) -> Path:
         raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")
     folder, digest = default_cache() / "rows", hashlib.sha256()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder) as partial:
-            written = Path(partial) / "rows"
-            with written.open("w", encoding="utf-8", newline="\n") as file:
+        with exclusive(folder, patience=_PATIENCE):
+            written = folder / "rows"
+            with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:
                 for line in _lines_of(chain([first], remaining), is_text=isinstance(first, str)):
                     file.write(line)
                     digest.update(line.encode())

@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 from contrasent import __version__
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import sha256_of, write_text, writing_folder
+from contrasent.files import exclusive, sha256_of, write_text, writing_folder
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -141,7 +141,7 @@ def fetch(
             f"{folder} holds something else already; remove it or name another with --data-dir"
         )
     try:
-        with writing_folder(folder) as partial:
+        with exclusive(folder), writing_folder(folder) as partial:
             archive, unpacked = partial / "archive", partial / "unpacked"
             _download(url, archive, advance, "")
             root = _unpack(archive, unpacked, url)
@@ -280,26 +280,36 @@ def fetch_training_file(
     path = (folder or default_folder().parent) / wanted.file
     if check and not path.is_file():
         raise DataError(f"{path} is not there; without --check it is downloaded")
-    if not path.is_file():
-        part = path.with_name(f".{path.name}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _download(url or wanted.url, part, advance, name)
-            _check(wanted, part, url or wanted.url)
-            _compare(path, sha256_of(part))
-            part.replace(path)
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error}; try again to go on") from error
-        finally:
-            if part.is_file() and not part.stat().st_size:
-                part.unlink()
-    else:
+    if check:
         _check(wanted, path, str(path))
-    digest = sha256_of(path)
-    known = _compare(path, digest)
-    if not known and not check:
-        write_text(_kept(path), f"{digest}  {path.name}\n")
+        digest = sha256_of(path)
+        return path, digest, _compare(path, digest)
+    try:
+        with exclusive(path):
+            if path.is_file():
+                _check(wanted, path, str(path))
+            else:
+                _bring(wanted, path, url or wanted.url, advance, name)
+            digest = sha256_of(path)
+            known = _compare(path, digest)
+            if not known:
+                write_text(_kept(path), f"{digest}  {path.name}\n")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}; try again to go on") from error
     return path, digest, known
+
+
+def _bring(wanted: TrainingFile, path: Path, url: str, advance: Advance, name: str) -> None:
+    """Download a training file and check it; what has arrived of it stays for another try."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        _download(url, part, advance, name)
+        _check(wanted, part, url)
+        _compare(path, sha256_of(part))
+        part.replace(path)
+    finally:
+        if part.is_file() and not part.stat().st_size:
+            part.unlink()
 
 
 def _check(wanted: TrainingFile, path: Path, source: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import refuse_existing
+from contrasent.files import exclusive, refuse_existing
 from contrasent.fitting.text import DrawnRows, FittingText, StoredRows, finite_rows
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
@@ -254,8 +254,9 @@ def fit_glow(
 
 def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:
     """Write an encoder with what is fitted to it as one folder, whole or not at all."""
-    require_output(output)
-    encoder.save(output, info)
+    with exclusive(output):
+        require_output(output)
+        encoder.save(output, info)
 
 
 def require_output(output: Path) -> None:

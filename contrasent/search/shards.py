@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -387,8 +386,6 @@ def _finish(
     if shards.folder == output:
         shards.list_in_manifest(made_from)
         return
-    for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
-        left.unlink()  # by a run that was killed while it joined its shards
     with writing(output) as path, row_writer(path, output.suffix, encoder) as writer:
         texts = iter(sentences)
         for block in shards.blocks():

@@ -93,6 +93,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         folder.check(recipe, resume=resume, overwrite=overwrite)
     metrics_log.check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
+        folder.tidy()
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -10,13 +9,13 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import ConfigError, ContrasentError
-from contrasent.files import exclusive, recover_folder, write_text
+from contrasent.errors import ConfigError, ContrasentError, is_disk_full
+from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import installed_versions
 
@@ -47,9 +46,6 @@ _WRITTEN = (
 )
 # What an interrupted write leaves: .NAME.partial, .NAME.PROCESS.partial, .NAME.previous
 _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
-_NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -171,6 +167,7 @@ class RunFolder:
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.state):
+            sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             here = environment()
             if resume:
@@ -188,14 +185,20 @@ class RunFolder:
             write_text(self.root / _ENVIRONMENT, json.dumps(here, indent=2) + "\n")
             yield
 
+    def tidy(self) -> None:
+        """Remove what only an unfinished run needs; the process that completed it may have died."""
+        if self.state.exists() or (self.root / _LOCK).exists():
+            with suppress(BusyError), exclusive(self.state):
+                sweep(self.root)
+                shutil.rmtree(self.state, ignore_errors=True)
+
     @contextmanager
     def explaining_a_full_disk(self) -> Iterator[None]:
         """Raise ContrasentError instead of whatever a library makes of a disk without room."""
         try:
             yield
         except Exception as error:
-            number = getattr(error, "errno", None)
-            if number not in _NO_ROOM and not _NO_ROOM_MESSAGE.search(str(error)):
+            if not is_disk_full(error):
                 raise
             raise ContrasentError(
                 f"the disk of {self.root} is full ({error}); what was saved before is whole. Make "

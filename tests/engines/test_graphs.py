@@ -204,7 +204,7 @@ def test_an_architecture_that_cannot_be_traced_is_refused(monkeypatch, tmp_path)
     monkeypatch.setattr(torch.onnx, "export", fails)
     with pytest.raises(ConfigError, match=said):
         engines.build("onnx", model)
-    assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".lock"]
+    assert not list((tmp_path / "onnx").iterdir())
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -1,0 +1,150 @@
+"""Killed, out of room, not allowed to write, or beside another process: at any file operation.
+
+Whatever happens at an operation of a command, the command again (``--resume`` or ``--overwrite``
+where it needs one) ends with the bits of one that nothing happened to, and nothing else is left.
+Some operations are drawn for each commit, more by ``-m acceptance``, all by ``-m exhaustive``.
+"""
+
+import os
+import random
+import signal
+import subprocess
+
+import pytest
+from helpers.crash import (
+    FULL,
+    KILL,
+    PAUSE,
+    READ_ONLY,
+    contents,
+    differences,
+    end_of,
+    fresh,
+    run,
+    stops,
+)
+from helpers.crash_commands import ROWS, prepare
+
+USUAL = ("unsup-simcse", "")
+AMOUNTS = (
+    *(pytest.param(1, row, id=row.name) for row in ROWS if row.recipe in USUAL),
+    *(pytest.param(3, row, id=f"{row.name}-more", marks=pytest.mark.acceptance) for row in ROWS),
+    *(pytest.param(None, row, id=f"{row.name}-all", marks=pytest.mark.exhaustive) for row in ROWS),
+)
+
+
+def commit():
+    """The name of the commit, from which operations are drawn."""
+    words = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
+
+
+class Trials:
+    """A command in a folder of its own, as often as wanted."""
+
+    def __init__(self, row, base, starts):
+        self.row, self.template, self.work = row, base / "template", base / "work" / "desk"
+        self.work.parent.mkdir()
+        prepare(row, self.template, starts)
+        fresh(self.template, self.work)
+        for words in row.before:
+            self.succeed(words)
+        self.template = base / "before"
+        fresh(self.work, self.template)
+        whole = self.succeed(row.words)
+        self.operations = whole.operations
+        self.done = (self.work / row.mark).read_bytes() if row.mark else None
+        for words in row.after:
+            self.succeed(words)
+        self.expected = contents(self.work)
+
+    def succeed(self, words):
+        ended = run(words, self.work)
+        assert ended.code == 0, (words, ended.said)
+        return ended
+
+    def go_on(self):
+        """End the command as its user would, after whatever happened to it."""
+        row, words = self.row, self.row.words
+        if self.done is None or (self.work / row.mark).read_bytes() != self.done:
+            again = (*words, row.again) if row.again else words
+            ended = run(again if row.again == "--resume" else words, self.work)
+            if ended.code == 2 and row.again == "--overwrite":
+                assert "--overwrite" in ended.said, ended.said
+                ended = run(again, self.work)
+            if ended.code and "exists already" not in ended.said:
+                return [f"failed: {ended.said[-600:]}"]
+        for words in row.after:
+            self.succeed(words)
+        return differences(contents(self.work), self.expected)
+
+    def at(self, number, act):
+        """What is wrong after something happened at an operation."""
+        fresh(self.template, self.work)
+        ended = run(self.row.words, self.work, number, act)
+        wrong = []
+        if act == KILL:
+            assert ended.code == -signal.SIGKILL, ended
+        elif ended.code not in (0, 2) or "Traceback" in ended.said:
+            wrong.append(f"ended with {ended.code}: {ended.said[-1500:]}")
+        return wrong + self.go_on()
+
+    def beside_another(self, number):
+        """What is wrong after a second process worked where the first stood still."""
+        fresh(self.template, self.work)
+        first = run(self.row.words, self.work, number, PAUSE, wait=False)
+        assert stops(first, 60)
+        second = run(self.row.words, self.work, wait=False)
+        second.join(3)
+        os.kill(first.pid, signal.SIGCONT)
+        ends = [end_of(first), end_of(second)]
+        wrong = [f"ended with {e.code}: {e.said[-1500:]}" for e in ends if e.code not in (0, 2)]
+        if self.done is not None and not ends[0].code and not ends[1].code:
+            return wrong
+        return wrong + self.go_on()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def python_path(request):
+    """Let processes find the package and the helpers as this one does."""
+    root = request.config.rootpath
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", f"{root}{os.pathsep}{root / 'tests'}")
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("amount", "row"), AMOUNTS)
+def test_whatever_happens_the_command_again_ends_alike(
+    amount, row, tmp_path, tiny_starts, record_property
+):
+    trials = Trials(row, tmp_path, tiny_starts)
+    draw = random.Random(f"{commit()} {row.name}")
+    wrong, tried = {}, {}
+    for act in (KILL, FULL, READ_ONLY, PAUSE):
+        points = [n for n, it in enumerate(trials.operations, 1) if happens(act, it)]
+        if act == READ_ONLY:
+            points = points[:1]
+        elif amount is not None:
+            points = sorted(draw.sample(points, min(amount, len(points))))
+        elif act == PAUSE:
+            points = sorted(draw.sample(points, min(8, len(points))))
+        tried[act] = len(points)
+        for number in points:
+            made = trials.beside_another if act == PAUSE else None
+            found = made(number) if made else trials.at(number, act)
+            if found:
+                wrong[act, number, trials.operations[number - 1]] = found
+    record_property("tried", tried)
+    assert not wrong, "\n".join(
+        f"{row.name}: {act} at {number}, {what}: {found}"
+        for (act, number, what), found in wrong.items()
+    )
+
+
+def happens(act, operation):
+    """Whether something may happen at an operation."""
+    event = operation.split()[0]
+    if act == KILL:
+        return event != "fsync"
+    return act == PAUSE or event not in ("os.remove", "os.rmdir")

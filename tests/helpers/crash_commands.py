@@ -1,0 +1,222 @@
+"""Commands that are cut off at every file operation, on data that a second is enough for."""
+
+import hashlib
+import sys
+from dataclasses import dataclass, field
+from unittest import mock
+
+from contrasent.recipe import recipes, to_yaml
+from helpers.tiny_runs import TINY
+from helpers.tiny_sentences import SENTENCES, sentence, write
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command, and how a user goes on with it after it was cut off.
+
+    ``again`` is an option for that: ``--resume`` always, ``--overwrite`` where the command itself
+    is refused because its output is there. A command that changes an output has done its work if
+    the file ``mark`` is what it is then, and is not repeated. ``before`` and ``after`` are
+    commands too.
+    """
+
+    name: str
+    words: tuple
+    again: str = ""
+    mark: str = ""
+    before: tuple = ()
+    after: tuple = ()
+    recipe: str = ""
+    settings: dict = field(default_factory=dict, hash=False)
+
+
+def through(patch, *words):
+    """Run a command after a function of this module has made it small."""
+    from contrasent.cli.app import main
+
+    with mock.patch.object(sys, "argv", ["contrasent", *map(str, words)]):
+        patch()
+        main()
+
+
+def few_steps():
+    """A search whose trials take steps, however fast the machine is."""
+    from contrasent.adaptation import candidates, halving
+
+    halving._FEWEST_STEPS = halving._MOST_EPOCHS = 1
+    candidates.FEWEST = 5
+    halving.Search._steps = lambda _, names, __: dict.fromkeys(names, 4 // len(names))
+
+
+def small_files():
+    """Published files of a few lines."""
+    from contrasent.data import senteval
+
+    text = "".join(f"{line}\n" for line in SENTENCES[:20])
+    beginning = 2, hashlib.sha256("".join(text.splitlines(True)[:2]).encode()).hexdigest()
+    wanted = senteval.TrainingFile("wiki1m_for_simcse.txt", 20, beginning=beginning)
+    senteval.TRAINING_FILES["wiki1m"] = wanted
+
+
+_SHORT = ("--evaluation.task", "pairs.tsv", "--evaluation.final", "pairs.tsv")
+_ADAPT = (
+    *("adapt", "bert", "--data", "long.txt", "--output", "out", "--minutes", 5, "--device", "cpu"),
+    *("--candidates", "dropout,crops", "--test", "pairs.tsv", "--dev", "pairs.tsv"),
+    *("--train.batch_size", 16, "--train.precision", "fp32", "--train.learning_rate", "1e-3"),
+)
+_TUNE = (
+    *("tune", "unsup-simcse", "--encoder", "bert", "--data", "text.txt", "--device", "cpu"),
+    *("--batch-size", 16, "--max-steps", 1, "--precision", "fp32", "--output", "out", *_SHORT),
+    *("--space", "train.learning_rate=1e-4,1e-3"),
+)
+_REPRODUCE = ("reproduce", "simcse/T3", "--rows", "dropout 0.5", "--scale", "smoke")
+_ENCODE = ("encode", "bert", "text.txt")
+_SHARDS = ("--precision", "fp32", "--shard-size", 30)
+_BUILD = ("index", "build", "bert", "text.txt", "out", "--precision", "fp32")
+_INDEX = {"mark": "out/manifest.json", "after": (("index", "remove", "out", "3"),)}
+
+
+def _fit(kind, *more):
+    encoder = "words.txt" if kind == "sif" else "bert"
+    return Row(
+        f"fit {kind}", ("fit", kind, encoder, "--data", "text.txt", "--output", "out", *more)
+    )
+
+
+ROWS = (
+    *(
+        Row(f"train {name}", ("train", "recipe.yaml", "--output", "out"), "--resume", recipe=name)
+        for name in recipes()
+    ),
+    Row(
+        "train twins",
+        ("train", "recipe.yaml", "--output", "out"),
+        "--resume",
+        recipe="unsup-simcse",
+        settings={
+            "encoder.encoders": "twin",
+            "evaluation.geometry_every": 1,
+            "evaluation.geometry_pairs": "pairs.tsv>2",
+        },
+    ),
+    Row(
+        "train seeds",
+        ("train", "recipe.yaml", "--output", "out", "--seeds", "1,2"),
+        "--resume",
+        recipe="unsup-simcse",
+    ),
+    Row(
+        "train overwrite",
+        ("train", "recipe.yaml", "--output", "out", "--overwrite"),
+        before=(("train", "recipe.yaml", "--output", "out", "--seed", 7),),
+        recipe="unsup-simcse",
+    ),
+    Row(
+        "pretrain",
+        (
+            *("pretrain", "masked-lm", "--data", "text.txt", "--output", "out"),
+            *("--batch-size", 16, "--max-steps", 2, "--precision", "fp32"),
+        ),
+        "--resume",
+    ),
+    _fit("whitening"),
+    _fit("flow", "--levels", 2, "--epochs", 2),
+    _fit("sif"),
+    Row("adapt", (through, few_steps, *_ADAPT), "--resume"),
+    Row("tune", _TUNE, "--resume"),
+    Row("reproduce", (*_REPRODUCE, "--device", "cpu", "--output", "out", "--html", "page.html")),
+    Row("encode npy", (*_ENCODE, "out.npy", *_SHARDS), "--overwrite"),
+    Row("encode parquet", (*_ENCODE, "out.parquet", *_SHARDS), "--overwrite"),
+    Row("encode shards", (*_ENCODE, "out", *_SHARDS, "--shards", "npy"), "--overwrite"),
+    Row("encode worker", (*_ENCODE, "out.npy", *_SHARDS, "--shard", "1/1")),
+    Row("index build flat", (*_BUILD, "--kind", "flat"), "--overwrite"),
+    Row("index build hnsw", (*_BUILD, "--kind", "hnsw"), "--overwrite"),
+    Row("index add", ("index", "add", "out", "more.txt"), before=(_BUILD,), **_INDEX),
+    Row("index remove", ("index", "remove", "out", "5", "8"), before=(_BUILD,), **_INDEX),
+    Row(
+        "index optimize",
+        ("index", "optimize", "out", "--kind", "hnsw"),
+        before=(_BUILD, ("index", "remove", "out", "5"), ("index", "add", "out", "more.txt")),
+        **_INDEX,
+    ),
+    Row("index copy", ("index", "copy", "out", "new"), "--overwrite", before=(_BUILD,)),
+    Row(
+        "data fetch",
+        (through, small_files, "data", "fetch", "wiki1m", "--data-dir", "out", "--url", "wiki.txt"),
+    ),
+    Row(
+        "data build",
+        ("data", "build", "paraphrases", "pairs.tsv", "--output", "out.csv"),
+        "--overwrite",
+    ),
+    Row(
+        "data mine",
+        (
+            "data",
+            "mine",
+            "bert",
+            "pairs.tsv",
+            "--columns",
+            "0,1",
+            "--output",
+            "out.csv",
+        ),
+        "--overwrite",
+    ),
+    Row(
+        "export simcse",
+        ("export", "bert", "out", "--format", "simcse", "--tasks", "none"),
+        "--overwrite",
+    ),
+    Row(
+        "export static",
+        ("export", "bert", "out", "--format", "static", "--tasks", "none"),
+        "--overwrite",
+    ),
+    Row(
+        "export onnx",
+        ("export", "bert", "out", "--format", "onnx", "--tasks", "none"),
+        "--overwrite",
+    ),
+    Row(
+        "evaluate",
+        (
+            "evaluate",
+            "bert",
+            "--tasks",
+            "pairs.tsv",
+            "--json",
+            "out.jsonl",
+            "--html",
+            "out.html",
+            "--overwrite",
+        ),
+    ),
+    Row(
+        "analyze",
+        (
+            *("analyze", "bert", "--pairs", "pairs.tsv>2", "--json", "out.jsonl"),
+            *("--html", "out.html", "--figures", "figures", "--overwrite"),
+        ),
+    ),
+)
+
+
+def prepare(row, folder, starts):
+    """Make the folder that a command works in: encoders, text and its recipe."""
+    folder.mkdir()
+    for name, start in starts.items():
+        (folder / name).symlink_to(start)
+    (folder / "words.txt").symlink_to(starts["glove"])
+    write(folder / "text.txt", SENTENCES[:80])
+    write(folder / "long.txt", dict.fromkeys(sentence(n, 12) for n in range(120)))
+    write(folder / "more.txt", SENTENCES[100:110])
+    write(folder / "wiki.txt", SENTENCES[:20])
+    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
+    write(folder / "pairs.tsv", pairs)
+    if row.recipe:
+        given = {"train.max_steps": 2, "evaluation.every": 1}
+        if row.recipe != "pretrain-mlm":
+            given["evaluation.task"] = "pairs.tsv"
+        recipe = TINY[row.recipe].load(folder, starts, {**given, **row.settings})
+        (folder / "recipe.yaml").write_text(to_yaml(recipe), encoding="utf-8")
