@@ -228,6 +228,7 @@ def keep_rows(rows: Rows) -> Path:
         raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")
     folder, digest = default_cache() / "rows", hashlib.sha256()
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, patience=_PATIENCE):
             written = folder / "rows"
             with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from accelerate import Accelerator
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from contrasent.data.batch import Batch
 from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
+from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
@@ -22,7 +23,7 @@ from contrasent.profiling import keep_freed_memory, part
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
 from contrasent.training.masked_text import MlmView
-from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepScalars
+from contrasent.training.metrics_log import NOT_KEPT, MetricsReader, StepMetrics, StepScalars
 from contrasent.training.state import Progress
 
 _RATIO = 32
@@ -243,8 +244,31 @@ def run(
             update(optimizer, norm, settings.clip)
             objective.after_step()
         progress.step += 1
+        if is_due(progress.step):
+            _require_finite(training, batch, progress.step)
         if known and not after_steps(known):
             return
+
+
+@torch.no_grad()
+def _require_finite(training: Training, batch: Batch, step: int) -> None:
+    """Raise ContrasentError unless the weights after the last update are of use.
+
+    Its own loss would come with the next step, which is too late for what is saved now. Weights
+    may be finite and yet too large for an embedding, so a sentence of the batch is embedded.
+    """
+    plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
+    first = plain.select(batch.offsets.new_zeros(1))
+    rows = []
+    for encoder in filter(None, (training.encoder, training.twin)):
+        encoder.eval()
+        rows.append(encoder(first).pooled)
+        encoder.train()
+    weights = trainable_parameters(*training.modules.values())
+    if not torch.stack([tensor.isfinite().all() for tensor in (*rows, *weights)]).all():
+        raise ContrasentError(
+            f"the update of step {step - 1} gives numbers that are not finite; {NOT_KEPT}"
+        )
 
 
 def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:

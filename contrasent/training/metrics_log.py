@@ -80,6 +80,12 @@ def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return pinned, arrived
 
 
+NOT_KEPT = (
+    "nothing was kept that was updated with them. Lower train.learning_rate, raise "
+    "objective.temperature, or use --train.precision fp32"
+)
+
+
 class MetricsReader:
     """Step metrics; those of an accelerator are read once the next step has been launched."""
 
@@ -116,9 +122,7 @@ class MetricsReader:
             if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
                 raise ContrasentError(
                     f"step {step.number}: the loss is {step.loss} and the gradient norm "
-                    f"{step.gradient_norm}; nothing was kept that was updated with them. Lower "
-                    "train.learning_rate, raise objective.temperature, or use "
-                    "--train.precision fp32"
+                    f"{step.gradient_norm}; {NOT_KEPT}"
                 )
         return steps
 

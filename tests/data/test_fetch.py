@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
 from contrasent.data.senteval import SENTEVAL_URL, TRAINING_FILES, TrainingFile, fetch
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.evaluation.task_names import STS, STS_TASKS
 
 CONTENT = {
@@ -238,7 +238,7 @@ def test_what_is_there_already_is_left_alone(tmp_path, kind):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write SentEval's data to .*file/data"):
+    with pytest.raises(ContrasentError, match=r"file/data cannot be locked"):
         fetch(tmp_path / "file/data", str(archive(tmp_path / "a.tar", CONTENT)))
 
 
