@@ -61,16 +61,28 @@ def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
     from torch.profiler import profile
 
     from benchmarks.jobs import wait_for_device
-    from contrasent.profiling import activities, operators, parts
+    from contrasent.profiling import PARTS
 
-    with profile(activities=activities()) as recorded:
+    with profile() as recorded:
         start = time.perf_counter()
         work()
         wait_for_device()
         seconds = time.perf_counter() - start
-    spans = {} if torch.cuda.is_available() else parts(recorded)
-    kinds = kind_shares(((it.name, it.seconds) for it in operators(recorded)), seconds)
+    averages = {it.key: it for it in recorded.key_averages()}
+    on_device = any(it.self_device_time_total for it in averages.values())
+    clock = "self_device_time_total" if on_device else "self_cpu_time_total"
+    operators = {
+        name: getattr(it, clock) / 1e6
+        for name, it in averages.items()
+        if name not in PARTS and not name.startswith(("ProfilerStep", "Torch-Compiled Region"))
+    }
+    spans = {name: averages[name].cpu_time_total / 1e6 for name in PARTS if name in averages}
+    kinds = kind_shares(operators.items(), seconds)
     return {
         "kinds": {kind: round(share, 4) for kind, share in kinds.items()},
-        "parts": {name: round(spent / seconds, 4) for name, spent in spans.items()},
+        "parts": {
+            name: round(spent / seconds, 4)
+            for name, spent in spans.items()
+            if not torch.cuda.is_available()
+        },
     }

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar, cast, dataclass_transform
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from pydantic.dataclasses import dataclass
 
 T = TypeVar("T")
+
+
+def _odd(width: int) -> int:
+    if width % 2 == 0:
+        raise ValueError("a convolution sees a token and as many on either side, so it is odd")
+    return width
+
+
+OddInt = Annotated[PositiveInt, AfterValidator(_odd)]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -39,7 +56,7 @@ class EncoderSettings:
     """Numbers for each direction of a new bidirectional LSTM over the word vectors of a file
     (InferSent: 2048); null for a start that is an encoder already."""
 
-    convolutions: list[PositiveInt] | None = None
+    convolutions: Annotated[list[OddInt], Field(min_length=1)] | None = None
     """Widths, odd numbers of tokens, of convolutions over the token states, which the mean pooler
     then takes the mean of (IS-BERT): new ones, if the folder has none; null takes what it has."""
 

@@ -9,24 +9,7 @@ from helpers.command_line import refused, worked
 from torch import nn
 
 from contrasent.errors import ConfigError
-from contrasent.profiling import PARTS, StepProfile, activities, operators, part, parts
-
-
-def test_parts_are_told_apart_and_are_no_operators():
-    with torch.profiler.profile(activities=activities()) as profile:
-        for _ in range(2):
-            with part("encoder"):
-                torch.ones(300, 300) @ torch.ones(300, 300)
-        with part("update"):
-            torch.ones(3)
-    found = parts(profile)
-    assert list(found) == ["encoder", "update"]
-    assert found["encoder"] > found["update"] > 0
-    recorded = operators(profile)
-    names = {operator.name for operator in recorded}
-    assert not names & set(PARTS)
-    assert {it.calls for it in recorded if it.name == "aten::mm"} == {2}
-    assert [it.seconds for it in recorded] == sorted((it.seconds for it in recorded), reverse=True)
+from contrasent.profiling import StepProfile
 
 
 def test_only_the_steps_after_the_first_three_are_recorded(tmp_path):
@@ -37,8 +20,7 @@ def test_only_the_steps_after_the_first_three_are_recorded(tmp_path):
             layer(torch.zeros(rows, 3))
     events = json.loads(gzip.decompress(profile.path.read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "aten::linear" for event in events) == 3
-    assert {it.calls for it in profile.operators if it.name == "aten::addmm"} == {3}
-    assert 0 < sum(it.seconds for it in profile.operators) < profile.seconds
+    assert "aten::addmm" in profile.table
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
 
 
@@ -48,7 +30,7 @@ def test_work_that_ends_early_leaves_no_trace(tmp_path):
         for _ in range(4):
             layer(torch.zeros(1, 3))
     layer(torch.zeros(1, 3))  # outside: not a step any more
-    assert profile.operators == []
+    assert profile.table == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +59,7 @@ def test_training_with_a_profile_gives_the_same_encoder(tiny_bert, text, tmp_pat
     plain, profiled = tmp_path / "plain", tmp_path / "profiled"
     worked(*words, "--max-steps", "7", "--output", plain)
     said = worked(*words, "--max-steps", "7", "--output", profiled, "--profile")
-    assert "other operators" in said.err and "trace.json.gz" in said.err
+    assert "aten::" in said.err and "trace.json.gz" in said.err
     assert (profiled / "profile" / "trace.json.gz").is_file()
     weights = [(run / "last" / "model.safetensors").read_bytes() for run in (plain, profiled)]
     assert weights[0] == weights[1]
@@ -92,7 +74,7 @@ def test_training_with_a_profile_gives_the_same_encoder(tiny_bert, text, tmp_pat
 def test_encoding_with_a_profile_says_where_the_time_went(tiny_bert, text, tmp_path):
     words = ["encode", tiny_bert, text, tmp_path / "rows.npy", "--batch-tokens", "16"]
     trace = tmp_path / "trace.json.gz"
-    assert "Python and waiting" in worked(*words, "--profile", trace).err
+    assert "aten::" in worked(*words, "--profile", trace).err
     assert trace.is_file()
     assert "exists already" in refused(*words, "--overwrite", "--profile", trace)
     trace.unlink()

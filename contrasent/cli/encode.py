@@ -140,9 +140,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             )
     _report(output, written, encoder.max_tokens)
     if recorded is not None:
-        from contrasent.report.table import print_profile
-
-        print_profile(recorded)
+        typer.echo(recorded.summary, err=True)
 
 
 def _refuse_at_odds(

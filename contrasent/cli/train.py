@@ -177,9 +177,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     if result is not None:
         _print_result(result, loaded)
     if recorded is not None:
-        from contrasent.report.table import print_profile
-
-        print_profile(recorded)
+        typer.echo(recorded.summary, err=True)
 
 
 def _refuse_with_seeds(

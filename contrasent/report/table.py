@@ -17,7 +17,6 @@ from rich.padding import PaddingDimensions
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from contrasent.profiling import StepProfile
 from contrasent.progress import printable
 from contrasent.records import Interval, Record
 
@@ -218,7 +217,6 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
 
 
 _NO_LIMIT = 1_000_000
-_OPERATORS = 15
 
 
 def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
@@ -290,31 +288,3 @@ def print_whole(console: Console, shown: RichTable) -> None:
 
 def _width(console: Console, shown: RichTable) -> int:
     return Measurement.get(console, console.options.update(width=_NO_LIMIT), shown).maximum
-
-
-def print_profile(profile: StepProfile) -> None:
-    """Tell the operators of a profile, and where its trace is, on standard error; or why not."""
-    console = Console(stderr=True)
-    if profile.operators:
-        console.print(profile_table(profile))
-        message = f"profile: {profile.path} (open it at https://ui.perfetto.dev)"
-    else:
-        message = f"no profile: it needs {profile.needed} steps, and the work ended before"
-    console.print(Text(message), soft_wrap=True)
-
-
-def profile_table(profile: StepProfile) -> RichTable:
-    """A row per operator; those that took less share one, and so does the time without any."""
-    shown = plain_table((0, 1))
-    shown.add_column("of a step", overflow="fold")
-    for heading in ("ms", "share", "calls"):
-        shown.add_column(heading, justify="right")
-    first, others = profile.operators[:_OPERATORS], profile.operators[_OPERATORS:]
-    spent = sum(operator.seconds for operator in profile.operators)
-    rows = [(it.name, it.seconds, f"{it.calls / profile.recorded:g}") for it in first]
-    rows.append((f"{len(others)} other operators", sum(it.seconds for it in others), ""))
-    rows.append(("Python and waiting", max(0.0, profile.seconds - spent), ""))
-    for name, seconds, calls in rows:
-        milliseconds = f"{1000 * seconds / profile.recorded:.2f}"
-        shown.add_row(Text(name), milliseconds, f"{seconds / profile.seconds:.1%}", calls)
-    return shown

@@ -1,4 +1,7 @@
-"""Callbacks of a run: scores on the dev task, alignment and uniformity."""
+"""Callbacks of a run: what it does beside its steps, in the order in which they are listed.
+
+The dev score that selects ``best``, alignment and uniformity, the state that a run goes on from.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,78 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
-from accelerate import Accelerator
+import torch
 from torch import Tensor
 
-from contrasent.distributed import ProcessGroup
-from contrasent.errors import DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
-from contrasent.settings import EvaluationSettings
-from contrasent.training.metrics_log import MetricsFile, StepMetrics
+from contrasent.training.loop import below_min_rate, decayed_factor
 from contrasent.training.scoring import DevTask
+from contrasent.training.setup import start_as_it_comes
 from contrasent.training.state import averaged, whitened
 
+if TYPE_CHECKING:
+    from contrasent.training.run import Session
+
 logger = logging.getLogger("contrasent")
+
+
+class Callback:
+    """Work with the weights after some updates; all processes have the same callbacks."""
+
+    name = "evaluating"  # shown meanwhile
+
+    def __init__(self, run: Session) -> None:
+        self.run = run
+        self.steps, self.settings = run.parts.steps, run.recipe.evaluation
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is something to do after ``step`` updates."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Called before the first update of a run."""
+
+    def after_update(self) -> None:
+        """Called after an update where it is due."""
+
+
+class Geometry(Callback):
+    """Writes the trajectory of an encoder: SimCSE's Figure 2.
+
+    A measurement draws no random number and leaves every part in its mode, so the run goes on as
+    it would have without. CheckpointError if an embedding is zero or not finite.
+    """
+
+    def __init__(self, run: Session, pairs: RatedPairs) -> None:
+        super().__init__(run)
+        self._pairs = pairs
+
+    def is_due(self, step: int) -> bool:
+        return step == self.steps or step % (self.settings.geometry_every or 1) == 0
+
+    def start(self) -> None:
+        self.after_update()
+
+    def after_update(self) -> None:
+        run, step = self.run, self.run.progress.step
+        encoder = run.group.encoder(run.parts.encoder)
+        geometry = measurement(encoder, self._pairs, self.settings.precision)
+        run.metrics.write({"step": step, KEY: geometry})
+        logged = {name: geometry[name] for name in ("alignment", "uniformity")}
+        if run.recipe.train.trackers:
+            run.accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
+        logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +100,9 @@ class DevScore:
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
-        beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
         share = f" ({self.start_share:.0%} of the start)" if self.start_share else ""
         whitened = " (whitened)" if self.whitened else ""
+        beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
         of = f"{self.name} {metric_name(self.metric)}"
         return f"{of} {self.score * 100:.2f}{share}{whitened}{beside}"
 
@@ -57,14 +112,146 @@ def metric_name(metric: str) -> str:
     return f"{metric.upper()} (proxy)" if "@" in metric else metric.capitalize()
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """Functions of the caller that a run calls."""
+def score_dev(
+    dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, recipe: Recipe, step: int
+) -> DevScore:
+    """Evaluate the encoder after ``step`` updates, and its twin where the better one is kept.
 
-    # after each update, with what is known of it
-    on_step: Callable[[StepMetrics], object] | None = None
-    # after each evaluation on the dev task, with its scores
-    on_evaluation: Callable[[DevScore], object] | None = None
+    Of equal ones the first is kept.
+    """
+    precision = recipe.evaluation.precision
+    ((name, first),) = dev.score(encoder, precision=precision).items()
+    if twin is None or recipe.encoder.keep == "first":
+        return DevScore(step, name, dev.metric, first, None, twin_is_better=False)
+    (second,) = dev.score(twin, precision=precision).values()
+    best, other = max(first, second), min(first, second)
+    return DevScore(step, name, dev.metric, best, other, twin_is_better=second > first)
+
+
+class Selection(Callback):
+    """Scores encoders on the dev task, keeps the best one, and stops where none gets better.
+
+    At an evaluation the encoder is scored, its means with the start (``train.start_shares``), and
+    all of these with a whitening of training text (``train.whitening_sentences``).
+    """
+
+    def __init__(
+        self,
+        run: Session,
+        dev: DevTask,
+        on_evaluation: Callable[[DevScore], object] | None,
+    ) -> None:
+        super().__init__(run)
+        self._dev, self._on_evaluation = dev, on_evaluation
+        self._shares = run.recipe.train.start_shares
+        weights = run.parts.encoder.named_parameters()
+        self._start: Mapping[str, Tensor] = {
+            name: weight.detach().clone() for name, weight in weights if self._shares
+        }
+
+    def is_due(self, step: int) -> bool:
+        return step == self.steps or step % self.settings.every == 0
+
+    def start(self) -> None:
+        """Score the start as it comes, which is best until something beats it.
+
+        The loading of an encoder may draw weights that are replaced then; the generator is put
+        back, so that the run is the same as without.
+        """
+        with torch.random.fork_rng(devices=[]):
+            start = start_as_it_comes(self.run.recipe.encoder)
+        if not isinstance(start, SentenceEncoder):
+            return  # the mean of word vectors is no encoder of the kind that is trained
+        start.to(self.run.accelerator.device).eval()
+        try:
+            best = self._best(start, None)
+        except (CheckpointError, DataError) as error:
+            logger.warning("the start has no dev score: %s", error)
+            return
+        with self._variant(start, best.start_share, mapped=best.whitened):
+            self._keep_if_best(best, (start, None if self.run.parts.twin is None else start))
+
+    def after_update(self) -> None:
+        parts, progress = self.run.parts, self.run.progress
+        best = self._best(parts.encoder, parts.twin)
+        progress.twin_is_better = best.twin_is_better
+        with self._variant(parts.encoder, best.start_share, mapped=best.whitened):
+            self._keep_if_best(best, self.run.trained())
+        patience = self.settings.patience
+        if patience is not None and progress.without_best >= patience:
+            logger.info("no new best in %d evaluations: stopping", progress.without_best)
+            progress.ended = True
+
+    def _best(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
+        """The scores of the best variant; of equal ones the first."""
+        step, group = self.run.progress.step, self.run.group
+        encoders = group.encoder(encoder), None if twin is None else group.encoder(twin)
+        shares = (0.0, *self._shares) if step else (0.0,)
+        mapped = (False, True) if self.run.parts.whitening_text else (False,)
+        scores = []
+        for share, is_mapped in product(shares, mapped if encoder.transform is None else (False,)):
+            with self._variant(encoder, share, mapped=is_mapped):
+                score = score_dev(self._dev, *encoders, self.run.recipe, step)
+            scores.append(replace(score, start_share=share, whitened=is_mapped))
+        best = max(scores, key=lambda score: score.score)
+        return best if step or not best.whitened else replace(best, plain=scores[0].score)
+
+    @contextmanager
+    def _variant(self, encoder: SentenceEncoder, share: float, *, mapped: bool) -> Iterator[None]:
+        """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
+        text, precision = self.run.parts.whitening_text, self.settings.precision
+        fitted = whitened(encoder, text, precision) if mapped else nullcontext()
+        with averaged(encoder, self._start, share), fitted:
+            yield
+
+    def _keep_if_best(
+        self, score: DevScore, encoders: tuple[SentenceEncoder, SentenceEncoder | None]
+    ) -> None:
+        run, progress = self.run, self.run.progress
+        scores = {score.name: score.score}
+        others = {"beside": score.other, "plain": score.plain}
+        beside = {of: {score.name: it} for of, it in others.items() if it is not None}
+        run.metrics.write({"step": score.step, "evaluation": scores, **beside})
+        run.accelerator.log(scores, step=score.step)
+        is_best = progress.best_score is None or score.score > progress.best_score
+        if is_best:
+            progress.best_step, progress.best_score = score.step, score.score
+            progress.best_is_start = score.step == 0 and not score.whitened
+            progress.without_best = 0
+            run.save(run.folder.best, encoders, score)
+        else:
+            progress.without_best += 1
+        logger.info("step %d: %s%s", score.step, score.summary, " *" if is_best else "")
+        if self._on_evaluation is not None:
+            self._on_evaluation(score)
+
+
+class Plateau(Callback):
+    """Lowers the rate of the schedule plateau, and ends the run below the smallest one."""
+
+    def is_due(self, step: int) -> bool:
+        return step % self.settings.every == 0
+
+    def after_update(self) -> None:
+        progress, settings = self.run.progress, self.run.recipe.train
+        is_best = progress.without_best == 0
+        progress.rate_factor = decayed_factor(settings, progress.rate_factor, is_best=is_best)
+        if below_min_rate(settings, progress.rate_factor):
+            logger.info("the learning rate is below %g: stopping", settings.min_rate)
+            progress.ended = True
+
+
+class States(Callback):
+    """Saves the state from which a run goes on; the last of the callbacks."""
+
+    name = "saving"
+
+    def is_due(self, step: int) -> bool:
+        every = self.run.recipe.train.checkpoint_every or self.settings.every
+        return self.run.progress.ended or step == self.steps or step % every == 0
+
+    def after_update(self) -> None:
+        self.run.save_state()
 
 
 class StopRequest:
@@ -96,118 +283,3 @@ class StopRequest:
         self.asked = True
         # A handler may interrupt a write to sys.stderr, which cannot be entered twice.
         os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
-
-
-def score_dev(
-    dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, recipe: Recipe, step: int
-) -> DevScore:
-    """Evaluate the encoder after ``step`` updates, and its twin where the better one is kept.
-
-    Of equal ones the first is kept.
-    """
-    precision = recipe.evaluation.precision
-    ((name, first),) = dev.score(encoder, precision=precision).items()
-    if twin is None or recipe.encoder.keep == "first":
-        return DevScore(step, name, dev.metric, first, None, twin_is_better=False)
-    (second,) = dev.score(twin, precision=precision).values()
-    best, other = max(first, second), min(first, second)
-    return DevScore(step, name, dev.metric, best, other, twin_is_better=second > first)
-
-
-@dataclass(frozen=True, slots=True)
-class Variants:
-    """What is scored on the dev task at an evaluation, of which the best is kept."""
-
-    recipe: Recipe  # of the run
-    # weights before the first step, by the names of the parameters; empty without
-    # ``train.start_shares``
-    start: Mapping[str, Tensor]
-    text: Sequence[str]  # training sentences that a whitening is fitted on; empty for none
-    group: ProcessGroup  # the processes that embed together
-
-    @classmethod
-    def of_start(
-        cls, recipe: Recipe, encoder: SentenceEncoder, text: Sequence[str], group: ProcessGroup
-    ) -> Variants:
-        """Those of a run that begins with ``encoder``."""
-        shares, weights = recipe.train.start_shares, encoder.named_parameters()
-        start = {name: w.detach().clone() for name, w in weights if shares}
-        return cls(recipe, start, text, group)
-
-    def best(
-        self, dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, step: int
-    ) -> DevScore:
-        """The best of an encoder, its means with the start, and all of them whitened."""
-        shares = (0.0, *self.recipe.train.start_shares) if step else (0.0,)
-        maps = (False, True) if self.text and encoder.transform is None else (False,)
-        scores = []
-        both = self.group.encoder(encoder), None if twin is None else self.group.encoder(twin)
-        for share, mapped in product(shares, maps):
-            with self.of(encoder, share, mapped):
-                score = score_dev(dev, *both, self.recipe, step)
-            scores.append(replace(score, start_share=share, whitened=mapped))
-        best = max(scores, key=lambda score: score.score)
-        return best if step or not best.whitened else replace(best, plain=scores[0].score)
-
-    @contextmanager
-    def of(self, encoder: SentenceEncoder, share: float, mapped: bool) -> Iterator[None]:
-        """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
-        precision = self.recipe.evaluation.precision
-        fitted = whitened(encoder, self.text, precision) if mapped else nullcontext()
-        with averaged(encoder, self.start, share), fitted:
-            yield
-
-
-def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
-    """The pairs that are measured during training; None if nothing is to be measured.
-
-    ConfigError if ``geometry_pairs`` cannot be read; DataError if the data is missing or damaged,
-    or no pair is positive.
-    """
-    if settings.geometry_every is None:
-        return None
-    try:
-        pairs = RatedPairs.read(settings.geometry_pairs, settings.data_dir)
-    except DataError as error:
-        raise DataError(f"{error}\nOr train without: --evaluation.geometry_every null") from error
-    if len(pairs.sentences) < 2:
-        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
-    return pairs
-
-
-class GeometryLog:
-    """Writes the trajectory of an encoder: SimCSE's Figure 2.
-
-    A measurement draws no random number and leaves every part in its mode, so the run goes on as
-    it would have without.
-    """
-
-    def __init__(
-        self, recipe: Recipe, pairs: RatedPairs | None, metrics: MetricsFile, steps: int
-    ) -> None:
-        """Keep where to write.
-
-        The encoder is measured after the last of ``steps`` too; nothing is without ``pairs``.
-        """
-        self._settings, self._trackers = recipe.evaluation, recipe.train.trackers
-        self._pairs, self._metrics, self._steps = pairs, metrics, steps
-
-    def is_due(self, step: int) -> bool:
-        """Whether the encoder is measured after ``step`` updates."""
-        every = self._settings.geometry_every
-        return bool(self._pairs and every) and (step == self._steps or step % (every or 1) == 0)
-
-    def measure(self, step: int, encoder: SentenceEncoder, accelerator: Accelerator) -> None:
-        """Measure the encoder after ``step`` updates if it is due.
-
-        CheckpointError if an embedding is zero or not finite.
-        """
-        if self._pairs is None or not self.is_due(step):
-            return
-        geometry = measurement(encoder, self._pairs, self._settings.precision)
-        self._metrics.write({"step": step, KEY: geometry})
-        logged = {name: geometry[name] for name in ("alignment", "uniformity")}
-        if self._trackers:
-            accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
-        numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
-        logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)

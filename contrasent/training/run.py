@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,30 +16,29 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
-from contrasent.errors import CheckpointError, DataError
 from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
-from contrasent.progress import step_progress
+from contrasent.progress import StepProgress, step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import write_records
 from contrasent.training import metrics_log
-from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, StopRequest, Variants
-from contrasent.training.embedding import explaining_out_of_memory
-from contrasent.training.loop import (
-    Cost,
-    Training,
-    below_min_rate,
-    decayed_factor,
-    optimizer_of,
-    run,
-    trainable_parameters,
+from contrasent.training.callbacks import (
+    Callback,
+    DevScore,
+    Geometry,
+    Plateau,
+    Selection,
+    States,
+    StopRequest,
 )
-from contrasent.training.metrics_log import StepMetrics
+from contrasent.training.embedding import explaining_out_of_memory
+from contrasent.training.loop import Cost, Training, optimizer_of, run, trainable_parameters
+from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.run_folder import RunFolder, complete
-from contrasent.training.scoring import BeforeAndAfter, DevTask, Result, Scorer, before_and_after
-from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
+from contrasent.training.scoring import BeforeAndAfter, Result, Scorer, before_and_after
+from contrasent.training.setup import RunParts, prepare, starts_of
 from contrasent.training.state import Progress, add_scores, load_state, save_encoders, save_state
 
 logger = logging.getLogger("contrasent")
@@ -101,7 +100,6 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     group = ProcessGroup()
     show_progress, count = show_progress and leads, group.split.processes
     parts = prepare(recipe, accelerator.device, show_progress, holds_out, count)
-    callbacks = Callbacks(on_step, on_evaluation) if leads else Callbacks()
     memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
     with explaining_lost_processes(), memory, ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
@@ -111,14 +109,25 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
             open_files.enter_context(hold)
             open_files.enter_context(metrics_log.log_file(folder.log))
         group.from_leader(None)  # the others look for its files once the folder is taken
-        session = _Session(recipe, folder, parts, accelerator, group, callbacks)
-        session.train(show_progress)
+        session = Session(recipe, folder, parts, accelerator, group)
+        session.add_callbacks(on_evaluation if leads else None)
+        session.restore()
+        session.train(on_step if leads else None, show_progress)
         result = session.finish(show_progress)
         return result if leads else None
 
 
-class _Session:
-    """The state of one call of :func:`train`."""
+class Session:
+    """A run in its folder, as its callbacks see it.
+
+    Attributes:
+        progress: the updates made, and the best evaluation.
+        metrics: the file of metrics, to which the first process writes.
+    """
+
+    progress: Progress
+    metrics: MetricsFile
+    _shown: StepProgress
 
     def __init__(
         self,
@@ -127,18 +136,15 @@ class _Session:
         parts: RunParts,
         accelerator: Accelerator,
         group: ProcessGroup,
-        callbacks: Callbacks,
     ) -> None:
-        self.group = group
-        self.recipe, self.folder, self.parts, self.callbacks = recipe, folder, parts, callbacks
+        self.recipe, self.folder, self.parts = recipe, folder, parts
+        self.accelerator, self.group = accelerator, group
         settings = recipe.train
-        optimizer = optimizer_of(
-            settings, trainable_parameters(parts.encoder, parts.objective, parts.twin)
-        )
+        trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
         self.training = Training(
             encoder=parts.encoder,
             objective=parts.objective,
-            optimizer=optimizer,
+            optimizer=optimizer_of(settings, trained),
             accelerator=accelerator,
             settings=settings,
             precision=parts.encoder.resolve_precision(settings.precision),
@@ -148,225 +154,127 @@ class _Session:
             fixed_dropout=recipe.view.fixed_dropout,
             split=replace(group.split, chunk=settings.gradcache_chunk),
         )
-        self.seconds, self.examples = 0.0, 0
-        self.loss: float | None = None
-        self.group_encoder = group.encoder(parts.encoder)
-        text = parts.whitening_text
-        self.variants = Variants.of_start(recipe, parts.encoder, text, group)
-        restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
-        self.progress = restored or Progress()
-        group.require_equal(
-            {"run": folder.is_run, "step": self.progress.step},
-            f"not all processes see the same run, so {folder.root} is not one folder that all see; "
-            "put it on a file system that they share",
-        )
-        group.copy_weights([*self.training.modules.values()])
-        file = folder.metrics if group.split.leads else None
-        self.metrics = metrics_log.MetricsFile(file, self.progress.step)
-        self.geometry = GeometryLog(recipe, parts.followed, self.metrics, parts.steps)
-        self.watch, self.stop = metrics_log.Stopwatch(), StopRequest()
+        self.callbacks: list[Callback] = []
+        self._watch, self._stop = metrics_log.Stopwatch(), StopRequest()
+        self._seconds, self._examples = 0.0, 0
+        self._loss: float | None = None
 
-    def train(self, show_progress: bool) -> None:
-        """Make the steps that are left."""
+    def add_callbacks(self, on_evaluation: Callable[[DevScore], object] | None) -> None:
+        """List what is done beside the steps, before the weights of a run that goes on are read."""
+        parts, callbacks = self.parts, self.callbacks
+        if parts.followed is not None:
+            callbacks.append(Geometry(self, parts.followed))
+        if parts.dev is not None:
+            callbacks.append(Selection(self, parts.dev, on_evaluation))
+        if self.recipe.train.schedule == "plateau":
+            callbacks.append(Plateau(self))
+        callbacks.append(States(self))
+
+    def restore(self) -> None:
+        """Go on where the state in the folder says, or begin; ConfigError if processes differ."""
+        training, device = self.training, self.accelerator.device
+        restored = load_state(self.folder.state, training.modules, training.optimizer, device)
+        self.progress = restored or Progress()
+        self.group.require_equal(
+            {"run": self.folder.is_run, "step": self.progress.step},
+            f"not all processes see the same run, so {self.folder.root} is not one folder that all "
+            "see; put it on a file system that they share",
+        )
+        self.group.copy_weights([*training.modules.values()])
+        file = self.folder.metrics if self.group.split.leads else None
+        self.metrics = MetricsFile(file, self.progress.step)
+
+    def train(self, on_step: Callable[[StepMetrics], object] | None, show_progress: bool) -> None:
+        """Make the steps that are left, and what is due after each."""
         first, steps = self.progress.step, self.parts.steps
+        batch_size, split = self.recipe.train.batch_size, self.group.split
         logger.info(
             "%s%d steps of %d examples in %s on %s",
             f"resuming after {first} of " if first else "training: ",
-            steps,
-            self.recipe.train.batch_size,
-            self.training.precision,
-            self.training.accelerator.device,
+            *(steps, batch_size, self.training.precision, self.accelerator.device),
         )
-        metrics_log.log_split(self.group.split, self.parts.objective, self.recipe.train.batch_size)
-        trackers = metrics_log.trackers(self.training.accelerator, self.recipe)
-        shown = step_progress(steps, first, show_progress)
-        listening = self.stop.listening(alone=self.group.split.processes == 1)
-        with closing(self.metrics), trackers, shown as self.shown, listening:
-
-            def after_steps(steps: list[StepMetrics]) -> bool:
-                for step in steps:
-                    self.shown.step(step.number + 1, step.loss)
-                    if self.callbacks.on_step is not None:
-                        self.callbacks.on_step(step)
-                return self._after_steps(steps)
-
-            end = first if self.progress.ended else steps
-            pinned = self.training.accelerator.device.type == "cuda"
-            with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
-                if not first:
-                    self.geometry.measure(0, self.group_encoder, self.training.accelerator)
-                    self.shown.doing("evaluating")
-                    self._evaluate_start()
-                    self.shown.doing("training")
-                self._share_progress()
-                self.watch.lap()
-                run(self.training, batches, self.progress, self._is_due, after_steps)
-
-    def finish(self, show_progress: bool) -> Result:
-        """Save ``last``, score the start and the result, mark the run complete."""
-        folder, progress = self.folder, self.progress
-        self._save(folder.last, self._trained())
-        self.group.from_leader(None)  # the others load what it saved
-        best = folder.best if progress.best_step is not None else None
-        scores = self._before_and_after(best or folder.last, show_progress)
-        cost = Cost.of(self.training, self.examples, self.seconds)
-        result = Result(
-            best=best,
-            last=folder.last,
-            steps=progress.step,
-            best_step=progress.best_step,
-            best_is_start=progress.best_is_start,
-            best_score=progress.best_score,
-            seconds=self.seconds,
-            examples=self.examples,
-            scores=scores,
-            dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
-            last_loss=self.loss,
-            cost=cost,
-        )
-        described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
-        described["precision"] = self.training.precision
-        described |= {**asdict(cost), "changes": [asdict(change) for change in scores.changes]}
-        if self.group.split.leads:
-            write_text(folder.result, json.dumps(described, indent=2) + "\n")
-            shutil.rmtree(folder.state, ignore_errors=True)
-        return result
-
-    def _after_steps(self, steps: list[StepMetrics]) -> bool:
-        """Log the steps and do what is due after the last of them; False stops the run."""
-        seconds = self.watch.lap()
-        self.seconds += seconds
-        for step in steps:
-            self.examples += step.examples
-            self.loss = step.loss
-            values = metrics_log.step_values(step, seconds / len(steps))
-            self.metrics.write(values)
-            self.training.accelerator.log(values, step=step.number)
-        if self._is_due(self.progress.step):
-            self.shown.doing("evaluating" if self._evaluates(self.progress.step) else "saving")
-            self._after_update(self.progress)
-            self.shown.doing("training")
+        metrics_log.log_split(split, self.parts.objective, batch_size)
+        end = first if self.progress.ended else steps
+        pinned = self.accelerator.device.type == "cuda"
+        with (
+            closing(self.metrics),
+            metrics_log.trackers(self.accelerator, self.recipe),
+            step_progress(steps, first, show_progress) as self._shown,
+            self._stop.listening(alone=split.processes == 1),
+            closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches,
+            FULL_FP32,
+        ):
+            if not first:
+                self._call_each(self.callbacks, "start")
             self._share_progress()
-        if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
+            self._watch.lap()
+
+            def after_steps(done: list[StepMetrics]) -> bool:
+                self._count(done, self._watch.lap())
+                for step in done:
+                    self._shown.step(step.number + 1, step.loss)
+                    if on_step is not None:
+                        on_step(step)
+                self._after_update(done[-1].number + 1)
+                self._watch.lap()
+                return not self.progress.ended
+
+            run(self.training, batches, self.progress, self._is_due, after_steps)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether something is done with the weights after ``step`` updates."""
+        return self._stop.asked or any(callback.is_due(step) for callback in self.callbacks)
+
+    def _after_update(self, read: int) -> None:
+        """Do what is due; the metrics of so many updates have been read."""
+        step, steps = self.progress.step, self.parts.steps
+        if self._is_due(step):
+            self.progress.ended = step == steps
+            due = (callback for callback in self.callbacks if callback.is_due(step))
+            self._call_each(due, "after_update")
+            self._share_progress()
+        if step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
-        if self.stop.asked and steps[-1].number + 1 == self.progress.step:
-            self._save_state()
-            raise KeyboardInterrupt(f"saved after step {self.progress.step} of {self.parts.steps}")
-        self.watch.lap()
-        return not self.progress.ended
+        if self._stop.asked and read == step:
+            self.save_state()
+            raise KeyboardInterrupt(f"saved after step {step} of {steps}")
+
+    def _call_each(self, callbacks: Iterable[Callback], call: str) -> None:
+        for callback in callbacks:
+            self._shown.doing(callback.name)
+            getattr(callback, call)()
+        self._shown.doing("training")
+
+    def _count(self, done: Sequence[StepMetrics], seconds: float) -> None:
+        """Add up and log steps, which took so many seconds together."""
+        self._seconds += seconds
+        for step in done:
+            self._examples, self._loss = self._examples + step.examples, step.loss
+            values = metrics_log.step_values(step, seconds / len(done))
+            self.metrics.write(values)
+            self.accelerator.log(values, step=step.number)
 
     def _share_progress(self) -> None:
         """Let the other processes wait for the first, and go on as it does."""
         for name, value in self.group.from_leader(asdict(self.progress)).items():
             setattr(self.progress, name, value)
 
-    def _evaluates(self, step: int) -> bool:
-        every = self.recipe.evaluation.every
-        return self.parts.dev is not None and (step == self.parts.steps or step % every == 0)
-
-    def _is_due(self, step: int) -> bool:
-        """Whether something is done with the weights after ``step`` updates."""
-        every = self.recipe.train.checkpoint_every or self.recipe.evaluation.every
-        regular = step % every == 0 or step % self.recipe.evaluation.every == 0
-        due = step == self.parts.steps or regular or self.geometry.is_due(step)
-        return due or self.stop.asked
-
-    def _after_update(self, progress: Progress) -> None:
-        """Evaluate, stop and save the state when it is time."""
-        settings = self.recipe.evaluation
-        progress.ended = progress.step == self.parts.steps
-        self.geometry.measure(progress.step, self.group_encoder, self.training.accelerator)
-        if self.parts.dev is not None and self._evaluates(progress.step):
-            self._evaluate(self.parts.dev)
-            if settings.patience is not None and progress.without_best >= settings.patience:
-                logger.info("no new best in %d evaluations: stopping", progress.without_best)
-                progress.ended = True
-        if progress.step % settings.every == 0:
-            self._lower_rate()
-        every = self.recipe.train.checkpoint_every or settings.every
-        if progress.ended or progress.step % every == 0:
-            self._save_state()
-
-    def _save_state(self) -> None:
-        if not self.group.split.leads:
-            return
-        its, device = self.training, self.training.accelerator.device
-        save_state(self.folder.state, self.progress, its.modules, its.optimizer, device)
-
-    def _lower_rate(self) -> None:
-        progress, settings = self.progress, self.recipe.train
-        is_best = progress.without_best == 0
-        progress.rate_factor = decayed_factor(settings, progress.rate_factor, is_best=is_best)
-        if below_min_rate(settings, progress.rate_factor):
-            logger.info("the learning rate is below %g: stopping", settings.min_rate)
-            progress.ended = True
-
-    def _evaluate_start(self) -> None:
-        """Score the start as it comes, which is best until something beats it.
-
-        The loading of an encoder may draw weights that are replaced then; the generator is put
-        back, so that the run is the same as without.
-        """
-        dev = self.parts.dev
-        if dev is None:
-            return
-        with torch.random.fork_rng(devices=[]):
-            start = start_as_it_comes(self.recipe.encoder)
-        if not isinstance(start, SentenceEncoder):
-            return  # the mean of word vectors is no encoder of the kind that is trained
-        start.to(self.training.accelerator.device).eval()
-        try:
-            best = self.variants.best(dev, start, None, step=0)
-        except (CheckpointError, DataError) as error:
-            logger.warning("the start has no dev score: %s", error)
-            return
-        with self.variants.of(start, best.start_share, best.whitened):
-            self._keep_if_best(best, (start, None if self.parts.twin is None else start))
-
-    def _evaluate(self, dev: DevTask) -> None:
-        parts = self.parts
-        best = self.variants.best(dev, parts.encoder, parts.twin, self.progress.step)
-        self.progress.twin_is_better = best.twin_is_better
-        with self.variants.of(parts.encoder, best.start_share, best.whitened):
-            self._keep_if_best(best, self._trained())
-
-    def _trained(self) -> tuple[SentenceEncoder, SentenceEncoder | None]:
+    def trained(self) -> tuple[SentenceEncoder, SentenceEncoder | None]:
         """The encoder that is kept, and the one beside it."""
         encoder, twin = self.parts.encoder, self.parts.twin
         if twin is not None and self.progress.twin_is_better:
             return twin, encoder
         return encoder, twin
 
-    def _keep_if_best(
-        self, score: DevScore, encoders: tuple[SentenceEncoder, SentenceEncoder | None]
-    ) -> None:
-        progress = self.progress
-        scores = {score.name: score.score}
-        others = {"beside": score.other, "plain": score.plain}
-        beside = {of: {score.name: it} for of, it in others.items() if it is not None}
-        self.metrics.write({"step": score.step, "evaluation": scores, **beside})
-        self.training.accelerator.log(scores, step=score.step)
-        is_best = progress.best_score is None or score.score > progress.best_score
-        if is_best:
-            progress.best_step, progress.best_score = score.step, score.score
-            progress.best_is_start = score.step == 0 and not score.whitened
-            progress.without_best = 0
-            self._save(self.folder.best, encoders, score)
-        else:
-            progress.without_best += 1
-        logger.info("step %d: %s%s", score.step, score.summary, " *" if is_best else "")
-        if self.callbacks.on_evaluation is not None:
-            self.callbacks.on_evaluation(score)
-
-    def _save(
+    def save(
         self,
         target: Path,
         encoders: tuple[SentenceEncoder, SentenceEncoder | None],
         score: DevScore | None = None,
     ) -> None:
+        """Write the encoder that is kept, with its dev score, and the one beside it."""
         if not self.group.split.leads:
             return
-        dev_scores = {} if score is None else {score.name: score.score}
         transform = encoders[0].transform
         info: dict[str, Any] = {
             "recipe": asdict(self.recipe),
@@ -375,26 +283,66 @@ class _Session:
             "train_precision": self.training.precision,
             "start_share": 0.0 if score is None else score.start_share,
             **({} if transform is None else {"transform": {"described": transform.described}}),
-            f"dev_{score.metric if score else 'spearman'}": dev_scores,
+            f"dev_{score.metric if score else 'spearman'}": (
+                {} if score is None else {score.name: score.score}
+            ),
         }
         save_encoders(target, *encoders, info, self.parts.objective.save)
 
+    def save_state(self) -> None:
+        """Write the state from which the run goes on."""
+        its = self.training
+        if self.group.split.leads:
+            device = self.accelerator.device
+            save_state(self.folder.state, self.progress, its.modules, its.optimizer, device)
+
+    def finish(self, show_progress: bool) -> Result:
+        """Save ``last``, score the start and the result, mark the run complete."""
+        folder, progress = self.folder, self.progress
+        self.save(folder.last, self.trained())
+        self.group.from_leader(None)  # the others load what it saved
+        best = folder.best if progress.best_step is not None else None
+        scores = self._before_and_after(best or folder.last, show_progress)
+        cost = Cost.of(self.training, self._examples, self._seconds)
+        if self.group.split.leads:
+            described = {
+                **asdict(progress),
+                "seconds": self._seconds,
+                "examples": self._examples,
+                "precision": self.training.precision,
+                **asdict(cost),
+                "changes": [asdict(change) for change in scores.changes],
+            }
+            write_text(folder.result, json.dumps(described, indent=2) + "\n")
+            shutil.rmtree(folder.state, ignore_errors=True)
+        return Result(
+            best=best,
+            last=folder.last,
+            steps=progress.step,
+            best_step=progress.best_step,
+            best_is_start=progress.best_is_start,
+            best_score=progress.best_score,
+            seconds=self._seconds,
+            examples=self._examples,
+            scores=scores,
+            dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
+            last_loss=self._loss,
+            cost=cost,
+        )
+
     def _before_and_after(self, target: Path, show_progress: bool) -> BeforeAndAfter:
-        if self.parts.final is None:
+        tasks, recipe = self.parts.final, self.recipe
+        if tasks is None:
             return BeforeAndAfter()
-        recipe, device = self.recipe, self.training.accelerator.device
-        precision = recipe.evaluation.precision
-        scorer = Scorer(self.parts.final, precision, device, show_progress, self.group)
-        names = ", ".join(name.heading for _, data in self.parts.final.kinds for name in data.names)
+        device = self.accelerator.device
+        scorer = Scorer(tasks, recipe.evaluation.precision, device, show_progress, self.group)
+        names = ", ".join(name.heading for _, data in tasks.kinds for name in data.names)
         logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
-        starts = [start_as_it_comes(recipe.encoder)]
-        if isinstance(starts[0], SentenceEncoder):
-            starts.append(start_encoder(recipe.encoder))
         trained = SentenceEncoder.load(target, device=device)
         seed = None if self.progress.best_is_start else recipe.train.seed
-        scores = before_and_after(scorer, starts, trained, seed)
+        scores = before_and_after(scorer, starts_of(recipe.encoder), trained, seed)
         if self.group.split.leads:
-            write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
+            write_records(self.folder.scores, scores.records)
             gains = [gain.sentence for gain in scores.gains]
             add_scores(target, scores.after, scores.before, gains)
         return scores

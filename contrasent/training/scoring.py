@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,7 +29,6 @@ from contrasent.evaluation.proxy import (
 )
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
-from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.suite import TASK_TYPES, Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
 from contrasent.evaluation.task_types import Options, TaskData, TaskType
@@ -48,34 +47,31 @@ AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
 
 
-class DevTask(Protocol):
-    """What selects ``best``."""
+class DevTask:
+    """Tasks whose mean score selects ``best``: correlations, accuracies, or one proxy.
 
-    metric: str  # of its score, such as ``spearman``
-
-    def score(self, encoder: DescribedEncoder, *, precision: str) -> dict[str, float]:
-        """One number by the name of the task."""
-
-
-class ProxyTask:
-    """A task of text without labels, as what selects ``best``.
+    As SimCSE's and DiffCSE's training scripts select: by the mean of STS-B and SICK-R dev, or of
+    the seven transfer tasks' dev accuracy with SentEval's quick settings.
 
     Attributes:
-        metric: of its score.
+        metric: of each score, such as ``spearman``.
     """
 
-    metric = METRICS[0]
-
-    def __init__(self, task: RetrievalTask) -> None:
-        """Keep what is to be found."""
-        self._task = task
+    def __init__(self, suite: Suite, metric: str) -> None:
+        self._suite, self.metric = suite, metric
+        self._aggregations = ("all",) if metric == "spearman" else ("all", "mean")
 
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
-        """The mean over the queries."""
-        task = self._task
-        unit = retrieval.embed(task, EncoderUse(encoder, precision))
-        each = retrieval.scores(task, retrieval.rankings(task, unit))[self.metric]
-        return {task.name.label: float(each.mean())}
+        """The mean over the tasks, by their names; DataError if a task has no score."""
+        scores = self._suite.records(EncoderUse(encoder, precision))
+        if scores.problems:
+            raise DataError("; ".join(problem.message for problem in scores.problems))
+        values = {
+            TaskName(it.task, it.split).label: it.value
+            for it in scores.records
+            if it.metric == self.metric and it.aggregation in self._aggregations
+        }
+        return {"+".join(values): sum(values.values()) / len(values)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +87,11 @@ class BeforeAndAfter:
     gains: list[Gain] = field(default_factory=list)
     # the same of every task, also where there is an average
     changes: list[Gain] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all."""
+        return [*self.before, *self.with_pooler, *self.after]
 
     @property
     def rows(self) -> dict[str, list[Record]]:
@@ -139,32 +140,25 @@ class Result:
         return self.scores.after
 
 
-class DevAverage:
-    """Dev splits whose mean score selects ``best``: correlations, or accuracies of classifiers.
+def tasks_of(
+    recipe: Recipe, examples: Examples, holds_out: bool | None = None
+) -> tuple[DevTask | None, Suite | None, HeldOutTask | None]:
+    """The task that selects ``best``, those scored before and after, and the text held out.
 
-    As SimCSE's and DiffCSE's training scripts select: by the mean of STS-B and SICK-R dev, or of
-    the seven transfer tasks' dev accuracy with SentEval's quick settings.
-
-    Attributes:
-        metric: of each score.
+    ``holds_out`` says of a run that goes on whether it keeps text out of training. Errors are those
+    of :func:`dev_task`; DataError also if text is to be held out, and there is too little.
     """
-
-    def __init__(self, suite: Suite, metric: str) -> None:
-        """Keep what was read."""
-        self._suite, self.metric = suite, metric
-
-    def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
-        """The mean over the tasks, by their names; DataError if a task has no score."""
-        scores = self._suite.records(EncoderUse(encoder, precision))
-        if scores.problems:
-            raise DataError("; ".join(problem.message for problem in scores.problems))
-        values = {
-            TaskName(it.task, it.split).label: it.value
-            for it in scores.records
-            if it.metric == self.metric and it.aggregation in ("all", "mean")
-            if self.metric == "accuracy" or it.aggregation == "all"
-        }
-        return {"+".join(values): sum(values.values()) / len(values)}
+    settings = recipe.evaluation
+    dev = None if holds_out else dev_task(settings)
+    final = final_tasks(settings)
+    is_free = dev is None and holds_out is not False and recipe.data.labels == "none"
+    held = _held_out(settings, examples) if is_free else None
+    if held is None:
+        return dev, final, None
+    proxy = _proxy(held.task)
+    if final is None and settings.final == "auto":
+        final = proxy
+    return DevTask(proxy, METRICS[0]), final, held
 
 
 def dev_task(settings: EvaluationSettings) -> DevTask | None:
@@ -176,24 +170,13 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     if settings.task == HELD_OUT:
         return None
     if settings.task.startswith((CROPS, NEXT)):
-        options = Options(settings.data_dir)
-        return ProxyTask(retrieval.TASK_TYPE.load([TaskName(settings.task)], options))
+        task = retrieval.TASK_TYPE.load([TaskName(settings.task)], Options(settings.data_dir))
+        return DevTask(_proxy(task), METRICS[0])
     quick = TransferProtocol(preset="dev")
     consequence = "`best` is not selected by human ratings"
     suite = _named("task", _DEV, settings, consequence, Options(settings.data_dir, learning=quick))
     if suite is None:
         return None
-    for name in suite.names if settings.task != "auto" else ():
-        if name.in_senteval and name.split == "test":
-            logger.warning(
-                "the best step is selected by the test split of %s, whose score is then no "
-                "test any more; stsb-dev is meant for it",
-                name.heading,
-            )
-    return _selection(suite, settings)
-
-
-def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
     if suite.problems:
         raise DataError("; ".join(problem.message for problem in suite.problems))
     if len(suite.kinds) > 1:
@@ -201,10 +184,14 @@ def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
             f"evaluation.task must be of one kind: {settings.task!r} has correlations and "
             "accuracies, whose mean says nothing; name STS tasks or transfer tasks"
         )
-    sts = suite.tasks("sts")
-    if len(sts) == 1:
-        return StsTasks(sts)
-    return DevAverage(suite, "spearman" if sts else "accuracy")
+    for name in suite.names if settings.task != "auto" else ():
+        if name.in_senteval and name.split == "test":
+            logger.warning(
+                "the best step is selected by the test split of %s, whose score is then no "
+                "test any more; stsb-dev is meant for it",
+                name.heading,
+            )
+    return DevTask(suite, "spearman" if suite.tasks("sts") else "accuracy")
 
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
@@ -213,12 +200,7 @@ def final_tasks(settings: EvaluationSettings) -> Suite | None:
     return _named("final", _FINAL, settings, consequence, Options(settings.data_dir))
 
 
-def held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | None:
-    """What is kept out of training to select ``best``, where no other task does.
-
-    Raises:
-        DataError: the recipe asks for it, and there is too little text.
-    """
+def _held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | None:
     if settings.task not in ("auto", HELD_OUT):
         return None
     held = hold_out(examples)
@@ -237,8 +219,7 @@ def held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | 
     return None
 
 
-def proxy_suite(task: RetrievalTask) -> Suite:
-    """One proxy as the tasks scored before and after."""
+def _proxy(task: RetrievalTask) -> Suite:
     return Suite(((retrieval.TASK_TYPE, TaskData((task.name,), (task,))),), Options())
 
 

@@ -19,8 +19,7 @@ from contrasent.data.labelled_pairs import open_labelled, open_scored
 from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
-from contrasent.errors import ConfigError
-from contrasent.evaluation.proxy import HeldOutTask
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite
 from contrasent.model import checkpoint
@@ -33,115 +32,12 @@ from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
-from contrasent.settings import EncoderSettings
-from contrasent.training.callbacks import followed_pairs
+from contrasent.settings import EncoderSettings, EvaluationSettings
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.masked_text import MlmView
-from contrasent.training.scoring import (
-    DevTask,
-    ProxyTask,
-    dev_task,
-    final_tasks,
-    held_out,
-    proxy_suite,
-)
+from contrasent.training.scoring import DevTask, tasks_of
 
 logger = logging.getLogger("contrasent")
-
-
-def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
-    """Give ``encoder`` the convolutions, head and low-rank changes that ``settings`` ask for.
-
-    ConfigError if it cannot have those convolutions.
-    """
-    if settings.lstm is not None:
-        _renew_lstm(encoder, settings)
-    _add_convolutions(encoder, settings)
-    if settings.head == "mlp" and encoder.head is None:
-        encoder.head = MlpHead(encoder.full_width)
-    if settings.lora is not None:
-        add_lora(encoder.backbone, settings.lora, settings.lora_alpha)
-
-
-def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
-    """A new LSTM over the vectors of a file, with the largest outputs as the embedding.
-
-    ConfigError if its size is not said, ``settings`` have no sense for it, or a folder of fitted
-    vectors is named; CheckpointError if there is no such file, or it is damaged.
-    """
-    if settings.lstm is None:
-        raise ConfigError(
-            f"{settings.name} holds word vectors, over which an LSTM is trained; say its size with "
-            "encoder.lstm, as the recipe infersent does"
-        )
-    path = Path(settings.name).expanduser()
-    if path.is_dir():
-        raise ConfigError(
-            f"{settings.name} has weights fitted to words (SIF), which an LSTM would leave out; "
-            "name the file of word vectors that it was made from"
-        )
-    store = open_words(path)
-    chosen = settings.pooler or "max"
-    require_pooler(chosen)
-    tokenizer = WordTokenizer(store, sentence_marks(store))
-    backbone = WordLstm(store, settings.lstm)
-    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=chosen))
-    encoder.name = settings.name
-    if settings.prompt is not None:
-        encoder.tokenizer.template_of(settings.prompt)  # refused
-    if settings.bidirectional:
-        backbone.see_both_sides()  # refused
-    if settings.dropout is not None:
-        encoder.backbone.set_dropout(settings.dropout)
-    return encoder
-
-
-def _renew_lstm(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
-    """Draw the weights of a new LSTM, or make sure that the one there is what is asked for."""
-    backbone = encoder.backbone
-    if not isinstance(backbone, WordLstm) or backbone.width != 2 * (settings.lstm or 0):
-        raise ConfigError(
-            f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
-            f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
-        )
-    if are_words(settings.name):
-        backbone.lstm.reset_parameters()
-
-
-def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
-    """Give ``encoder`` the convolutions that ``settings`` ask for, unless it has them.
-
-    ConfigError if a width is even, the pooler is not the mean of the last layer, or the encoder
-    has other ones, or a head.
-    """
-    widths = settings.convolutions
-    if widths is None:
-        return
-    if not widths or any(width % 2 == 0 for width in widths):
-        raise ConfigError(
-            f"encoder.convolutions is {widths}, but a convolution sees a token and as many on "
-            "either side, so each width must be odd, such as 1, 3 or 5"
-        )
-    if encoder.pooler != "mean":
-        raise ConfigError(
-            f"encoder.convolutions are for the mean over tokens, but encoder.pooler is "
-            f"{encoder.pooler}; set it to mean"
-        )
-    present = encoder.convolutions
-    if present is not None:
-        if (list(present.widths), present.channels) != (widths, settings.channels):
-            raise ConfigError(
-                f"{settings.name} has convolutions of widths {list(present.widths)} with "
-                f"{present.channels} channels, not the {widths} with {settings.channels} of "
-                "encoder.convolutions and encoder.channels; leave these out"
-            )
-        return
-    if encoder.head is not None:
-        raise ConfigError(
-            f"{settings.name} has a head for embeddings without convolutions; set encoder.head to "
-            "none to leave it out, or leave encoder.convolutions out"
-        )
-    encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +73,50 @@ def prepare(
     encoder cannot be loaded. ``holds_out`` says whether the run that goes on keeps text out of
     training, None for a new one; ``processes`` train together.
     """
+    examples = _open_data(recipe)
+    refuse(Combination(recipe, examples.views))
+    dev, final, held = tasks_of(recipe, examples, holds_out)
+    if recipe.encoder.keep == "better" and dev is None:
+        logger.warning(
+            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
+            "one of the first view is kept"
+        )
+    followed = _followed_pairs(recipe.evaluation)
+    text = examples if held is None else open_examples(str(held.rest))
+    text.require(2)
+
+    encoder = _trained_encoder(recipe, device)
+    mlm_view = MlmView.of(recipe.view, encoder)
+    objective = _build_objective(recipe, examples.views, encoder).to(device)
+    longest = mlm_view.generator.max_tokens if mlm_view else None
+    refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
+    _warn_of_views(recipe, examples.views, objective, encoder)
+
+    views = _open_views(recipe, text, encoder, objective, show_progress)
+    loader = _batches(recipe, views)
+    return RunParts(
+        encoder=encoder,
+        twin=copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None,
+        objective=objective,
+        loader=loader,
+        mlm_view=mlm_view,
+        steps=recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch,
+        dev=dev,
+        final=final,
+        followed=followed,
+        data={
+            "source": Path(recipe.data.file).name,
+            "sha256": examples.sha256,
+            "columns": examples.columns,
+            "examples": len(views.source),
+            **({} if held is None else {"held_out": held.texts}),
+            **views.origin,
+        },
+        whitening_text=_whitening_text(recipe, text, encoder.full_width),
+    )
+
+
+def _open_data(recipe: Recipe) -> Examples:
     if not recipe.encoder.name:
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")
     if not recipe.data.file:
@@ -185,98 +125,91 @@ def prepare(
     opened = openers.get(recipe.data.labels, open_examples)
     examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
-    refuse(Combination(recipe, examples.views))
-    dev, final, held = _tasks(recipe, examples, holds_out)
-    text = examples if held is None else open_examples(str(held.rest))
-    if recipe.encoder.keep == "better" and dev is None:
-        logger.warning(
-            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
-            "one of the first view is kept"
-        )
-    followed = followed_pairs(recipe.evaluation)
-    text.require(2)
+    return examples
 
-    encoder = start_encoder(recipe.encoder)
+
+def _followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
+    if settings.geometry_every is None:
+        return None
+    try:
+        pairs = RatedPairs.read(settings.geometry_pairs, settings.data_dir)
+    except DataError as error:
+        raise DataError(f"{error}\nOr train without: --evaluation.geometry_every null") from error
+    if len(pairs.sentences) < 2:
+        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
+    return pairs
+
+
+def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
+    """The start with its new parts, on ``device``, as the recipe trains it."""
+    settings = recipe.encoder
+    encoder = start_encoder(settings)
     torch.manual_seed(recipe.train.seed)
-    add_new_parts(encoder, recipe.encoder)
+    if settings.lstm is not None:
+        _renew_lstm(encoder, settings)
+    if settings.convolutions is not None:
+        _add_convolutions(encoder, settings, settings.convolutions)
+    if settings.head == "mlp" and encoder.head is None:
+        encoder.head = MlpHead(encoder.full_width)
+    if settings.lora is not None:
+        add_lora(encoder.backbone, settings.lora, settings.lora_alpha)
     encoder.to(device)
     encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
-    if recipe.encoder.freeze_embeddings:
+    if settings.freeze_embeddings:
         encoder.backbone.freeze_embeddings()
-    if recipe.encoder.freeze_layers:
-        encoder.backbone.freeze_layers(recipe.encoder.freeze_layers)
+    if settings.freeze_layers:
+        encoder.backbone.freeze_layers(settings.freeze_layers)
     encoder.backbone.set_checkpointing(recipe.train.gradient_checkpointing)
+    return encoder
+
+
+def _renew_lstm(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
+    """Draw the weights of a new LSTM, or make sure that the one there is what is asked for."""
+    backbone = encoder.backbone
+    if not isinstance(backbone, WordLstm) or backbone.width != 2 * (settings.lstm or 0):
+        raise ConfigError(
+            f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
+            f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
+        )
+    if are_words(settings.name):
+        backbone.lstm.reset_parameters()
+
+
+def _add_convolutions(
+    encoder: SentenceEncoder, settings: EncoderSettings, widths: list[int]
+) -> None:
+    """Give ``encoder`` new convolutions, unless it has the same ones."""
+    if encoder.pooler != "mean":
+        raise ConfigError(
+            f"encoder.convolutions are for the mean over tokens, but encoder.pooler is "
+            f"{encoder.pooler}; set it to mean"
+        )
+    present = encoder.convolutions
+    if present is None and encoder.head is not None:
+        raise ConfigError(
+            f"{settings.name} has a head for embeddings without convolutions; set encoder.head to "
+            "none to leave it out, or leave encoder.convolutions out"
+        )
+    if present is None:
+        encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
+    elif (list(present.widths), present.channels) != (widths, settings.channels):
+        raise ConfigError(
+            f"{settings.name} has convolutions of widths {list(present.widths)} with "
+            f"{present.channels} channels, not the {widths} with {settings.channels} of "
+            "encoder.convolutions and encoder.channels; leave these out"
+        )
+
+
+def _build_objective(recipe: Recipe, data_views: int, encoder: SentenceEncoder) -> Objective:
     settings = dict(recipe.objective)
-    mlm_view = MlmView.of(recipe.view, encoder)
-    objective = objectives.build(
+    return objectives.build(
         str(settings.pop("name")),
         settings,
         width=encoder.full_width,
-        data_views=examples.views,
+        data_views=data_views,
         encoder=encoder,
         batch_size=recipe.train.batch_size,
-    ).to(device)
-    longest = mlm_view.generator.max_tokens if mlm_view else None
-    refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
-    _warn_of_views(recipe, examples.views, objective, encoder)
-    views = _open_views(recipe, text, encoder, objective, show_progress)
-    logger.info("%d examples; %s", len(views.source), views.left_out)
-    loader = Loader(
-        views.source,
-        batch_size=recipe.train.batch_size,
-        seed=recipe.train.seed,
-        shuffle=recipe.data.shuffle,
-        drop_last=recipe.data.drop_last,
     )
-    logger.info("an example: %s", views.described)
-    _warn_of_batch(recipe, len(views.source))
-    steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
-    data = {
-        "source": Path(recipe.data.file).name,
-        "sha256": examples.sha256,
-        "columns": examples.columns,
-        "examples": len(views.source),
-        **({} if held is None else {"held_out": held.texts}),
-        **views.origin,
-    }
-    twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
-    return RunParts(
-        encoder,
-        twin,
-        objective,
-        loader,
-        mlm_view,
-        steps,
-        dev,
-        final,
-        followed,
-        data,
-        _whitening_text(recipe, text, encoder.full_width),
-    )
-
-
-def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]:
-    """The first training sentences, as many as a whitening is to be fitted on."""
-    sentences = chain.from_iterable(examples)
-    text = list(islice(sentences, recipe.train.whitening_sentences))
-    if text and len(text) <= width:
-        raise ConfigError(
-            f"train.whitening_sentences is {recipe.train.whitening_sentences}, of which "
-            f"{recipe.data.file} has {len(text)}; a whitening of {width} dimensions takes more "
-            f"than {width}, so give more, or leave it out"
-        )
-    return text
-
-
-def _warn_of_batch(recipe: Recipe, count: int) -> None:
-    """Warn of a batch beyond the data."""
-    if recipe.train.batch_size > count:
-        logger.warning(
-            "a batch of %d is more than the %d examples there are: every step takes all of them; "
-            "give more text or a smaller --batch-size",
-            recipe.train.batch_size,
-            count,
-        )
 
 
 def _warn_of_views(
@@ -297,22 +230,6 @@ def _warn_of_views(
             "encoder.dropout, such as 0.1",
             recipe.encoder.name,
         )
-
-
-def _tasks(
-    recipe: Recipe, examples: Examples, holds_out: bool | None
-) -> tuple[DevTask | None, Suite | None, HeldOutTask | None]:
-    """What selects ``best``, what is scored before and after, and the text that is held out."""
-    dev = None if holds_out else dev_task(recipe.evaluation)
-    final = final_tasks(recipe.evaluation)
-    if dev is not None or holds_out is False or recipe.data.labels != "none":
-        return dev, final, None
-    held = held_out(recipe.evaluation, examples)
-    if held is None:
-        return None, final, None
-    if final is None and recipe.evaluation.final == "auto":
-        final = proxy_suite(held.task)
-    return ProxyTask(held.task), final, held
 
 
 def _open_views(
@@ -338,21 +255,60 @@ def _open_views(
         )
 
 
+def _batches(recipe: Recipe, views: Views) -> Loader:
+    """The batches of a run, of which a warning says where one is all of the data."""
+    size, count = recipe.train.batch_size, len(views.source)
+    logger.info("%d examples; %s", count, views.left_out)
+    logger.info("an example: %s", views.described)
+    loader = Loader(
+        views.source,
+        batch_size=size,
+        seed=recipe.train.seed,
+        shuffle=recipe.data.shuffle,
+        drop_last=recipe.data.drop_last,
+    )
+    if size > count:
+        logger.warning(
+            "a batch of %d is more than the %d examples there are: every step takes all of them; "
+            "give more text or a smaller --batch-size",
+            *(size, count),
+        )
+    return loader
+
+
+def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]:
+    """The first training sentences, as many as a whitening is to be fitted on."""
+    sentences = chain.from_iterable(examples)
+    text = list(islice(sentences, recipe.train.whitening_sentences))
+    if text and len(text) <= width:
+        raise ConfigError(
+            f"train.whitening_sentences is {recipe.train.whitening_sentences}, of which "
+            f"{recipe.data.file} has {len(text)}; a whitening of {width} dimensions takes more "
+            f"than {width}, so give more, or leave it out"
+        )
+    return text
+
+
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     """The encoder a run starts from, before new weights are added.
 
     A sentence encoder's stored head is taken on. The layer over [CLS] of a plain masked language
-    model is not: it was trained for something else, and SimCSE starts anew.
+    model is not: it was trained for something else, and SimCSE starts anew. Of word vectors it is a
+    new LSTM, with the largest outputs as the embedding.
+
+    ConfigError if a setting has no sense for it, or it has a fitted map; CheckpointError if it is
+    not there, or damaged.
     """
     if are_words(settings.name):
-        return new_word_lstm(settings)
-    finished = checkpoint.is_sentence_encoder(settings.name)
-    encoder = SentenceEncoder.load(
-        settings.name,
-        pooler=settings.pooler or (None if finished else "cls"),
-        head=settings.head if settings.head == "none" else None if finished else "none",
-        device="cpu",
-    )
+        encoder = _word_lstm(settings)
+    else:
+        finished = checkpoint.is_sentence_encoder(settings.name)
+        encoder = SentenceEncoder.load(
+            settings.name,
+            pooler=settings.pooler or (None if finished else "cls"),
+            head=settings.head if settings.head == "none" else None if finished else "none",
+            device="cpu",
+        )
     if encoder.transform is not None:
         raise ConfigError(
             f"{settings.name} has a map fitted to its embeddings ({encoder.transform.described}), "
@@ -368,6 +324,27 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     return encoder
 
 
+def _word_lstm(settings: EncoderSettings) -> SentenceEncoder:
+    if settings.lstm is None:
+        raise ConfigError(
+            f"{settings.name} holds word vectors, over which an LSTM is trained; say its size with "
+            "encoder.lstm, as the recipe infersent does"
+        )
+    path = Path(settings.name).expanduser()
+    if path.is_dir():
+        raise ConfigError(
+            f"{settings.name} has weights fitted to words (SIF), which an LSTM would leave out; "
+            "name the file of word vectors that it was made from"
+        )
+    store, chosen = open_words(path), settings.pooler or "max"
+    require_pooler(chosen)
+    tokenizer = WordTokenizer(store, sentence_marks(store))
+    backbone = WordLstm(store, settings.lstm)
+    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=chosen))
+    encoder.name = settings.name
+    return encoder
+
+
 def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
     """The encoder that a run has to beat: its start with its own pooler and head.
 
@@ -379,3 +356,9 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
     if checkpoint.is_sentence_encoder(settings.name):
         return SentenceEncoder.load(settings.name, device="cpu")
     return start_encoder(replace(settings, dropout=None, bidirectional=False))
+
+
+def starts_of(settings: EncoderSettings) -> list[SentenceEncoder | WordEncoder]:
+    """What a result is compared with: the start as it comes, and as the run begins with it."""
+    usual = start_as_it_comes(settings)
+    return [usual, start_encoder(settings)] if isinstance(usual, SentenceEncoder) else [usual]

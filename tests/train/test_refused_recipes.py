@@ -32,8 +32,8 @@ REFUSED = {
         ({"data": "triplets.csv"}, "triplets.csv is no text in documents"),
     ],
     "is-bert": [
-        ({"encoder.convolutions": [1, 2]}, r"convolutions is \[1, 2\], .* each width must be odd"),
-        ({"encoder.convolutions": []}, r"convolutions is \[\], .* each width must be odd"),
+        ({"encoder.convolutions": [1, 2]}, r"convolutions\.1 cannot be 2: .* so it is odd"),
+        ({"encoder.convolutions": []}, r"convolutions cannot be \[\]: .* at least 1 item"),
         ({"encoder.pooler": "cls"}, "for the mean over tokens, but encoder.pooler is cls"),
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
         ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),

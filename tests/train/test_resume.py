@@ -119,7 +119,7 @@ def diffcse(**settings):
         case(encoder__encoders="twin", train__gradcache_chunk=4),
         case(encoder__encoders="twin", encoder__keep="better", calls=3),
         *(
-            case(killed="GeometryLog.measure", calls=calls, evaluation__geometry_every=2)
+            case(killed="Geometry.after_update", calls=calls, evaluation__geometry_every=2)
             for calls in (1, 2, 4)
         ),
         *(view(calls, name="crop", share=0.3) for calls in (1, 3)),
@@ -153,7 +153,7 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
     whole = train(settings, tmp_path / "whole")
     assert whole.steps < 20
     with monkeypatch.context() as patched:
-        patched.setattr(run_module._Session, "finish", cut)
+        patched.setattr(run_module.Session, "finish", cut)
         with pytest.raises(CutError):
             train(settings, tmp_path / "cut")
     resumed = train(settings, tmp_path / "cut", resume=True)

@@ -148,7 +148,7 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
     settings = recipe(**TWIN)
     train_recipe(settings, tmp_path / "whole")
     monkeypatch.setattr(
-        "contrasent.training.setup.dev_task",
+        "contrasent.training.scoring.dev_task",
         lambda _: Dev(0.0, *([0.1, 0.2] if better else [0.2, 0.1]) * 3),
     )
     train_recipe(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")
