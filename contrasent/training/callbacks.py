@@ -54,7 +54,7 @@ class Callback:
         """Called after an update where it is due."""
 
 
-class Geometry(Callback):
+class GeometryLog(Callback):
     """Writes the trajectory of an encoder: SimCSE's Figure 2.
 
     A measurement draws no random number and leaves every part in its mode, so the run goes on as

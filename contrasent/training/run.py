@@ -27,7 +27,7 @@ from contrasent.training import metrics_log
 from contrasent.training.callbacks import (
     Callback,
     DevScore,
-    Geometry,
+    GeometryLog,
     Plateau,
     Selection,
     States,
@@ -163,7 +163,7 @@ class Session:
         """List what is done beside the steps, before the weights of a run that goes on are read."""
         parts, callbacks = self.parts, self.callbacks
         if parts.followed is not None:
-            callbacks.append(Geometry(self, parts.followed))
+            callbacks.append(GeometryLog(self, parts.followed))
         if parts.dev is not None:
             callbacks.append(Selection(self, parts.dev, on_evaluation))
         if self.recipe.train.schedule == "plateau":

@@ -119,7 +119,7 @@ def diffcse(**settings):
         case(encoder__encoders="twin", train__gradcache_chunk=4),
         case(encoder__encoders="twin", encoder__keep="better", calls=3),
         *(
-            case(killed="Geometry.after_update", calls=calls, evaluation__geometry_every=2)
+            case(killed="GeometryLog.after_update", calls=calls, evaluation__geometry_every=2)
             for calls in (1, 2, 4)
         ),
         *(view(calls, name="crop", share=0.3) for calls in (1, 3)),
