@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,6 +48,38 @@ def pair_cosines(first: ArrayLike, second: ArrayLike, *, zeros: bool = False) ->
         raise DataError(f"row {int(np.argmin(lengths))} is a zero vector, so it has no cosine")
     cosines: Vector = (a * b).sum(axis=1) / lengths
     return cosines
+
+
+def pair_similarities(
+    name: str, first: ArrayLike, second: ArrayLike, *, zeros: bool = False
+) -> Vector:
+    """How alike each row of ``first (N, D)`` is to the same row of ``second (N, D)``, as ``(N,)``.
+
+    ``name`` is an encoder's ``similarity_fn_name``: cosine (as :func:`pair_cosines`, with its
+    ``zeros`` and errors), dot, euclidean or manhattan. Larger is nearer, so distances are negative.
+    """
+    if name == "cosine":
+        return pair_cosines(first, second, zeros=zeros)
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if name == "dot":
+        products: Vector = (a * b).sum(axis=1)
+        return products
+    distances: Vector = np.linalg.norm(a - b, ord=2 if name == "euclidean" else 1, axis=1)
+    return np.negative(distances)
+
+
+def all_similarities(name: str, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """How alike all rows of ``first (Q, D)`` and ``second (N, D)`` are, as ``(Q, N)``.
+
+    As :func:`pair_similarities`; for cosines the rows have length 1.
+    """
+    if name in ("cosine", "dot"):
+        products: NDArray[Any] = first @ second.T
+        return products
+    from scipy.spatial.distance import cdist
+
+    distances: Matrix = cdist(first, second, "euclidean" if name == "euclidean" else "cityblock")
+    return np.negative(distances)
 
 
 def spearman(scores: ArrayLike, gold: ArrayLike) -> float:

@@ -76,6 +76,8 @@ class Record:
             and ``document``; None for nothing.
         dimensions: how many leading ones were kept of an embedding; None for all.
         engine: what computed the transformer where that was not torch, such as ``onnx``.
+        similarity: how embeddings are compared, ``dot``, ``euclidean`` or ``manhattan``, as the
+            encoder states; None for cosines.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
         seed: the seed of the training run that made the encoder; None if it is not known.
         protocol: whose number this is, such as ``simcse``; None if it was not asked for.
@@ -111,6 +113,7 @@ class Record:
     prompts: dict[str, str] | None = None
     dimensions: int | None = None
     engine: str | None = None
+    similarity: str | None = None
     precision: str
     seed: int | None = None
     protocol: str | None = None

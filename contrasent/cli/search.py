@@ -40,17 +40,18 @@ def similarity(
     measuring: Measuring,
     json: Json = False,
 ) -> None:
-    """Print the cosine of the embeddings of two texts."""
-    from contrasent.search.sentences import similarity as cosine_of
+    """Print the cosine of two texts, or the similarity that the encoder states."""
+    from contrasent.model.st_layers import similarity_of
+    from contrasent.search.sentences import similarity as score_of
 
     encoder = measuring.load(model)
     used = encoder.resolve_precision(measuring.precision_name)
-    cosine = cosine_of(encoder, text_a, text_b, precision=used)
+    score = score_of(encoder, text_a, text_b, precision=used)
     if not json:
-        typer.echo(f"{cosine:.4f}")
+        typer.echo(f"{score:.4f}")
         return
     described = {
-        "cosine": cosine,
+        similarity_of(encoder): score,
         "model": model,
         "pooler": encoder.pooler,
         "head": encoder.head_name,
@@ -233,6 +234,7 @@ def info(
         "segments": len(manifest.segments),
         "bytes": sum(path.stat().st_size for path in files),
         **{"encoder" if k == "name" else k: v for k, v in asdict(manifest.encoder).items()},
+        "similarity": manifest.similarity,
         "kind": opened.kind,
     }
     if manifest.ann is not None:
@@ -294,9 +296,9 @@ def search(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.search.snapshot import require_query
 
     queries = _lines(query)
-    for each in queries:
-        require_query(each, top_k, threshold=threshold)
     opened = Index.open(index)
+    for each in queries:
+        require_query(each, top_k, "the query", threshold, opened.manifest.similarity)
     results = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold, only)
     several = len(queries) > 1
     for text, hits in zip(queries, results, strict=True):

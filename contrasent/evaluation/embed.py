@@ -27,7 +27,7 @@ from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Matrix, Vector
 from contrasent.model.backbones.base import UNBOUNDED
-from contrasent.model.st_layers import Conventions, role_options
+from contrasent.model.st_layers import Conventions, role_options, similarity_of
 from contrasent.records import Interval, Record, installed_versions
 
 Similarities = tuple[Vector, ...]
@@ -217,6 +217,11 @@ class EncoderUse:
     def __post_init__(self) -> None:
         pick("precision", self.precision, PRECISIONS)
 
+    @property
+    def similarity(self) -> str:
+        """The function by which its embeddings are compared, such as ``cosine`` or ``dot``."""
+        return similarity_of(self.encoder)
+
     def embed(
         self, texts: Sequence[str], *, of: str = "", zeros: bool = False, role: str | None = None
     ) -> Embeddings:
@@ -256,6 +261,7 @@ class EncoderUse:
             "prompts": {"default": prompt} if prompt else None,
             "dimensions": conventions.truncate_dim,
             "engine": engine,
+            "similarity": None if self.similarity == "cosine" else self.similarity,
             "precision": self.precision,
             "seed": self.seed,
             "versions": installed_versions(engine),

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AliasChoices, Field
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -25,7 +27,7 @@ from contrasent.search.nearest import nearest
 _BLOCK = 65_536
 
 Hit = tuple[int, float]
-"""Place among the distinct sentences of the corpus, and cosine."""
+"""Place among the distinct sentences of the corpus, and similarity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +157,18 @@ def _sts_task(source: str) -> TaskName | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A sentence of the corpus, its cosine with the query, and its first row there, from 0."""
+    """A sentence of the corpus, its similarity to the query, and its first row there, from 0."""
 
     __pydantic_config__ = ONLY_THESE
 
     text: str
-    cosine: float
+    score: Annotated[float, Field(validation_alias=AliasChoices("score", "cosine"))]
     row: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """A sentence and what is nearest to it, best first; equal cosines in the order of the corpus.
+    """A sentence and what is nearest to it, best first; equal scores in the order of the corpus.
 
     ``left_out`` are sentences of the corpus that are the query itself, whatever their case and
     white space.
@@ -194,6 +196,7 @@ class Neighbours:
     prompts: dict[str, str] | None = None
     dimensions: int | None = None
     engine: str | None = None
+    similarity: str | None = None
     precision: str
     seed: int | None = None
     versions: dict[str, str]
@@ -213,7 +216,7 @@ class Neighbours:
 def find_neighbours(
     use: EncoderUse, corpus: Corpus, queries: Queries, top_k: int = 3
 ) -> Neighbours:
-    """The sentences with the largest cosines, of every query.
+    """The sentences nearest to every query, by the similarity that the encoder states.
 
     The search is exact; a repeated sentence is found once, a query never finds itself. The corpus
     is embedded block by block, so that memory does not grow with it beyond its text. ConfigError if
@@ -223,19 +226,21 @@ def find_neighbours(
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    asked = _unit(replace(use, show_progress=False).embed(wanted, of="queries"))
+    scaled = _unit if use.similarity == "cosine" else np.ascontiguousarray
+    asked = scaled(replace(use, show_progress=False).embed(wanted, of="queries"))
     itself = _itself(wanted, corpus.texts)
     best: list[list[Hit]] = [[] for _ in wanted]
     empty = 0
     for start in range(0, len(corpus.texts), _BLOCK):
         texts = list(corpus.texts[start : start + _BLOCK])
-        rows = _unit(use.embed(texts, of=corpus.source, zeros=True))
+        rows = scaled(use.embed(texts, of=corpus.source, zeros=True))
         usable = np.flatnonzero(rows.any(axis=1))
         empty += len(texts) - len(usable)
         if len(usable):
-            hits = nearest([rows[usable]], asked, top_k + max(map(len, itself)))
+            most = top_k + max(map(len, itself))
+            hits = nearest([rows[usable]], asked, most, similarity=use.similarity)
             for query, of_query in enumerate(hits):
-                places = ((start + int(usable[row]), cosine) for row, cosine in of_query)
+                places = ((start + int(usable[row]), score) for row, score in of_query)
                 others = [hit for hit in places if hit[0] not in itself[query]]
                 ranked = sorted([*best[query], *others], key=lambda hit: (-hit[1], hit[0]))
                 best[query] = ranked[:top_k]
@@ -258,8 +263,8 @@ def find_neighbours(
                 text=text,
                 left_out=tuple(corpus.texts[place] for place in sorted(equal)),
                 nearest=tuple(
-                    Neighbour(text=corpus.texts[place], cosine=cosine, row=int(corpus.rows[place]))
-                    for place, cosine in hits
+                    Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
+                    for place, score in hits
                 ),
             )
             for text, equal, hits in zip(wanted, itself, best, strict=True)

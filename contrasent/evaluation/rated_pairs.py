@@ -1,4 +1,4 @@
-"""Rated pairs of sentences, and the cosine from which on two sentences count as similar.
+"""Rated pairs of sentences, and the similarity from which on two sentences count as similar.
 
 Shapes: P pairs, N distinct sentences, D embedding width.
 """
@@ -18,7 +18,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
-from contrasent.metrics import Vector, pair_cosines
+from contrasent.metrics import Vector, pair_similarities
 
 FOLDS = 5
 _SEED = 0
@@ -42,11 +42,12 @@ class Calibration:
     encoder: str
     pooler: str
     precision: str  # of the computation, such as ``fp32``
+    similarity: str  # the encoder's function, such as ``cosine``, whose scale the threshold has
     pairs: str  # what was asked for, such as ``pairs.tsv>=4``
     count: int  # P
     similar: int  # how many of them are similar
     aim: str  # ``f1``, or the least precision that was asked for, such as ``precision>=0.9``
-    threshold: float  # pairs with this cosine or a larger one are to count as similar
+    threshold: float  # pairs with this similarity or a larger one are to count as similar
     reached: Threshold  # on the pairs that the threshold was chosen on
     # on pairs that had no part in the choice, by cross-validation; None if there are too few pairs
     held_out: Threshold | None
@@ -80,7 +81,7 @@ def read_judged(
 def calibrate(
     use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
 ) -> Calibration:
-    """Propose a threshold for an encoder's cosines.
+    """Propose a threshold for an encoder's similarities: cosines, unless it states another.
 
     It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
     ConfigError if ``least_precision`` is out of range; CheckpointError if an embedding is zero or
@@ -89,32 +90,34 @@ def calibrate(
     if least_precision is not None and not 0 < least_precision <= 1:
         raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
     embeddings = pairs.embed(use)
-    cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
-    threshold = propose(cosines, pairs.positive, least_precision)
+    sides = embeddings[pairs.first], embeddings[pairs.second]
+    scores = pair_similarities(use.similarity, *sides)
+    threshold = propose(scores, pairs.positive, least_precision)
     return Calibration(
         encoder=use.encoder.name,
         pooler=use.encoder.pooler,
         precision=use.precision,
+        similarity=use.similarity,
         pairs=pairs.label,
         count=len(pairs.gold),
         similar=int(pairs.positive.sum()),
         aim="f1" if least_precision is None else f"precision>={least_precision:g}",
         threshold=threshold,
-        reached=reach(cosines >= threshold, pairs.positive),
-        held_out=_held_out(cosines, pairs.positive, least_precision),
+        reached=reach(scores >= threshold, pairs.positive),
+        held_out=_held_out(scores, pairs.positive, least_precision),
         data_sha256=pairs.task.sha256,
     )
 
 
-def propose(cosines: Vector, similar: Flags, least_precision: float | None = None) -> float:
-    """The middle between two neighbouring cosines ``(P,)`` that serves the aim best.
+def propose(scores: Vector, similar: Flags, least_precision: float | None = None) -> float:
+    """The middle between two neighbouring similarities ``(P,)`` that serves the aim best.
 
     Of equally good ones it is the highest. At least one pair is ``similar``. DataError if no
     threshold reaches ``least_precision``.
     """
-    levels, counts = np.unique(cosines, return_counts=True)
+    levels, counts = np.unique(scores, return_counts=True)
     right = np.zeros(len(levels))
-    np.add.at(right, np.searchsorted(levels, cosines[similar]), 1)
+    np.add.at(right, np.searchsorted(levels, scores[similar]), 1)
     hits, taken = np.cumsum(right[::-1]), np.cumsum(counts[::-1])
     precisions = hits / taken
     value = 2 * hits / (taken + hits[-1])
@@ -141,7 +144,7 @@ def reach(taken: Flags, similar: Flags) -> Threshold:
     return Threshold(precision, right / all_similar, 2 * right / (chosen + all_similar))
 
 
-def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
+def _held_out(scores: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
     """What thresholds chosen on four fifths of the pairs reach on the other fifth, all together.
 
     Where four fifths have no threshold that is precise enough, no pair of the other is taken. None
@@ -150,17 +153,17 @@ def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) ->
     if min(similar.sum(), (~similar).sum()) < FOLDS:
         return None
     draw = np.random.default_rng(_SEED)
-    fold = np.empty(len(cosines), dtype=np.int64)
+    fold = np.empty(len(scores), dtype=np.int64)
     for group in (np.flatnonzero(similar), np.flatnonzero(~similar)):
         fold[draw.permutation(group)] = np.arange(len(group)) % FOLDS
-    taken = np.zeros(len(cosines), dtype=bool)
+    taken = np.zeros(len(scores), dtype=bool)
     for number in range(FOLDS):
         chosen_on = fold != number
         try:
-            threshold = propose(cosines[chosen_on], similar[chosen_on], least_precision)
+            threshold = propose(scores[chosen_on], similar[chosen_on], least_precision)
         except DataError:
             continue
-        taken[~chosen_on] = cosines[~chosen_on] >= threshold
+        taken[~chosen_on] = scores[~chosen_on] >= threshold
     return reach(taken, similar)
 
 

@@ -37,12 +37,18 @@ from contrasent.evaluation.task_names import (
 )
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
-from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
+from contrasent.metrics import (
+    Vector,
+    all_similarities,
+    mrr_at_k,
+    ndcg_at_k,
+    recall_at_k,
+    relevant_ranks,
+)
 from contrasent.model.st_layers import ROLES, role_options
 from contrasent.model.static_encoder import LookupEncoder
 
 _QUERIES_AT_ONCE = 64
-_BELOW = -2.0
 
 Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
@@ -94,9 +100,9 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
 
 
 def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
-    """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
+    """Vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``, of length 1 for cosines.
 
-    Equal texts are embedded once, so that their cosines are equal to the last bit. A text without a
+    Equal texts are embedded once, so that their scores are equal to the last bit. A text without a
     known word or word piece is a vector of zeros; from an encoder that looks none up, zeros are a
     CheckpointError.
     """
@@ -113,10 +119,13 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
         texts, places = distinct((*task.corpus, *task.queries))
         rows = use.encode(texts)
     require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, LookupEncoder))
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    norms[norms == 0] = 1
-    unit = (rows / norms)[places]
-    return unit[len(task.corpus) :], unit[: len(task.corpus)]
+    rows = rows.astype(np.float64)
+    if use.similarity == "cosine":
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        norms[norms == 0] = 1
+        rows /= norms
+    rows = rows[places]
+    return rows[len(task.corpus) :], rows[: len(task.corpus)]
 
 
 def _encode(use: EncoderUse, texts: Sequence[str], role: str) -> Embeddings:
@@ -130,13 +139,14 @@ def _prompts(use: EncoderUse) -> dict[str, str]:
     return {role: how["prompt"] for role, how in roles.items() if how}
 
 
-def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankings:
-    """Where the relevant documents of every query stand, by the cosines of :func:`embed`'s rows."""
+def rankings(
+    task: RetrievalTask, rows: tuple[Embeddings, Embeddings], similarity: str = "cosine"
+) -> Rankings:
+    """Where the relevant documents of every query stand, by the rows of :func:`embed`."""
+    scores = _scores(*rows, similarity)
     return [
-        relevant_ranks(cosines, [*wanted], [*wanted.values()], left_out)
-        for cosines, wanted, left_out in zip(
-            _cosines(*unit), task.relevant, task.left_out, strict=True
-        )
+        relevant_ranks(of_query, [*wanted], [*wanted.values()], left_out)
+        for of_query, wanted, left_out in zip(scores, task.relevant, task.left_out, strict=True)
     ]
 
 
@@ -163,8 +173,8 @@ def _ratio(task: RetrievalTask, each: Vector) -> Ratio:
     return Ratio(each, np.ones_like(each))
 
 
-def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
-    """``(N,)`` for one query after the other; below all cosines for a document of zeros.
+def _scores(queries: Embeddings, corpus: Embeddings, similarity: str) -> Iterator[Embeddings]:
+    """``(N,)`` for one query after the other; below all others for a document of zeros.
 
     Products of equal rows may differ in the last bit, by where they stand, so each is made once.
     """
@@ -172,13 +182,14 @@ def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
     _, places = distinct(sha256(row.tobytes()).hexdigest() for row in corpus)
     once = corpus[np.unique(places, return_index=True)[1]]
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        cosines = (queries[start : start + _QUERIES_AT_ONCE] @ once.T)[:, places]
-        cosines[:, blank] = _BELOW
-        yield from cosines
+        block = queries[start : start + _QUERIES_AT_ONCE]
+        scores = all_similarities(similarity, block, once)[:, places]
+        scores[:, blank] = -np.inf
+        yield from scores
 
 
 class Retrieval(TaskType[RetrievalTask]):
-    """Rankings by cosine."""
+    """Rankings by the similarity that the encoder states."""
 
     name = "retrieval"
 
@@ -208,8 +219,8 @@ class Retrieval(TaskType[RetrievalTask]):
 
     def score(self, task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
         """Every metric of the task; its intervals draw queries again, with the same documents."""
-        unit = embed(task, use)
-        values = scores(task, rankings(task, unit))
+        rows = embed(task, use)
+        values = scores(task, rankings(task, rows, use.similarity))
         ratios = {metric: _ratio(task, each) for metric, each in values.items()}
         sure = intervals(ratios, options.bootstrap, task.name.label)
         records = tuple(
@@ -219,10 +230,10 @@ class Retrieval(TaskType[RetrievalTask]):
             for metric, each in values.items()
         )
         columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
-        queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
+        queries, corpus = (int((~side.any(axis=1)).sum()) for side in rows)
         note = (
-            f"{task.name.heading}: {queries} of {len(unit[0])} queries and {corpus} of "
-            f"{len(unit[1])} documents have no known word: such a query finds its documents last, "
+            f"{task.name.heading}: {queries} of {len(rows[0])} queries and {corpus} of "
+            f"{len(rows[1])} documents have no known word: such a query finds its documents last, "
             "such a document comes last"
         )
         return Scores(records, ratios=columns, notes=(note,) if queries or corpus else ())

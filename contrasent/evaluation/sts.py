@@ -1,4 +1,4 @@
-"""STS tasks: each distinct sentence encoded once, cosines, rank correlations.
+"""STS tasks: each distinct sentence encoded once, similarities, rank correlations.
 
 Shapes: N distinct sentences of all tasks, D embedding width.
 """
@@ -33,7 +33,8 @@ from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import RowLayout
-from contrasent.metrics import METRICS, pair_cosines
+from contrasent.metrics import METRICS, pair_similarities
+from contrasent.model.st_layers import similarity_of
 from contrasent.model.static_encoder import LookupEncoder
 from contrasent.records import Interval, Record
 
@@ -63,7 +64,7 @@ class StsTasks:
         return {
             task.name.label: score.value
             for task in self.tasks
-            for score in correlations(task, self._cosines(task, embeddings), self.metric)
+            for score in correlations(task, self._compared(task, encoder, embeddings), self.metric)
             if score.aggregation == "all"
         }
 
@@ -138,11 +139,11 @@ class StsTasks:
         embeddings: Embeddings,
         regressors: dict[str, Regressor],
     ) -> Similarities:
-        """Cosines, or what the task's regressor predicts; one that is fitted is kept by name."""
+        """By the encoder's similarity, or as the task's regressor predicts; it is kept by name."""
         for part in (task, *(task.fitted or ())):
             self._require_usable(encoder, part, embeddings)
         if task.fitted is None:
-            return self._cosines(task, embeddings)
+            return self._compared(task, encoder, embeddings)
         name = task.name.name
         if name not in regressors:
             train, dev = (self._ordered_pairs(part, embeddings) for part in task.fitted)
@@ -169,9 +170,12 @@ class StsTasks:
         zeros = isinstance(encoder, LookupEncoder)
         require_usable(encoder.name, sentences, rows, of=task.name.heading, zeros=zeros)
 
-    def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
+    def _compared(
+        self, task: Task, encoder: DescribedEncoder, embeddings: Embeddings
+    ) -> Similarities:
         pairs = (self._pairs(subset, embeddings) for subset in task.subsets)
-        return tuple(pair_cosines(it.first, it.second, zeros=True) for it in pairs)
+        name = similarity_of(encoder)
+        return tuple(pair_similarities(name, it.first, it.second, zeros=True) for it in pairs)
 
     def _pairs(self, subset: Subset, embeddings: Embeddings) -> Pairs:
         first, second = (self._rows(it, embeddings) for it in (subset.first, subset.second))

@@ -284,6 +284,14 @@ def role_options(encoder: object, role: str) -> dict[str, str]:
     return {"prompt": conventions.prompt_of(role), **of_task}
 
 
+def similarity_of(encoder: object) -> str:
+    """The function by which embeddings of ``encoder`` are compared; the cosine if it states none.
+
+    What ranks by another one takes embeddings as they are, not scaled to length 1.
+    """
+    return getattr(encoder, "similarity_fn_name", "cosine")
+
+
 def module_name(kind: str) -> str:
     """The name of a module by its type; of one that neither they nor we made the whole type."""
     known = kind.startswith(("sentence_transformers.", "contrasent."))

@@ -85,6 +85,7 @@ def _use(used: Used) -> dict[str, str]:
         "prompts": ", ".join(f"{name} {text!r}" for name, text in (used.prompts or {}).items()),
         "dimensions": str(used.dimensions or ""),
         "engine": used.engine or "",
+        "similarity": used.similarity or "",
         "precision": used.precision,
         "cut at": f"{used.max_tokens} tokens" if used.max_tokens else "",
         "training seed": "" if used.seed is None else str(used.seed),
@@ -275,6 +276,7 @@ _WORDS = {
     "head": "head {}",
     "prompts": "prompts {}",
     "dimensions": "{} dimensions",
+    "similarity": "compared by {}",
     "cut at": "sentences cut at {}",
     "training seed": "seed {}",
 }

@@ -275,7 +275,7 @@ def _query_table(nearest: Mapping[str, Sequence[Neighbour]], *, whole: bool) -> 
         table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
     for rank in range(max(map(len, nearest.values()))):
         cells = [
-            f"{hits[rank].cosine:.3f}  {one_line(hits[rank].text)}" if rank < len(hits) else ABSENT
+            f"{hits[rank].score:.3f}  {one_line(hits[rank].text)}" if rank < len(hits) else ABSENT
             for hits in nearest.values()
         ]
         table.add_row(f"#{rank + 1}", *map(Text, cells))
@@ -285,10 +285,11 @@ def _query_table(nearest: Mapping[str, Sequence[Neighbour]], *, whole: bool) -> 
 def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:
     """The corpus, the queries, how they were searched, and with which encoders."""
     some = next(iter(rows.values()))
+    scores = "Cosines" if some.similarity is None else "Similarities"
     notes = [
         f"{some.corpus}: {some.sentences:,} sentences, {some.distinct:,} of them different "
         f"({some.columns}). Queries: {some.asked}.",
-        "Cosines, exact; a repeated sentence is shown once, and a query that the corpus has is "
+        f"{scores}, exact; a repeated sentence is shown once, and a query that the corpus has is "
         "left out of its own neighbours, whatever its case and white space.",
     ]
     for label, neighbours in rows.items():

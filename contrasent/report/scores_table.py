@@ -175,7 +175,7 @@ def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
     named, asked = averaged(layout.tasks), layout.protocol
     other = any(name.split != "test" for name in layout.tasks)
     parts = [
-        f"{CORRELATION[layout.metric]} correlation of the cosines x 100",
+        f"{CORRELATION[layout.metric]} correlation of the {compared_by(shown, plural=True)} x 100",
         "test split unless the heading names another" if other else "test split",
         _AGGREGATION[layout.aggregation],
     ]
@@ -195,6 +195,14 @@ def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
             "fitted to the training split."
         )
     return [*notes, *interval_notes(shown, "the pairs", "")]
+
+
+def compared_by(shown: Iterable[Record], *, plural: bool = False) -> str:
+    """The similarity of the encoders, as they state it."""
+    others = dict.fromkeys(it.similarity or "cosine" for it in shown)
+    if set(others) <= {"cosine"}:
+        return "cosines" if plural else "cosine"
+    return f"{'similarities' if plural else 'similarity'} of the encoder ({', '.join(others)})"
 
 
 def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
@@ -330,8 +338,8 @@ def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
     together = any(task.name.name == STSB_RETRIEVAL for task in tasks)
     more = f"{', both of a pair of STS-B together' if together else ''}; the documents stay"
     notes = [
-        "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is "
-        "first.",
+        f"Retrieval by {compared_by(_every(shown))} x 100, mean over queries; of equal scores the "
+        "less relevant is first.",
         *(f"{headings[task.name]}: {task.description}." for task in tasks),
         *interval_notes(_every(shown), "the queries", more),
         *encoder_notes(shown),

@@ -173,14 +173,15 @@ def leaks_table(leaks: Leaks) -> Table:
 
 
 def mined_table(mined: Mined) -> Table:
-    """Cosines with the anchor of positives and negatives, and what was left out."""
+    """Similarities to the anchor of positives and negatives, and what was left out."""
     rows = []
     named = [("positive", mined.positives), *zip(mined.header[2:], mined.hardest.T, strict=True)]
-    for name, cosines in named:
-        quantiles = np.quantile(cosines, (0, 0.25, 0.5, 0.75, 1))
+    for name, scores in named:
+        quantiles = np.quantile(scores, (0, 0.25, 0.5, 0.75, 1))
         rows.append((Cell(name), *(Cell(f"{it:.2f}", it) for it in quantiles.tolist())))
     notes = [
-        f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; cosines with "
+        f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; "
+        f"{'cosines' if mined.similarity == 'cosine' else mined.similarity + ' similarities'} with "
         f"the anchor; {plural(mined.corpus, 'different sentence')} to take negatives from.",
         f"Left out: {plural(mined.without, 'pair')} without enough sentences below the margin.",
         f"Passed over: {mined.within_margin:.1f} sentences in the mean over pairs, nearer than "

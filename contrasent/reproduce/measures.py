@@ -282,7 +282,7 @@ def _neighbours(use: EncoderUse, asked: str, context: MeasureContext) -> Measure
     corpus = read_corpus(context.argument or source, data_dir=context.data_dir)
     found = find_neighbours(use, corpus, read_queries(queries, (), corpus))
     lines = [
-        f"{query.text} -> " + "; ".join(f"{it.text} ({it.cosine:.2f})" for it in query.nearest)
+        f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
         for query in found.queries
     ]
     return Measured({f"neighbours:{asked}": " | ".join(lines)})

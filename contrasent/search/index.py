@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.tokenizer import sentences_of
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import exclusive, recover_folder
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import role_options
+from contrasent.model.st_layers import role_options, similarity_of
 from contrasent.search.makers import maker_of
 from contrasent.search.nearest import KINDS, MILVUS, kind_for
 from contrasent.search.shard_writers import FinishedShards
@@ -54,12 +55,12 @@ from contrasent.search.storage import (
 
 
 class Index:
-    """Search by cosine over embedded texts that lie in a folder.
+    """Search by the encoder's similarity over embedded texts that lie in a folder.
 
     ``len(index)`` is the number of texts. Vectors and texts stay on disk, memory-mapped. Search is
-    exact over few texts, and approximate over many; scores are always exact cosines. Threads may
-    search, add and remove together; a process sees what others wrote after `refresh`. When a
-    writing method returns, its change is on disk and survives whatever ends the process.
+    exact over few texts, and approximate over many; scores are always exact. Threads may search,
+    add and remove together; a process sees what others wrote after `refresh`. When a writing method
+    returns, its change is on disk and survives whatever ends the process.
     """
 
     def __init__(self, folder: Path, snapshot: OpenRows) -> None:
@@ -105,16 +106,17 @@ class Index:
         folder = Path(folder)
         require_folder(folder, overwrite)
         pick("precision", precision, PRECISIONS)
-        pick("kind of index", kind, ("auto", *KINDS))
-        names = None
+        names, similarity = None, similarity_of(encoder)
+        kind_for(sys.maxsize, kind, similarity)
         if isinstance(texts, FinishedShards):
             precision, blocks = texts.precision, texts.blocks(encoder)
         else:
-            texts = sentences_of(texts, "texts")
-            names = require_ids(texts, ids)
-            blocks = embed(encoder, texts, precision, show_progress)
-        rows = with_ids(blocks, names)
-        manifest = IndexManifest(maker_of(encoder, precision), (), names is None, kind, writes=1)
+            sentences = sentences_of(texts, "texts")
+            names = require_ids(sentences, ids)
+            blocks = embed(encoder, sentences, precision, similarity, show_progress)
+        rows = with_ids(blocks, names, similarity)
+        maker, numbered = maker_of(encoder, precision), names is None
+        manifest = IndexManifest(maker, (), numbered, kind, writes=1, similarity=similarity)
         create(folder, manifest, rows, show_progress)
         return cls.open(folder)
 
@@ -135,7 +137,9 @@ class Index:
         was = self.manifest
         chosen = pick("kind of index", kind or was.kind, ("auto", *KINDS))
         given = was.next_number
-        manifest = IndexManifest(was.encoder, (), was.numbered, chosen, given=given, writes=1)
+        kind_for(len(self), chosen, was.similarity)
+        fields: dict[str, Any] = {"given": given, "writes": 1, "similarity": was.similarity}
+        manifest = IndexManifest(was.encoder, (), was.numbered, chosen, **fields)
         create(folder, manifest, self.blocks(), show_progress)
         return Index.open(folder)
 
@@ -200,8 +204,8 @@ class Index:
         self.require(encoder)
         texts = sentences_of(texts, "texts")
         names = require_ids(texts, ids)
-        precision = self.manifest.encoder.precision
-        self._change((), embed(encoder, texts, precision, show_progress), names)
+        how = self.manifest.encoder.precision, self.manifest.similarity, show_progress
+        self._change((), embed(encoder, texts, *how), names)
 
     def add_vectors(
         self, vectors: np.ndarray, texts: Sequence[str], ids: Sequence[str | int] | None = None
@@ -209,7 +213,8 @@ class Index:
         """Append texts whose embeddings are known, all or none; the ids that they have.
 
         Args:
-            vectors: ``(n, D)`` embeddings by the encoder that built the index, of any length.
+            vectors: ``(n, D)`` embeddings by the encoder that built the index, for cosines of any
+                length.
             texts: n texts.
             ids: n ids; by default the next numbers.
 
@@ -273,7 +278,7 @@ class Index:
                     f"{self.folder} is not in Milvus; move it with: contrasent index copy "
                     f"{self.folder} NEW --kind {kind}"
                 )
-            if kind is not None and kind_for(now.texts, kind):
+            if kind is not None and kind_for(now.texts, kind, now.manifest.similarity):
                 asked = kind
             write_manifest(self.folder, optimized(self.folder, now.manifest, asked, advance))
 
@@ -284,7 +289,8 @@ class Index:
         if removed > manifest.rows // 4:
             return True
         exact = manifest.rows - (0 if manifest.ann is None else manifest.ann.rows)
-        return manifest.kind != "flat" and exact > LARGE and kind_for(len(self)) != "flat"
+        best = kind_for(len(self), similarity=manifest.similarity)
+        return manifest.kind != "flat" and exact > LARGE and best != "flat"
 
     def search(
         self,
@@ -294,7 +300,7 @@ class Index:
         threshold: float | None = None,
         only: str | None = None,
     ) -> list[list[Hit]]:
-        """The ``top_k`` texts nearest to each query by cosine, best first.
+        """The ``top_k`` texts nearest to each query by the index's similarity, best first.
 
         Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
         the index holds fewer texts, or fewer have a score of ``threshold`` or more, or an id that
@@ -303,19 +309,20 @@ class Index:
 
         Raises:
             CheckpointError: another encoder built the index.
-            ConfigError: ``top_k`` is below 1, ``threshold`` is no cosine, or ``queries`` are one
-                string, a table or a mapping.
+            ConfigError: ``top_k`` is below 1, ``threshold`` is no cosine where these rank, or
+                ``queries`` are one string, a table or a mapping.
             DataError: a query is empty.
         """
         queries = list(sentences_of(queries, "queries"))
         for number, query in enumerate(queries):
-            require_query(query, top_k, f"query {number}", threshold)
+            require_query(query, top_k, f"query {number}", threshold, self.manifest.similarity)
         if self._checked is None or self._checked() is not encoder:
             self.require(encoder)
             self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
         precision = self.manifest.encoder.precision
+        normalize = True if self.manifest.similarity == "cosine" else None
         how: dict[str, Any] = {"precision": precision, **role_options(encoder, "query")}
-        blocks = list(encoder.encode_stream(queries, normalize=True, **how))
+        blocks = list(encoder.encode_stream(queries, normalize=normalize, **how))
         if not blocks:
             return []
         return self._snapshot.search(np.concatenate(blocks), top_k, threshold, only)
@@ -327,28 +334,39 @@ class Index:
         threshold: float | None = None,
         only: str | None = None,
     ) -> list[list[Hit]]:
-        """`search` for ``(Q, D)`` embeddings, of any length, by the encoder of the index.
+        """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length.
 
         Raises:
             ConfigError: as for `search`; or the shape is another.
             DataError: a vector is zero or not finite.
         """
-        require_search(top_k, threshold)
+        similarity = self.manifest.similarity
+        require_search(top_k, threshold, similarity)
         queries, width = np.asarray(queries, np.float32), self.manifest.encoder.width
         if queries.ndim != 2 or queries.shape[1] != width:
             raise ConfigError(f"queries have shape {queries.shape}; expected (Q, {width})")
         length = np.linalg.norm(queries, axis=1, keepdims=True)
-        if not (np.isfinite(length).all() and length.all()):
+        if not np.isfinite(length).all() or (similarity == "cosine" and not length.all()):
             raise DataError("a query's vector is zero or not finite: it has no direction")
-        return self._snapshot.search(queries / length, top_k, threshold, only)
+        rows = queries / length if similarity == "cosine" else queries
+        return self._snapshot.search(rows, top_k, threshold, only)
 
     def blocks(self) -> Iterator[IndexRows]:
-        """All texts with ids and ``(n, D)`` unit vectors, some at a time, in the order of rows."""
+        """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
         return self._snapshot.blocks()
 
     def require(self, encoder: Encoder) -> None:
-        """Make sure that ``encoder`` is the one that built the index; the refusal names both."""
+        """Make sure that ``encoder`` is the one that built the index; the refusal names both.
+
+        A warning, if it states another similarity than the index ranks by.
+        """
         self.manifest.encoder.require(encoder, self.folder)
+        own, stated = self.manifest.similarity, similarity_of(encoder)
+        if own != stated:
+            warn(
+                f"{self.folder} ranks by {own}, as it was built, but {encoder.name} states "
+                f"{stated}; build the index again to rank by that"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[OpenRows]:
@@ -371,7 +389,7 @@ class Index:
             new, then, first = None, was, was.next_number
             if blocks is not None:
                 require_new(now, self.folder, names, rows)
-                new = with_ids(blocks, names, first)
+                new = with_ids(blocks, names, was.similarity, first)
                 was = replace(was, numbered=was.numbered and names is None)
             if rows or new is not None:
                 then = self._changed(was, rows, new)

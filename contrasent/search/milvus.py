@@ -1,7 +1,7 @@
 """An index whose texts lie in Milvus Lite, with the methods of any other.
 
 Its folder holds a manifest as every index does, and beside it Milvus's own folder, with one
-collection: the id, the text, the unit vector, and the number of the row in the order of adding.
+collection: the id, the text, the vector, and the number of the row in the order of adding.
 The manifest counts the texts, in a segment named milvus. It is written after the rows: those with
 its next number and above are of an addition that was cut off.
 """
@@ -45,7 +45,7 @@ _LONGEST = 65_535  # characters of a VARCHAR
 _FIELDS = ["id", "text", "row", "vector"]
 _ROWS_AT_ONCE = 2_048
 _MOST_HITS = 16_384 - 8
-_EXTRA = 8  # hits by float32 cosines, among which the best by float64 are
+_EXTRA = 8  # hits by float32 scores, among which the best by float64 are
 _FOUND_AT_ONCE = 4_096  # vectors in one answer
 _HNSW = {"M": 32, "efConstruction": 100}
 _LEAST_EF = 128
@@ -83,7 +83,7 @@ class Collection:
     def search(
         self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
     ) -> list[list[Hit]]:
-        """The hits of ``(Q, D)`` queries, best first; their cosines are computed in float64."""
+        """The hits of ``(Q, D)`` queries, best first; their scores are computed in float64."""
         if top_k > _MOST_HITS:
             raise ConfigError(f"Milvus finds at most {_MOST_HITS} texts, not {top_k}")
         count = top_k + _EXTRA
@@ -100,7 +100,10 @@ class Collection:
             block = queries[start : start + step]
             with _explained(self.folder):
                 matches = self.client.search(_NAME, block, **how)
-            hits += [_best(*each, top_k, threshold) for each in zip(block, matches, strict=True)]
+            hits += [
+                _best(*each, top_k, threshold, self.manifest.similarity)
+                for each in zip(block, matches, strict=True)
+            ]
         return hits
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -192,22 +195,23 @@ class Collection:
             with _explained(self.folder):
                 self.client.delete(_NAME, filter=rows)
 
+    def index_params(self, kind: str) -> Any:
+        """What Milvus searches by."""
+        params = self.client.prepare_index_params()
+        exact = {"index_type": "FLAT"}
+        how = {"index_type": "HNSW", "params": _HNSW} if kind == MILVUS[1] else exact
+        metric = "L2" if self.manifest.similarity == "euclidean" else "IP"
+        params.add_index("vector", metric_type=metric, **how)
+        return params
+
     def index_by(self, kind: str) -> None:
         """Let Milvus search exactly, or by HNSW."""
         with _explained(self.folder):
             self.client.flush(_NAME)
             self.client.release_collection(_NAME)
             self.client.drop_index(_NAME, "vector")
-            self.client.create_index(_NAME, _index_params(self.client, kind))
+            self.client.create_index(_NAME, self.index_params(kind))
             self.client.load_collection(_NAME)
-
-
-def _index_params(client: Any, kind: str) -> Any:
-    """What Milvus searches by."""
-    params = client.prepare_index_params()
-    how = {"index_type": "HNSW", "params": _HNSW} if kind == MILVUS[1] else {"index_type": "FLAT"}
-    params.add_index("vector", metric_type="IP", **how)
-    return params
 
 
 def _quoted(words: str | list[str]) -> str:
@@ -215,16 +219,18 @@ def _quoted(words: str | list[str]) -> str:
     return json.dumps(words, ensure_ascii=False)
 
 
-def _best(query: np.ndarray, matches: Any, top_k: int, threshold: float | None) -> list[Hit]:
-    """The ``top_k`` hits by cosine in float64, then in the order of the rows."""
+def _best(
+    query: np.ndarray, matches: Any, top_k: int, threshold: float | None, similarity: str
+) -> list[Hit]:
+    """The ``top_k`` hits by scores in float64, then in the order of the rows."""
     if not matches:
         return []
     some = sorted(matches, key=lambda each: int(each["entity"]["row"]))
     vectors = np.array([each["entity"]["vector"] for each in some], np.float32)
-    least = -2.0 if threshold is None else threshold
+    least = -np.inf if threshold is None else threshold
     return [
         Hit(id=some[row]["id"], score=score, text=some[row]["entity"]["text"])
-        for row, score in best_rows([vectors], query, [np.arange(len(some))], top_k)
+        for row, score in best_rows([vectors], query, [np.arange(len(some))], top_k, similarity)
         if score >= least
     ]
 
@@ -263,9 +269,10 @@ def build_collection(
         schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
         schema.add_field("row", DataType.INT64)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
-        params = _index_params(client, manifest.kind)
+        collection = Collection(folder, manifest, client)
+        params = collection.index_params(manifest.kind)
         client.create_collection(_NAME, schema=schema, index_params=params)
-        count = Collection(folder, manifest, client).insert(rows, 0)
+        count = collection.insert(rows, 0)
         with _explained(folder):
             client.flush(_NAME)
     finally:
@@ -285,7 +292,7 @@ class MilvusIndex(Index):
         opened = Collection(folder, manifest, open_client(folder))
         with _explained(folder):
             if not opened.client.list_indexes(_NAME):  # killed between dropping and creating it
-                opened.client.create_index(_NAME, _index_params(opened.client, manifest.kind))
+                opened.client.create_index(_NAME, opened.index_params(manifest.kind))
             opened.client.load_collection(_NAME)
         with suppress(ConfigError), exclusive(folder):  # else a thread of this process is adding
             return opened.recover()

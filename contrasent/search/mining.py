@@ -1,8 +1,9 @@
 """Hard negatives of pairs from a corpus: near the anchor, and clearly farther than its positive.
 
-A negative is as near to the anchor as the margin lets it be (TopK-PercPos of Moreira et al. 2024,
-NV-Retriever, arXiv:2407.15831). What would be a false negative is passed over: the anchor, all its
-positives, and whatever equals one of them in letters and digits.
+Anchors are embedded as queries, all others as documents, and compared by the similarity that the
+encoder states. A negative is as near to the anchor as the margin lets it be (TopK-PercPos of
+Moreira et al. 2024, NV-Retriever, arXiv:2407.15831). What would be a false negative is passed over:
+the anchor, all its positives, and whatever equals one of them in letters and digits.
 
 Shapes: P pairs, N sentences of the corpus, D embedding width.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.files import writing
 from contrasent.model.precision import default_device
 from contrasent.model.protocol import Encoder
+from contrasent.model.st_layers import role_options, similarities, similarity_of
 from contrasent.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _NO_LETTER = re.compile(r"[\W_]+")
 _SCORES = 1 << 26
-"""Cosines that are computed at once."""
+"""Scores that are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Mining:
     """How hard negatives are chosen."""
 
     negatives: int = 1  # how many each pair gets
-    margin: float = 0.05  # the largest cosine of a negative is the positive's less this share of it
+    margin: float = 0.05  # the largest score of a negative is the positive's less this share of it
 
     def __post_init__(self) -> None:
         """Refuse what is out of range; ConfigError if it is."""
@@ -49,8 +51,7 @@ class Mining:
             raise ConfigError(f"negatives must be at least 1, not {self.negatives}")
         if not 0 <= self.margin < 1:
             raise ConfigError(
-                f"margin is a share of the positive's cosine, from 0 to below 1, not "
-                f"{self.margin:g}"
+                f"margin is a share of the positive's score, from 0 to below 1, not {self.margin:g}"
             )
 
 
@@ -64,8 +65,9 @@ class Mined:
     corpus: int  # different sentences that negatives were taken from
     without: int  # pairs that are left out, because too few of those are far enough
     within_margin: float  # sentences that were too near to be a negative, in the mean over pairs
-    positives: np.ndarray  # ``(E,)``, cosines of anchor and positive of the examples
-    hardest: np.ndarray  # ``(E, negatives)``, cosines of anchor and negatives, largest first
+    positives: np.ndarray  # ``(E,)``, scores of anchor and positive of the examples
+    hardest: np.ndarray  # ``(E, negatives)``, scores of anchor and negatives, largest first
+    similarity: str  # by which they are compared, such as ``cosine``
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -130,24 +132,32 @@ def find_negatives(
             f"the corpus has {len(distinct)} different sentences, of which {mining.negatives} are "
             "to be negatives of an anchor beside its positive; give a larger one"
         )
-    texts = [*dict.fromkeys(chain(distinct.values(), *pairs))]
-    vectors = encoder.encode(
-        texts, normalize=True, precision=precision, show_progress=show_progress
+    similarity = similarity_of(encoder)
+    how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
+    how["normalize"] = True if similarity == "cosine" else None
+    anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
+    texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]
+    queries, documents = (
+        torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role)))
+        for side, role in ((anchors, "query"), (texts, "document"))
     )
-    row_of = {text: row for row, text in enumerate(texts)}
-    pair_rows = np.array([[row_of[anchor], row_of[positive]] for anchor, positive in pairs])
+    device = default_device()
+    row_of_anchor, row_of_text = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
+    pair_rows = [(row_of_anchor[anchor], row_of_text[positive]) for anchor, positive in pairs]
     numbers = {key: number for number, key in enumerate(distinct)}
     bar = progress_bar("comparing", "bar", "count", total=len(pairs), shown=show_progress)
     with bar as advance:
         chosen = _nearest(
-            torch.from_numpy(vectors).to(default_device()),
+            queries.to(device),
+            documents.to(device),
             len(distinct),
-            pair_rows,
+            np.array(pair_rows),
             _not_negatives(pairs, numbers),
             mining,
+            similarity,
             advance,
         )
-    whole = np.isfinite(chosen.cosines[:, -1])
+    whole = np.isfinite(chosen.scores[:, -1])
     examples = [
         (*pairs[number], *(texts[row] for row in chosen.rows[number]))
         for number in np.flatnonzero(whole).tolist()
@@ -155,8 +165,8 @@ def find_negatives(
     if not examples:
         raise DataError(
             f"none of the {len(pairs)} pairs has {mining.negatives} sentences of the corpus whose "
-            f"cosine is {mining.margin:.0%} below its positive's; lower the margin or the number "
-            "of negatives, or take another encoder"
+            f"{similarity} is {mining.margin:.0%} below its positive's; lower the margin or the "
+            "number of negatives, or take another encoder"
         )
     return Mined(
         examples=examples,
@@ -165,16 +175,17 @@ def find_negatives(
         without=len(pairs) - len(examples),
         within_margin=float(chosen.too_near.mean()),
         positives=chosen.positives[whole],
-        hardest=chosen.cosines[whole],
+        hardest=chosen.scores[whole],
+        similarity=similarity,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """``(P, negatives)`` rows and cosines, -inf where there is none; ``(P,)`` the others."""
+    """``(P, negatives)`` rows and scores, -inf where there is none; ``(P,)`` the others."""
 
     rows: np.ndarray
-    cosines: np.ndarray
+    scores: np.ndarray
     positives: np.ndarray
     too_near: np.ndarray
 
@@ -189,28 +200,31 @@ def _not_negatives(pairs: Sequence[tuple[str, str]], numbers: Mapping[str, int])
     return [[numbers[key] for key in together[anchor] if key in numbers] for anchor, _ in keys]
 
 
-def _nearest(
-    vectors: Tensor,
+def _nearest(  # noqa: PLR0913 - all that decides them
+    queries: Tensor,
+    documents: Tensor,
     corpus: int,
     pairs: np.ndarray,
     not_negatives: Sequence[Sequence[int]],
     mining: Mining,
+    similarity: str,
     advance: Callable[[int], object],
 ) -> _Chosen:
-    """The nearest rows among the first ``corpus`` ones that are far enough, exactly."""
+    """The nearest rows among the first ``corpus`` documents that are far enough, exactly."""
     import torch
 
     parts = []
     block = max(_SCORES // corpus, 1)
     for start in range(0, len(pairs), block):
-        anchors, positives = vectors[pairs[start : start + block].T]
-        nearness = (anchors * positives).sum(1)
-        scores = anchors @ vectors[:corpus].T
+        anchor_rows, positive_rows = pairs[start : start + block].T
+        anchors = queries[anchor_rows]
+        nearness = similarities(similarity, anchors, documents[positive_rows], pairwise=True)
+        scores = similarities(similarity, anchors, documents[:corpus])
         left_out = not_negatives[start : start + block]
         row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
         scores[torch.from_numpy(row), torch.tensor([*chain(*left_out)], dtype=torch.int64)] = -inf
         too_near = scores > (nearness - mining.margin * nearness.abs()).unsqueeze(1)
-        cosines, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
-        parts.append([part.cpu().numpy() for part in (rows, cosines, nearness, too_near.sum(1))])
+        best, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
+        parts.append([part.cpu().numpy() for part in (rows, best, nearness, too_near.sum(1))])
         advance(len(nearness))
     return _Chosen(*map(np.concatenate, zip(*parts, strict=True)))

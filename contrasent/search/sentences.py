@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.metrics import pair_similarities
 from contrasent.model.protocol import Encoder
+from contrasent.model.st_layers import similarity_of
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Examples
@@ -137,12 +139,16 @@ def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Se
 
 
 def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """Cosine of the embeddings of two texts, in [-1, 1]; an empty text is refused."""
+    """How alike two texts are by the encoder's similarity, the cosine if it states no other.
+
+    An empty text is refused.
+    """
     for text in (a, b):
         if not text.strip():
             raise DataError(f"{text!r} is empty; a similarity needs two texts")
     rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    if not (np.isfinite(lengths).all() and lengths.all()):
-        raise CheckpointError(f"{encoder.name} gives a vector without a direction; check it")
-    return float(np.clip(rows[0] @ rows[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
+    try:
+        [score] = pair_similarities(similarity_of(encoder), rows[:1], rows[1:])
+    except DataError as error:
+        raise CheckpointError(f"{encoder.name} gives a vector that {error}; check it") from error
+    return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)

@@ -17,7 +17,7 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import sha256_of
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import Conventions, role_options
+from contrasent.model.st_layers import Conventions, role_options, similarity_of
 from contrasent.search.storage import Blocks, NpyWriter, blocks_with_texts
 
 
@@ -119,12 +119,20 @@ class FinishedShards:
 
         Raises:
             CheckpointError: another encoder wrote them, or a shard is missing or damaged.
-            ConfigError: texts of an index get a prompt that these did not get.
+            ConfigError: texts of an index get a prompt that these did not get, or keep lengths that
+            these do not have.
         """
         if (fingerprint := encoder.fingerprint()) != self.manifest["encoder"]:
             raise CheckpointError(
                 f"{self.folder} was written by an encoder with fingerprint "
                 f"{self.manifest['encoder']}, not by {encoder.name} (fingerprint {fingerprint})"
+            )
+        given = self.manifest.get("normalize")
+        if similarity_of(encoder) != "cosine" and given not in (None, encoder.normalize):
+            raise ConfigError(
+                f"{encoder.name} compares vectors by {similarity_of(encoder)}, as they come, but "
+                f"those of {self.folder} were written with --{'no-' * (not given)}normalize; "
+                "build the index from the texts"
             )
         conventions: Conventions = getattr(encoder, "conventions", Conventions())
         how = role_options(encoder, "document")

@@ -55,7 +55,7 @@ class Hit:
 
     id: str  # the id it was given, or its number
     text: str
-    score: float  # its cosine with the query, in [-1, 1]
+    score: float  # its similarity with the query, as the encoder states it; else the cosine
 
 
 class OpenRows(Protocol):
@@ -149,9 +149,9 @@ class Snapshot:
         if only is not None:
             kept = [_matching(segment, only) for segment in self.segments]
             live, ann = [*kept], ann and ann.with_live(np.concatenate(kept)[: ann.rows])
-        nearby = nearest(vectors, queries, top_k, live, ann)
+        nearby = nearest(vectors, queries, top_k, live, ann, self.manifest.similarity)
         ends = list(accumulate(map(len, vectors)))
-        least = -2.0 if threshold is None else threshold
+        least = -np.inf if threshold is None else threshold
         return [
             [self._hit(ends, row, score) for row, score in hits if score >= least]
             for hits in nearby
@@ -241,7 +241,8 @@ def optimized(
     snapshot = Snapshot.of(folder, replace(manifest, ann=None))
     if not snapshot.texts:
         return manifest
-    chosen = kind_for(snapshot.texts, kind if snapshot.texts >= LEAST.get(kind, 1) else "auto")
+    asked = kind if snapshot.texts >= LEAST.get(kind, 1) else "auto"
+    chosen = kind_for(snapshot.texts, asked, manifest.similarity)
     old = manifest.ann
     if old is not None and (old.kind != chosen or (snapshot.removed < old.rows).any()):
         old = None
@@ -252,10 +253,11 @@ def optimized(
         return manifest
     start = folder / old.file if old is not None and manifest.rows <= 2 * old.rows else None
     vectors = [segment.vectors for segment in snapshot.segments]
-    ann = write_ann(vectors, chosen, folder, manifest.next_write, start, on_rows)
+    how = on_rows, manifest.similarity
+    ann = write_ann(vectors, chosen, folder, manifest.next_write, start, *how)
     if start is not None and old is not None and ann.recall < min(TARGET, old.recall):
         # What was trained on the first rows alone tells the others too badly apart.
-        ann = write_ann(vectors, chosen, folder, manifest.next_write, None, on_rows)
+        ann = write_ann(vectors, chosen, folder, manifest.next_write, None, *how)
     return replace(manifest, ann=ann, given=manifest.next_number, writes=manifest.next_write)
 
 
@@ -277,7 +279,7 @@ def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], sho
             manifest = build_collection(partial, manifest, rows)
         else:
             first = write_segment(partial, 1, rows, manifest.encoder.width)
-            kind_for(first.rows, manifest.kind)
+            kind_for(first.rows, manifest.kind, manifest.similarity)
             manifest = replace(manifest, segments=(first,))
             with indexing(first.rows, shown) as advance:
                 manifest = optimized(partial, manifest, manifest.kind, advance)
@@ -290,19 +292,23 @@ def indexing(rows: int, shown: bool) -> AbstractContextManager[Callable[..., Non
 
 
 def require_query(
-    query: str, top_k: int, name: str = "the query", threshold: float | None = None
+    query: str,
+    top_k: int,
+    name: str = "the query",
+    threshold: float | None = None,
+    similarity: str = "cosine",
 ) -> None:
     """Make sure that something is looked for."""
-    require_search(top_k, threshold)
+    require_search(top_k, threshold, similarity)
     if not isinstance(query, str) or not query.strip():
         raise DataError(f"{name} is {query!r}; write what to look for")
 
 
-def require_search(top_k: int, threshold: float | None) -> None:
+def require_search(top_k: int, threshold: float | None, similarity: str = "cosine") -> None:
     """Make sure that a hit is possible."""
     if top_k < 1:
         raise ConfigError(f"top_k must be at least 1, not {top_k}")
-    if threshold is not None and not -1 <= threshold <= 1:
+    if similarity == "cosine" and threshold is not None and not -1 <= threshold <= 1:
         raise ConfigError(f"threshold is a cosine, from -1 to 1, not {threshold:g}")
 
 

@@ -95,8 +95,8 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
 
 
 FILE = "manifest.json"
-_FORMAT = "contrasent-index-2"
-_FORMATS = ("contrasent-index-1", _FORMAT)
+_FORMAT = "contrasent-index-3"
+_FORMATS = ("contrasent-index-1", "contrasent-index-2", _FORMAT)
 _VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
@@ -122,6 +122,8 @@ class IndexManifest:
         removed: the file with the sorted numbers of removed rows.
         given: ids that were given to texts without; None if as many as there are rows.
         writes: how often the folder was written, which names its files.
+        similarity: the function that texts are ranked by, as the encoder states it. Vectors are
+            kept as they are, and of length 1 for the cosine, by which all older indexes rank.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -133,6 +135,7 @@ class IndexManifest:
     removed: str | None = None
     given: int | None = None
     writes: int = 0
+    similarity: str = "cosine"
     format: str = _FORMAT
 
     @property
@@ -225,7 +228,7 @@ _CHUNK = 16_384
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """An open segment, mapped from disk: ``(N, D)`` unit vectors, and Arrow columns of N cells.
+    """An open segment, mapped from disk: ``(N, D)`` vectors, and Arrow columns of N cells.
 
     ``live (N,)`` is False for removed rows; None if there are none.
     """
@@ -238,7 +241,7 @@ class SegmentRows:
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Some rows of an index: ``(n, D)`` unit vectors, and n ids and texts."""
+    """Some rows of an index: ``(n, D)`` vectors, and n ids and texts."""
 
     vectors: np.ndarray
     ids: list[str]
@@ -328,23 +331,27 @@ def remove_unlisted(folder: Path, manifest: IndexManifest) -> None:
             file.unlink()
 
 
-def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress: bool) -> Blocks:
+def embed(
+    encoder: Encoder, texts: Iterable[str], precision: str, similarity: str, show_progress: bool
+) -> Blocks:
     """Embed texts for an index, in bounded memory; an empty text is refused."""
     return blocks_with_texts(
         encoder,
         require_texts(texts),
         chunk=_CHUNK,
-        normalize=True,
+        normalize=True if similarity == "cosine" else None,
         precision=precision,
         show_progress=show_progress,
         **role_options(encoder, "document"),
     )
 
 
-def with_ids(blocks: Blocks, ids: Sequence[str] | None, first: int = 0) -> Iterator[IndexRows]:
-    """Rows of length 1 with one id each; without ids, numbers from ``first``.
+def with_ids(
+    blocks: Blocks, ids: Sequence[str] | None, similarity: str, first: int = 0
+) -> Iterator[IndexRows]:
+    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``.
 
-    Refused are another number of ids, and a vector without a direction.
+    Refused are another number of ids, and a vector that cannot be compared.
     """
     done = 0
     for rows, texts in blocks:
@@ -352,7 +359,7 @@ def with_ids(blocks: Blocks, ids: Sequence[str] | None, first: int = 0) -> Itera
         names = list(map(str, numbers)) if ids is None else list(ids[done : done + len(texts)])
         if len(names) < len(texts):
             raise DataError(f"there are {done + len(names)} ids, but more texts")
-        yield IndexRows(_unit(rows, done, texts), names, texts)
+        yield IndexRows(_comparable(rows, similarity, done, texts), names, texts)
         done += len(texts)
     if ids is not None and done and len(ids) > done:
         raise DataError(f"there are {len(ids)} ids, but {done} texts")
@@ -368,8 +375,10 @@ def require_texts(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _unit(rows: np.ndarray, before: int, texts: Sequence[str]) -> np.ndarray:
+def _comparable(rows: np.ndarray, similarity: str, before: int, texts: Sequence[str]) -> np.ndarray:
     length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    if similarity != "cosine":
+        length = np.where(np.isfinite(length), 1.0, np.nan)
     bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
     if bad.size:
         row = int(bad[0])
@@ -377,5 +386,5 @@ def _unit(rows: np.ndarray, before: int, texts: Sequence[str]) -> np.ndarray:
             f"the encoder gives a vector without a direction (zero or not finite) for text "
             f"{before + row}: {texts[row][:80]!r}; check the encoder"
         )
-    unit: np.ndarray = (rows / length).astype(np.float32)
-    return unit
+    comparable: np.ndarray = (rows / length).astype(np.float32)
+    return comparable

@@ -167,7 +167,7 @@ class QueryRequest(Body):
         | Annotated[list[Annotated[str, Field(pattern=NOT_BLANK)]], _SOME]
     )
     top_k: Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)] = 10
-    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
 
 

@@ -19,6 +19,7 @@ from fastapi import APIRouter, Request, Response
 
 from contrasent import __version__
 from contrasent.data.tokenizer import require_text
+from contrasent.metrics import all_similarities
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
 from contrasent.model.st_layers import role_options
@@ -60,10 +61,10 @@ class EmbeddingRoutes:
         router.get("/v1/models", summary="OpenAI's list of models")(self.models)
         router.get("/v1/models/{name:path}", summary="OpenAI's model")(self.model)
         router.post("/embed", summary="TEI's embeddings")(self.embed)
-        router.post("/similarity", summary="TEI's cosines of one sentence with others")(
-            self.similarity
-        )
-        router.post("/matrix", summary="The cosines of two lists")(self.matrix)
+        router.post(
+            "/similarity", summary="The similarities of one sentence with others, as in TEI"
+        )(self.similarity)
+        router.post("/matrix", summary="The similarities of two lists")(self.matrix)
         router.post("/tokenize", summary="TEI's tokens")(self.tokenize)
         router.get("/info", summary="The model and the limits")(self.info)
         router.post("/", include_in_schema=False)(self.by_inputs)
@@ -224,18 +225,26 @@ class EmbeddingRoutes:
         return rows, entries
 
     async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
-        """The cosine of the source sentence with each of the others."""
+        """The similarity, by the model's function, of the source sentence to each of the others."""
         inputs = body.inputs
         texts = [inputs.source_sentence, *inputs.sentences]
-        rows, entries = await self._read(request, texts, body.parameters)
-        return await _answer(lambda: _dumped(rows[1:] @ rows[0]), entries)
+        name = self._encoder.similarity_fn_name
+        rows, entries = await self._read(
+            request, texts, body.parameters, normalize=name == "cosine"
+        )
+        return await _answer(
+            lambda: _dumped(all_similarities(name, rows[:1], rows[1:])[0]), entries
+        )
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:
         """A row for each sentence of the first list, a column for each of the second."""
-        require_at_most(_CELLS, len(body.first) * len(body.second), "cosines")
-        rows, entries = await self.vectors(request, [*body.first, *body.second])
-        half = len(body.first)
-        return await _answer(lambda: _dumped(rows[:half] @ rows[half:].T), entries)
+        require_at_most(_CELLS, len(body.first) * len(body.second), "similarities")
+        name, half = self._encoder.similarity_fn_name, len(body.first)
+        texts = [*body.first, *body.second]
+        rows, entries = await self.vectors(request, texts, normalize=name == "cosine")
+        return await _answer(
+            lambda: _dumped(all_similarities(name, rows[:half], rows[half:])), entries
+        )
 
     async def by_inputs(self, request: Request, body: EmbedRequest | SimilarityRequest) -> Response:
         """What huggingface_hub's InferenceClient calls."""

@@ -56,10 +56,17 @@ class Searched:
         """The hits of each query, and what the encoder read of it."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
         require_at_most(_HITS, len(queries) * body.top_k, "hits")
-        rows, entries = await self.embedding.vectors(request, queries, role="query")
+        rows, entries = await self.embedding.vectors(
+            request, queries, normalize=self.unit, role="query"
+        )
         index = await asyncio.to_thread(self.newest)
         how = body.top_k, body.threshold, body.only
         return await asyncio.to_thread(index.search_vectors, rows, *how), entries
+
+    @property
+    def unit(self) -> bool:
+        """Whether its vectors have length 1."""
+        return self.index.manifest.similarity == "cosine"
 
     def newest(self) -> Index:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
@@ -114,7 +121,7 @@ class IndexRoutes:
         return self._searched
 
     async def search(self, request: Request, body: QueryRequest) -> Response:
-        """For each query the texts with the largest cosines, best first."""
+        """For each query the texts that are nearest by the index's similarity, best first."""
         hits, entries = await self._index.search(request, body)
         return json_answer({"results": hits}, entries)
 
@@ -124,7 +131,9 @@ class IndexRoutes:
         read = list[Embedded]()
         rows = np.zeros((0, index.manifest.encoder.width), np.float32)
         if body.texts:
-            rows, read = await self._index.embedding.vectors(request, body.texts, role="document")
+            rows, read = await self._index.embedding.vectors(
+                request, body.texts, normalize=self._index.unit, role="document"
+            )
         given = rows, body.texts, body.ids
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._index.newest)
@@ -148,6 +157,7 @@ class IndexRoutes:
             {
                 "texts": len(index),
                 "kind": index.kind,
+                "similarity": index.manifest.similarity,
                 "approximate": None if ann is None else asdict(ann),
                 "encoder": asdict(index.manifest.encoder),
             }

@@ -74,7 +74,7 @@ def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k, block,
         expected = nearest_in_loops(encoder, query.text, top_k)
         assert [(it.text, it.row) for it in query.nearest] == [(a, c) for a, _, c in expected]
         for near, (_, cosine, _) in zip(query.nearest, expected, strict=True):
-            assert near.cosine == pytest.approx(cosine, abs=1e-6)
+            assert near.score == pytest.approx(cosine, abs=1e-6)
 
 
 def test_the_query_itself_is_left_out_and_told(encoder, corpus):
@@ -138,7 +138,7 @@ def test_a_vector_of_zeros_is_near_nothing(tmp_path):
     corpus = written(tmp_path, "a", "b", "c")
     found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
     assert found.without_vector == 1
-    assert [(near.text, near.cosine, near.row) for near in found.queries[0].nearest] == [
+    assert [(near.text, near.score, near.row) for near in found.queries[0].nearest] == [
         ("c", 0.0, 2),
         ("b", -1.0, 1),
     ]
@@ -246,10 +246,10 @@ def test_the_table_has_the_form_of_the_papers(encoder, corpus):
     assert lines[0] == "Query: old house"
     assert lines[1].split() == ["one", "two"]
     first, second = found.queries[0].nearest
-    told = f"{first.cosine:.3f}  {first.text}"
+    told = f"{first.score:.3f}  {first.text}"
     assert lines[3].split("  ", 1)[0].split()[0] == "#1"
     assert lines[3].count(told) == 2
-    assert lines[4].startswith(f"#2  {second.cosine:.3f}  {second.text}")
+    assert lines[4].startswith(f"#2  {second.score:.3f}  {second.text}")
     assert "11 sentences, 9 of them different" in text
     assert "one: pooler mean, fp32" in text
 
@@ -308,7 +308,7 @@ def test_the_commands_neighbours_are_those_of_sentence_transformers(tmp_path, co
     cosines = rows[1:] @ rows[0]
     order = np.argsort(-cosines, kind="stable")[:5]
     nearest = json.loads(said.out)["queries"][0]["nearest"]
-    assert [it["cosine"] for it in nearest] == pytest.approx(cosines[order].tolist(), abs=1e-5)
+    assert [it["score"] for it in nearest] == pytest.approx(cosines[order].tolist(), abs=1e-5)
     assert [it["text"] for it in nearest] == [corpus.texts[place] for place in order]
 
 

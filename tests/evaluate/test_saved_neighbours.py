@@ -15,8 +15,8 @@ from contrasent.files import write_text
 
 def found(**changes):
     near = (
-        Neighbour(text="a dog\u2028runs", cosine=0.1 + 0.2, row=4),
-        Neighbour(text="ein Hund läuft", cosine=-1.0, row=0),
+        Neighbour(text="a dog\u2028runs", score=0.1 + 0.2, row=4),
+        Neighbour(text="ein Hund läuft", score=-1.0, row=0),
     )
     given = {
         "encoder": "some/model",

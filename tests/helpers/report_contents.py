@@ -102,7 +102,7 @@ def neighbours(draw, used, queries=3, corpus="corpus.txt"):
             text=f"query q{number}",
             left_out=(),
             nearest=tuple(
-                Neighbour(text=f"sentence {row}", cosine=float(0.9 - 0.1 * place), row=int(row))
+                Neighbour(text=f"sentence {row}", score=float(0.9 - 0.1 * place), row=int(row))
                 for place, row in enumerate(draw.choice(9, size=4, replace=False))
             ),
         )

@@ -333,8 +333,8 @@ def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
         every = [full.neighbours[k].queries[number].nearest for k in range(3)]
         for k, column in enumerate(columns):
             for hit, item in zip(every[k], column.all("li"), strict=True):
-                assert item.one("data").text == f"{hit.cosine:.3f}"
-                assert float(item.one("data").attributes["value"]) == hit.cosine
+                assert item.one("data").text == f"{hit.score:.3f}"
+                assert float(item.one("data").attributes["value"]) == hit.score
                 others = [h.text for j in range(3) if j != k for h in every[j]]
                 mark = "" if hit.text in others else " only here"
                 assert item.one("span").text == f"{hit.text}{mark}"

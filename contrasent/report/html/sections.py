@@ -28,6 +28,7 @@ from contrasent.report.scores_table import (
     Column,
     Layout,
     Rows,
+    compared_by,
     encoder_notes,
     in_paper_order,
     metric_heading,
@@ -166,7 +167,7 @@ def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Tabl
         ]
         of_queries = "@" in shown[0].metric
         kind, drawn = ("Retrieval", "queries") if of_queries else ("Own data", "examples")
-        how = "by cosine, mean over queries; " if of_queries else ""
+        how = f"by {compared_by(shown)}, mean over queries; " if of_queries else ""
         settings = (
             ", ".join(f"{part.replace('_', ' ')} {value}" for part, value in it.classifier.items())
             for it in shown

@@ -1,0 +1,268 @@
+"""The similarity that an encoder states decides what is near, as in sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers.command_line import refused, worked
+from helpers.dummy_encoder import DummyEncoder
+from helpers.serving import batcher_of, serving
+from helpers.tiny_models import SENTENCES, WORDS
+
+import contrasent
+from contrasent.errors import ConfigError
+from contrasent.metrics import METRICS
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.search.index import Index
+from contrasent.search.nearest import MILVUS
+from contrasent.search.shard_writers import FinishedShards
+from contrasent.serve.embedding_routes import EmbeddingRoutes
+from contrasent.serve.index_routes import IndexRoutes, Searched
+
+SIMILARITIES = "cosine", "dot", "euclidean", "manhattan"
+TEXTS = [f"text number {n}" for n in range(300)]
+QUERIES = [f"query {n}" for n in range(30)]
+SOME = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:9] for second in WORDS[20:24])]
+
+
+def dummy(similarity):
+    """Vectors whose lengths differ up to four times and more."""
+    encoder = DummyEncoder(16)
+    lengths = np.geomspace(0.5, 2, len(TEXTS) + len(QUERIES))
+    encoder.vectors = {
+        text: encoder.vector(text) * length
+        for text, length in zip([*TEXTS, *QUERIES], lengths, strict=True)
+    }
+    encoder.similarity_fn_name = similarity
+    return encoder
+
+
+def by_hand(name, query, row):
+    a, b = query.astype(float), row.astype(float)
+    return {
+        "cosine": a @ b / np.sqrt((a @ a) * (b @ b)),
+        "dot": a @ b,
+        "euclidean": -np.sqrt(((a - b) ** 2).sum()),
+        "manhattan": -np.abs(a - b).sum(),
+    }[name]
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "milvus", "milvus-hnsw"])
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_an_index_ranks_by_it(name, kind, folder):
+    encoder = dummy(name)
+    if kind in MILVUS:
+        pytest.importorskip("pymilvus")
+    if name == "manhattan" and kind != "flat":
+        with pytest.raises(ConfigError, match=f"{kind} cannot rank by manhattan"):
+            Index.build(encoder, TEXTS, folder, kind=kind)
+        assert encoder.embedded == [] and not folder.exists()
+        return
+    index = Index.build(encoder, TEXTS[:200], folder, kind=kind)
+    index.add(encoder, TEXTS[200:])
+    index.remove(["7"])
+    assert index.manifest.similarity == name
+    vectors = np.stack([encoder.vectors[query] for query in QUERIES])
+    missed = 0
+    for hits in index.search(encoder, QUERIES, 5), index.search_vectors(vectors, 5):
+        for query, of_query in zip(vectors, hits, strict=True):
+            scored = [(by_hand(name, query, encoder.vectors[text]), text) for text in TEXTS]
+            del scored[7]
+            best = sorted(scored, reverse=True)[:5]
+            if "hnsw" in kind:
+                texts = {text for _, text in best}
+                missed += len(texts - {hit.text for hit in of_query})
+                continue
+            assert [hit.text for hit in of_query] == [text for _, text in best]
+            assert [h.score for h in of_query] == pytest.approx([s for s, _ in best], rel=1e-5)
+    assert missed <= 0.05 * 10 * len(QUERIES)
+    limit = index.search(encoder, QUERIES[:1], 5)[0][2].score
+    assert len(index.search(encoder, QUERIES[:1], 5, threshold=limit)[0]) == 3
+    if kind == "flat":
+        index.optimize()
+        copied = index.copy(folder.with_name("copy"))
+        assert copied.search(encoder, QUERIES, 5) == index.search(encoder, QUERIES, 5)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_exact_search_orders_near_ties_as_float64_does(name, folder):
+    """Rows that differ in the last bits of float32, far from the origin."""
+    rows = 30 + np.random.default_rng(0).standard_normal((600, 16)).astype(np.float32) * 1e-4
+    encoder = DummyEncoder(16, vectors=dict(zip([f"t{n}" for n in range(600)], rows, strict=True)))
+    encoder.vectors["q"] = rows[0] + 1e-4
+    encoder.similarity_fn_name = name
+    index = Index.build(encoder, [f"t{n}" for n in range(600)], folder)
+    stored = np.concatenate([block.vectors for block in index.blocks()])
+    query = encoder.vectors["q"]
+    if name == "cosine":
+        query = query / np.linalg.norm(query)
+    own = "dot" if name == "cosine" else name
+    scores = [by_hand(own, query, row) for row in stored]
+    order = np.argsort(-np.array(scores), kind="stable")[:10]
+    assert [hit.id for hit in index.search(encoder, ["q"], 10)[0]] == [str(n) for n in order]
+
+
+def test_an_older_index_ranks_by_cosine_and_says_so(folder):
+    encoder = dummy("dot")
+    encoder.similarity_fn_name = "cosine"
+    Index.build(encoder, TEXTS, folder)
+    path = folder / "manifest.json"
+    older = {**json.loads(path.read_text()), "format": "contrasent-index-2"}
+    del older["similarity"]
+    path.write_text(json.dumps(older))
+    expected = Index.open(folder).search(encoder, QUERIES, 3)
+    encoder.similarity_fn_name = "dot"
+    with pytest.warns(UserWarning, match="ranks by cosine, as it was built, but dummy states dot"):
+        assert Index.open(folder).search(encoder, QUERIES, 3) == expected
+
+
+def test_shards_of_another_length_are_refused(tmp_path):
+    encoder = dummy("dot")
+    shards = FinishedShards(tmp_path, {"encoder": encoder.fingerprint(), "normalize": True})
+    with pytest.raises(ConfigError, match="dot, as they come, but those of"):
+        shards.blocks(encoder)
+
+
+@pytest.fixture(scope="module")
+def stated(tiny_bert, tmp_path_factory):
+    """A folder for each similarity, of an encoder whose vectors have different lengths."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    norm = encoder.backbone.model.encoder.layer[-1].output.LayerNorm
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        norm.weight.mul_(torch.rand(norm.weight.shape, generator=draw) * 3)
+        norm.bias.normal_(generator=draw)
+    home = tmp_path_factory.mktemp("stated")
+    encoder.prompts = {"query": "look for: ", "document": "a text: "}
+    for name in SIMILARITIES:
+        encoder.similarity_fn_name = name
+        encoder.save(home / name)
+    return home
+
+
+@pytest.fixture(params=SIMILARITIES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def theirs(stated, name):
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(stated / name), device="cpu")
+
+
+def test_evaluation_ranks_and_correlates_as_sentence_transformers(stated, name, theirs, tmp_path):
+    queries, texts = SOME[:20], SOME[20:]
+    scores = theirs.similarity(theirs.encode_query(queries), theirs.encode_document(texts))
+    best = scores.argmax(1).tolist()
+    task = tmp_path / "task"
+    task.mkdir()
+    for file, prefix, side in ("corpus", "d", texts), ("queries", "q", queries):
+        lines = (json.dumps({"_id": f"{prefix}{n}", "text": text}) for n, text in enumerate(side))
+        (task / f"{file}.jsonl").write_text("\n".join(lines))
+    relevant = "".join(f"q{n}\td{row}\t1\n" for n, row in enumerate(best))
+    (task / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{relevant}")
+    pairs = tmp_path / "pairs.tsv"
+    gold = np.random.default_rng(0).integers(0, 6, 20)
+    rated = list(zip(queries, texts, gold.tolist(), strict=False))
+    pairs.write_text("\n".join("\t".join(map(str, row)) for row in rated))
+    records = contrasent.evaluate(stated / name, tasks=[str(task), str(pairs)])
+    by_metric = {it.metric: it for it in records if it.aggregation in ("all", "mean")}
+    assert by_metric["recall@1"].value == 1
+    assert {it.similarity for it in records} == {None if name == "cosine" else name}
+    sides = ([row[side] for row in rated] for side in (0, 1))
+    alike = theirs.similarity_pairwise(*map(theirs.encode, sides))
+    expected = METRICS["spearman"](alike.numpy(), gold)
+    assert by_metric["spearman"].value == pytest.approx(expected, abs=1e-6)
+
+
+def test_commands_rank_by_it(stated, name, theirs, tmp_path):
+    folder, corpus = stated / name, tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(SOME))
+    told = worked("similarity", folder, SOME[0], SOME[1], "--json").out
+    expected = theirs.similarity(*map(theirs.encode, SOME[:2])).item()
+    assert json.loads(told)[name] == pytest.approx(expected, rel=1e-4)
+    worked("index", "build", folder, corpus, tmp_path / "index", "--precision", "fp32")
+    told = worked("search", tmp_path / "index", "dog runs", "--json", "--top-k", 3).out
+    scores = theirs.similarity(theirs.encode_query(["dog runs"]), theirs.encode_document(SOME))[0]
+    best = scores.topk(3)
+    hits = [json.loads(line) for line in told.splitlines()]
+    assert [hit["text"] for hit in hits] == [SOME[row] for row in best.indices]
+    assert [hit["score"] for hit in hits] == pytest.approx(best.values.tolist(), rel=1e-4)
+    if name == "cosine":
+        refused("search", tmp_path / "index", "dog", "--threshold", 3)
+    else:
+        worked("search", tmp_path / "index", "dog", "--threshold", 3)
+    told = worked("neighbours", folder, "--corpus", corpus, "--query", "dog runs", "--json", "-")
+    nearest = json.loads(told.out)["queries"][0]["nearest"]
+    scores = theirs.similarity(theirs.encode(["dog runs"]), theirs.encode(SOME))[0]
+    assert [it["text"] for it in nearest] == [SOME[row] for row in scores.topk(3).indices]
+
+
+def test_mined_negatives_are_those_of_sentence_transformers(stated, name, theirs):
+    """It scales embeddings to length 1 whatever is stated, which decides their dot products."""
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    if name == "dot":
+        pytest.skip("theirs are those of the cosine")
+    positives = list(dict.fromkeys(SOME[20:]))
+    anchors = list(dict.fromkeys(f"{text} today" for text in SOME))
+    pairs = list(zip(anchors, positives, strict=False))
+    rows = Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
+    if name != "cosine":
+        theirs.similarity_fn_name = name
+        encode = theirs.encode
+        theirs.encode = lambda *a, **b: encode(*a, **{**b, "normalize_embeddings": False})
+    mined = mine_hard_negatives(
+        rows, theirs, num_negatives=2, relative_margin=0.0, range_max=len(positives) - 1,
+        output_format="n-tuple", verbose=False, use_faiss=False,
+    )  # fmt: skip
+    expected = [tuple(row.values()) for row in mined]
+    assert expected
+    assert (
+        contrasent.mine(stated / name, pairs, negatives=2, margin=0.0, precision="fp32").examples
+        == expected
+    )
+
+
+def test_a_server_ranks_by_it(stated, name, theirs, tmp_path):
+    encoder = SentenceEncoder.load(stated / name, device="cpu")
+    index = Index.build(encoder, SOME, tmp_path / "index", precision="fp32")
+
+    def routers(service):
+        routes = EmbeddingRoutes(service)
+        return routes.router(), IndexRoutes(service, Searched(index, routes, "own")).router()
+
+    with serving(batcher_of(encoder), routers) as server:
+        hits = server.call("/search", {"queries": ["dog runs"], "top_k": 3}).json["results"][0]
+        expected = index.search(encoder, ["dog runs"], 3)[0]
+        assert [(hit["text"], hit["score"]) for hit in hits] == [
+            (hit.text, pytest.approx(hit.score, rel=1e-4)) for hit in expected
+        ]
+        server.call("/index", {"texts": ["dog runs"], "ids": ["new"]})
+        stored = [row for block in index.blocks() for row in block.vectors][-1]
+        vector = theirs.encode_document(["dog runs"], normalize_embeddings=name == "cosine")[0]
+        assert stored == pytest.approx(vector, abs=1e-4)
+        rows = theirs.encode(SOME[:4])
+        asked = {"inputs": {"source_sentence": SOME[0], "sentences": SOME[1:4]}}
+        expected = theirs.similarity(rows[:1], rows[1:])[0].tolist()
+        assert server.call("/similarity", asked).json == pytest.approx(expected, rel=1e-3)
+        asked = {"first": SOME[:1], "second": SOME[1:4]}
+        assert server.call("/matrix", asked).json[0] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_threshold_is_on_its_scale(stated, name, theirs, tmp_path):
+    pairs = list(zip(SOME[:20], SOME[20:], strict=False))
+    scores = [theirs.similarity_pairwise(*map(theirs.encode, pair)).item() for pair in pairs]
+    middle = float(np.median(scores))
+    file = tmp_path / "pairs.tsv"
+    rows = (f"{a}\t{b}\t{int(s > middle)}" for (a, b), s in zip(pairs, scores, strict=True))
+    file.write_text("\n".join(rows))
+    told = json.loads(worked("calibrate", stated / name, file, "--json").out)
+    assert told["similarity"] == name and told["reached"]["f1"] == 1
+    below, above = max(s for s in scores if s <= middle), min(s for s in scores if s > middle)
+    assert told["threshold"] == pytest.approx((below + above) / 2, rel=1e-3)
