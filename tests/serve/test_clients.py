@@ -1,0 +1,164 @@
+"""Programs of others against the server, as their users start them, and its OpenAPI document."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.serving import batcher_of, serving
+from helpers.tiny_models import SENTENCES
+
+from contrasent.search.index import Index
+from contrasent.serve.embedding_routes import EmbeddingRoutes
+from contrasent.serve.index_routes import IndexRoutes, Searched
+
+
+@pytest.fixture(scope="module")
+def server(encoder, tmp_path_factory):
+    index = Index.build(
+        encoder, SENTENCES, tmp_path_factory.mktemp("served") / "index", precision="fp32"
+    )
+
+    def routers(service):
+        return (IndexRoutes(service, Searched(index, EmbeddingRoutes(service), "tiny")).router(),)
+
+    with serving(batcher_of(encoder), routers) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(encoder):
+    return encoder.encode(SENTENCES, normalize=True, precision="fp32")
+
+
+def close(rows, expected):
+    np.testing.assert_allclose(np.asarray(rows, np.float64), expected, atol=1e-5)
+
+
+def test_openai(server, expected):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    close(
+        [row.embedding for row in client.embeddings.create(input=SENTENCES, model="tiny").data],
+        expected,
+    )
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions is 99"):
+        client.embeddings.create(input="a", model="tiny", dimensions=99)
+
+
+def test_hugging_face(server, expected, monkeypatch):
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "is_offline_mode", lambda: False)
+    client = InferenceClient(server.url)
+    close(client.feature_extraction(SENTENCES), expected)
+    close(
+        client.sentence_similarity(SENTENCES[0], other_sentences=SENTENCES[1:]),
+        expected[1:] @ expected[0],
+    )
+
+
+def litellm(url):
+    client = pytest.importorskip("litellm", reason="litellm is not installed")
+    given = {"model": "openai/tiny", "api_base": f"{url}/v1", "api_key": "none"}
+    return [row["embedding"] for row in client.embedding(input=SENTENCES, **given).data]
+
+
+def llama_index(url):
+    module = pytest.importorskip("llama_index.embeddings.openai_like", reason="not installed")
+    given = {"model_name": "tiny", "api_base": f"{url}/v1", "api_key": "none"}
+    return module.OpenAILikeEmbedding(**given).get_text_embedding_batch(SENTENCES)
+
+
+def haystack(url):
+    pytest.importorskip("haystack", reason="haystack-ai is not installed")
+    from haystack.components.embedders import OpenAITextEmbedder
+    from haystack.utils import Secret
+
+    given = {"api_base_url": f"{url}/v1", "api_key": Secret.from_token("none"), "model": "tiny"}
+    return [OpenAITextEmbedder(**given).run(text)["embedding"] for text in SENTENCES]
+
+
+def chroma(url):
+    pytest.importorskip("chromadb", reason="chromadb is not installed")
+    from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer
+
+    return HuggingFaceEmbeddingServer(url=f"{url}/embed")(SENTENCES)
+
+
+def dspy(url):
+    client = pytest.importorskip("dspy", reason="dspy is not installed")
+    given = {"api_base": f"{url}/v1", "api_key": "none", "batch_size": 3}
+    return client.Embedder("openai/tiny", **given)(SENTENCES)
+
+
+def txtai(url):
+    client = pytest.importorskip("txtai", reason="txtai is not installed")
+    given = {"api_base": f"{url}/v1", "api_key": "none"}
+    embeddings = client.Embeddings(path="openai/tiny", method="litellm", vectors=given)
+    return embeddings.batchtransform(SENTENCES)
+
+
+CLIENTS = (litellm, llama_index, haystack, chroma, dspy, txtai)
+
+
+@pytest.mark.acceptance
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_others(server, expected, client):
+    close(client(server.url), expected)
+
+
+@pytest.mark.acceptance
+@pytest.mark.filterwarnings("default")
+def test_langchain_by_its_switch_and_refused_without(server, expected, monkeypatch):
+    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    import tiktoken
+    from openai import BadRequestError
+
+    letters = {bytes([number]): number for number in range(256)}
+    vocabulary = tiktoken.Encoding("a", pat_str=".", mergeable_ranks=letters, special_tokens={})
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: vocabulary)
+    given = {"model": "tiny", "base_url": f"{server.url}/v1", "api_key": "none"}
+    client = langchain.OpenAIEmbeddings(**given, check_embedding_ctx_length=False)
+    close(client.embed_documents(SENTENCES), expected)
+    with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
+        langchain.OpenAIEmbeddings(**given).embed_documents(SENTENCES)
+
+
+STANDARD = """
+from langchain_openai import OpenAIEmbeddings
+from langchain_tests.integration_tests import EmbeddingsIntegrationTests
+
+class TestServer(EmbeddingsIntegrationTests):
+    embeddings_class = OpenAIEmbeddings
+    embedding_model_params = {
+        "model": "tiny", "base_url": "URL/v1", "api_key": "none",
+        "check_embedding_ctx_length": False,
+    }
+"""
+
+
+@pytest.mark.acceptance
+def test_the_standard_suite_of_langchain(server, tmp_path):
+    for module in ("langchain_tests", "langchain_openai", "pytest_asyncio"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    (tmp_path / "test_standard.py").write_text(STANDARD.replace("URL", server.url))
+    command = (sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", str(tmp_path))
+    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.acceptance
+def test_schemathesis_finds_nothing_against_the_openapi_document(server, tmp_path):
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed")
+    command = ("-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--checks", "all")
+    how = ("--mode", "all", "--max-examples", "30", "--continue-on-failure")
+    run = subprocess.run(
+        (sys.executable, *command, *how), check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout
