@@ -101,8 +101,9 @@ def is_disk_full(error: BaseException) -> bool:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error of Python, torch or a driver says that there is no memory left."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    words = "can't allocate memory|out of memory|not enough memory"
-    return names or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
+    words = "can(no|')t allocate memory|out of memory|not enough memory|bad_alloc|start new thread"
+    said = isinstance(error, Exception) and bool(re.search(words, str(error), re.IGNORECASE))
+    return names or getattr(error, "errno", None) == errno.ENOMEM or said
 
 
 def warn(message: str) -> None:

@@ -115,6 +115,7 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
+        tidy_lock(path)
         raise ConfigError(f"{path} exists already; {remedy}")
 
 
@@ -239,6 +240,14 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
         yield
 
 
+def tidy_lock(path: Path) -> None:
+    """Remove the lock of a process that died when its work on ``path`` was done."""
+    lock = _beside(path.resolve(), "lock")
+    if lock.exists():
+        with suppress(BusyError, OSError), _released(_acquired(lock, path, 0)):
+            recover_folder(path)
+
+
 def _acquired(path: Path, folder: str | Path, patience: float) -> FileLock:
     """Take the lock file ``path`` of ``folder``; OSError if it cannot be made."""
     from filelock import FileLock, Timeout
@@ -308,9 +317,7 @@ def cached(
     lock = _beside(entry, "lock")
     with suppress(*_DAMAGE):
         whole = read(entry)
-        if lock.exists():  # of a process that died after it had written the entry
-            with suppress(BusyError, OSError), _released(_acquired(lock, entry, 0)):
-                recover_folder(entry)
+        tidy_lock(entry)
         return whole
     try:
         try:

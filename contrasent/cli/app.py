@@ -71,7 +71,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
         except Exception as error:
-            message = _explained(error)
+            message = _explained(error, kwargs)
             if message is None:
                 raise
             _say("error", message)
@@ -148,13 +148,30 @@ def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -
     _say(kind, str(message))
 
 
-def _explained(error: BaseException) -> str | None:
-    """What a user is told of an error; None if it is a fault of the program."""
+_LIGHTER = {
+    "batch_tokens": "a smaller --batch-tokens",
+    "shard_size": "a smaller --shard-size",
+    "cache_mb": "a smaller --cache-mb",
+    "workers": "fewer --workers",
+    "kind": "--kind ivfpq",
+    "truncate_dim": "a smaller --truncate-dim",
+    "tasks": "fewer --tasks at once",
+    "precision": "--precision bf16",
+    "device": "another --device",
+}
+"""What needs less memory, by the option that says so."""
+
+
+def _explained(error: BaseException, given: Mapping[str, Any]) -> str | None:
+    """What a user is told of an error; None if it is a fault of the program.
+
+    ``given`` are the command's options.
+    """
     if isinstance(error, ContrasentError):
         return str(error)
     if is_out_of_memory(error):
-        first = str(error).partition("\n")[0]
-        return f"out of memory ({first}); take less at once, or another --device"
+        ways = [way for option, way in _LIGHTER.items() if option in given]
+        return f"out of memory ({first_line(error)}); try {', '.join(ways) or 'less text at once'}"
     place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     if is_disk_full(error):
         reason = getattr(error, "strerror", None) or first_line(error)

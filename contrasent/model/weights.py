@@ -22,6 +22,7 @@ from contrasent.errors import (
     MissingExtraError,
     first_line,
     install_command,
+    is_out_of_memory,
 )
 from contrasent.files import inside
 from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
@@ -120,6 +121,8 @@ def _pretrained(
                 **asked,
             )
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot load {folder}: {reason}") from error
     mismatched = (key for key, *_ in report["mismatched_keys"])

@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.files import exclusive, refuse_existing, sha256_of, write_text, writing
+from contrasent.files import (
+    exclusive,
+    refuse_existing,
+    sha256_of,
+    tidy_lock,
+    write_text,
+    writing,
+)
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
@@ -218,6 +225,7 @@ class Shards:
         write_text(self.folder / FILE, json.dumps(listed, indent=2) + "\n")
         for number in range(self.count):
             self._path(number).with_suffix(".json").unlink()
+            tidy_lock(self._path(number))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}{self._settings.suffix}"
@@ -281,7 +289,8 @@ def require_output(output: Path, overwrite: bool, keep: str = "", *, shared: boo
     complete = _is_complete(output) if keep else output.is_file()
     if keep:
         if output.is_dir() and not complete:
-            if any(output.iterdir()) and not manifest_in(output, _FORMAT):
+            hidden = all(path.name.startswith(".") for path in output.iterdir())
+            if not hidden and not manifest_in(output, _FORMAT):
                 raise ConfigError(f"{output} holds other files; name a new folder")
             return False
     else:
@@ -328,7 +337,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     if require_output(output, overwrite, settings.keep, shared=worker is not None):
         return _made_before(output, made_from, total)
     shared, worker = worker is not None or run_others is not None, worker or Worker()
-    folder = output if settings.keep else output.with_name(f".{output.name}.parts")
+    folder = output if settings.keep else _parts(output)
     with exclusive(output) if worker.count == 1 else nullcontext(), ExitStack() as whole:
         shards = Shards.open(folder, made_from, total, settings, overwrite)
         resumed, started = shards.rows, time.perf_counter()
@@ -365,7 +374,15 @@ def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written
         raise ConfigError(f"{output} exists already, of another command; remove it")
     if other := _differences(kept, made_from):
         raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
+    if folder != output:
+        with suppress(ConfigError), exclusive(output):  # whoever made it may have died just then
+            shutil.rmtree(_parts(output), ignore_errors=True)
     return Written(total, made_from["width"], 0, total, 0.0, already=True)
+
+
+def _parts(output: Path) -> Path:
+    """The folder of the shards that a file is made of."""
+    return output.with_name(f".{output.name}.parts")
 
 
 def _provenance(output: Path) -> Path:
@@ -386,12 +403,13 @@ def _finish(
     if shards.folder == output:
         shards.list_in_manifest(made_from)
         return
-    with writing(output) as path, row_writer(path, output.suffix, encoder) as writer:
-        texts = iter(sentences)
-        for block in shards.blocks():
-            writer.append(block, texts)
-    if shared:
-        _provenance(output).mkdir(exist_ok=True)
-        kept = {**made_from, "written": output.stat().st_mtime_ns}
-        write_text(_provenance(output) / FILE, json.dumps(kept) + "\n")
+    with writing(output) as path:
+        with row_writer(path, output.suffix, encoder) as writer:
+            texts = iter(sentences)
+            for block in shards.blocks():
+                writer.append(block, texts)
+        if shared:
+            _provenance(output).mkdir(exist_ok=True)
+            kept = {**made_from, "written": path.stat().st_mtime_ns}
+            write_text(_provenance(output) / FILE, json.dumps(kept) + "\n")
     shutil.rmtree(shards.folder)
