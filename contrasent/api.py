@@ -226,27 +226,17 @@ def fit(
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
     from contrasent.fitting import maps
-    from contrasent.fitting.maps import FlowSettings
     from contrasent.fitting.text import open_fitting_text
     from contrasent.model.encoder import SentenceEncoder
-    from contrasent.recipe import fields_of
 
-    pick("map", kind, ("whitening", "flow"))
-    known = ("dimensions",) if kind == "whitening" else tuple(fields_of(FlowSettings))
-    for name in settings:
-        pick(f"setting of {kind}:", name, known)
+    fitter = maps.FITTERS[pick("map", kind, maps.FITTERS)]
+    chosen = fitter.read(settings)
     if output is not None:
         maps.require_output(Path(output))
     names = [data] if isinstance(data, str | Path) else data
     text = open_fitting_text([str(name) for name in names], None, data_dir)
     given = encoder if isinstance(encoder, SentenceEncoder) else SentenceEncoder.load(encoder)
-    if kind == "whitening":
-        fitted = maps.fit_whitening(
-            given, text, settings.get("dimensions"), show_progress=show_progress
-        )
-    else:
-        flow = FlowSettings(**settings)
-        fitted, _ = maps.fit_glow(given, text, flow, show_progress=show_progress)
+    fitted = fitter.fit(given, text, chosen, show_progress=show_progress)
     if output is not None:
         maps.save_fitted(fitted.encoder, fitted.info, Path(output))
     return fitted.encoder

@@ -41,10 +41,10 @@ from contrasent.recipe import Recipe, load_recipe
 from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
 from contrasent.training.callbacks import DevScore
-from contrasent.training.run import train
+from contrasent.training.run import score_result, train
 from contrasent.training.run_folder import complete
-from contrasent.training.scoring import BeforeAndAfter, Scorer, before_and_after
-from contrasent.training.setup import start_as_it_comes, start_encoder
+from contrasent.training.scoring import BeforeAndAfter
+from contrasent.training.setup import start_as_it_comes
 
 logger = logging.getLogger("contrasent")
 
@@ -204,21 +204,21 @@ class Search:
             self._folder(state.best).rename(run)
         settings = load_recipe(run / "recipe.yaml")
         start = replace(settings.encoder, name=state.request.encoder)
-        starts = [start_as_it_comes(start), start_encoder(start)]
         ended = json.loads((run / "result.json").read_text(encoding="utf-8"))
         is_start: bool = ended["best_is_start"]
         if settings.encoder != start:  # it began with a masked language model of its own
             is_start = state.best.score <= state.start_score
-            if is_start and isinstance(starts[0], SentenceEncoder):
-                starts[0].save(run / "best")
+            usual = start_as_it_comes(start)
+            if is_start and isinstance(usual, SentenceEncoder):
+                usual.save(run / "best")
         if not is_start:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
-        result = SentenceEncoder.load(run / "best", device=self.device)
-        scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
-        scores = before_and_after(scorer, starts, result, settings.train.seed if recipe else None)
+        made = replace(settings, encoder=start)
+        how = is_start, self.device, self.show_progress
+        scores = score_result(suite, made, run / "best", *how)
         report = self.folder / "report.html"
-        write_report(report, Contents((*scores.before, *scores.with_pooler, *scores.after)))
+        write_report(report, Contents(tuple(scores.records)))
         return Adaptation(
             encoder=run / "best",
             recipe=recipe,

@@ -1,6 +1,6 @@
 """Hyperparameter search: one recipe, settings to vary, and a dev task that decides.
 
-Optuna (Akiba et al. 2019) proposes and remembers. Nothing but the dev task is looked at before the
+Optuna (Akiba et al. 2019) proposes. Nothing but the dev task is looked at before the
 best trial is known; start and result are then scored once on the final tasks.
 """
 
@@ -9,30 +9,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, install_command
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import write_records
-from contrasent.training.run import train
+from contrasent.training.run import score_result, train
 from contrasent.training.run_folder import RunFolder, complete
-from contrasent.training.scoring import (
-    BeforeAndAfter,
-    Scorer,
-    before_and_after,
-    dev_task,
-    final_tasks,
-)
-from contrasent.training.setup import start_as_it_comes, start_encoder
+from contrasent.training.scoring import BeforeAndAfter, dev_task, final_tasks
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.distributions import BaseDistribution
 
 GRIDS = {
@@ -49,7 +42,7 @@ GRIDS = {
 }
 """The papers' grids (Gao et al. 2021, appendix A; Chuang et al. 2022, appendix A)."""
 
-_JOURNAL, _BASE, _SPACE, _FAILED = "trials.journal", "base.yaml", "space.json", "failed.txt"
+_STATE, _BASE = "search.json", "base.yaml"
 _USUAL_TRIALS = 20
 _LOG = "log"
 
@@ -133,9 +126,18 @@ class TuningTrial:
     """A trial that has ended."""
 
     number: int
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     score: float | None  # the highest dev score but the start's, in [-1, 1]; None if it failed
     failure: str = ""
+
+
+@dataclass(slots=True)
+class _State:
+    """All that is needed to go on with a search."""
+
+    space: dict[str, list[Any]]  # what is searched
+    trials: list[TuningTrial] = field(default_factory=list)
+    running: dict[str, Any] | None = None  # the settings of the trial that has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +179,12 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
     """
     _require_optuna()
     with exclusive(output):
-        if begins_anew(output, _JOURNAL, resume=resume, overwrite=overwrite):
+        if begins_anew(output, _STATE, resume=resume, overwrite=overwrite):
             with writing_folder(output) as partial:
                 _begin(recipe, space, partial)
-        _refuse_other(recipe, space, output)
-        search = _Search(output, space, recipe.train.seed, on_trial)
-        search.run(trials, {"device": device, "show_progress": show_progress})
-        return search.finish(device, show_progress)
+        search = _Search(output, space, recipe, {"device": device, "show_progress": show_progress})
+        search.run(trials, on_trial)
+        return search.finish()
 
 
 def _require_optuna() -> None:
@@ -205,162 +206,124 @@ def _begin(recipe: Recipe, space: Sequence[Axis], folder: Path) -> None:
     if recipe.evaluation.task != "auto":
         dev_task(recipe.evaluation)
     final_tasks(recipe.evaluation)
-    write_text(folder / _SPACE, _described(space))
-    write_text(folder / _JOURNAL, "")
+    _write(folder, _State(_described(space)))
 
 
-def _described(space: Sequence[Axis]) -> str:
-    axes: dict[str, list[Any]] = {
-        axis.key: [*axis.choices] or [axis.low, axis.high, axis.log] for axis in space
-    }
-    return json.dumps(axes, indent=1) + "\n"
+def _write(folder: Path, state: _State) -> None:
+    write_text(folder / _STATE, json.dumps(asdict(state), indent=1) + "\n")
 
 
-def _refuse_other(recipe: Recipe, space: Sequence[Axis], folder: Path) -> None:
-    kept = load_recipe(folder / _BASE), (folder / _SPACE).read_text(encoding="utf-8")
-    if kept != (recipe, _described(space)):
-        raise ConfigError(
-            f"{folder} holds a search of other settings ({_BASE} and {_SPACE} have them); ask for "
-            "the same, name another --output, or replace it with --overwrite"
-        )
+def _described(space: Sequence[Axis]) -> dict[str, list[Any]]:
+    return {axis.key: [*axis.choices] or [axis.low, axis.high, axis.log] for axis in space}
 
 
 class _Search:
-    """A search in a folder."""
+    """A search in a folder; ConfigError if the one there is another."""
 
     def __init__(
-        self,
-        folder: Path,
-        space: Sequence[Axis],
-        seed: int,
-        on_trial: Callable[[TuningTrial], object],
+        self, folder: Path, space: Sequence[Axis], recipe: Recipe, options: Mapping[str, Any]
     ) -> None:
-        self.folder, self.space, self.seed, self.on_trial = folder, space, seed, on_trial
-        self.study = _open_study(folder / _JOURNAL)
+        self.folder, self.space, self.seed, self.options = folder, space, recipe.train.seed, options
+        self.state = TypeAdapter(_State).validate_json((folder / _STATE).read_bytes())
+        if load_recipe(folder / _BASE) != recipe or self.state.space != _described(space):
+            raise ConfigError(
+                f"{folder} holds a search of other settings ({_BASE} and {_STATE} have them); ask "
+                "for the same, name another --output, or replace it with --overwrite"
+            )
 
-    def run(self, trials: int | None, options: Mapping[str, Any]) -> None:
+    def run(self, trials: int | None, on_trial: Callable[[TuningTrial], object]) -> None:
         """Go on with a trial that was cut off, try again what failed, and make the trials left."""
-        from optuna.samplers import TPESampler
-        from optuna.trial import TrialState
-
-        grid = [axis.choices for axis in self.space]
-        size = prod(map(len, grid))  # 0 with a range
+        size = prod(len(axis.choices) for axis in self.space)  # 0 with a range
         asked = trials or size or _USUAL_TRIALS
+        plan = [self.state.running, *(it.settings for it in self.trials if it.score is None)]
         if 0 < size <= asked:
-            asked = size
-            for values in product(*grid):
-                keys = (axis.key for axis in self.space)
-                settings = dict(zip(keys, values, strict=True))
-                self.study.enqueue_trial(settings, skip_if_exists=True)
-        self._take_up(options)
+            keys = [axis.key for axis in self.space]
+            grid = product(*(axis.choices for axis in self.space))
+            plan += [dict(zip(keys, values, strict=True)) for values in grid]
+            asked = 0  # no more than these
+        for settings in plan:
+            if settings is not None and self._score(settings) is None:
+                on_trial(self._try(settings))
+        for _ in range(asked - sum(it.score is not None for it in self.trials)):
+            on_trial(self._try(self._proposed()))
+
+    def _proposed(self) -> dict[str, Any]:
+        """Settings that Optuna proposes after the trials there are."""
+        import optuna
+        from optuna.trial import TrialState
+
+        sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.state.trials))
+        study = optuna.create_study(direction="maximize", sampler=sampler)
         distributions = {axis.key: axis.distribution for axis in self.space}
-        for _ in range(asked - len(self.study.get_trials(states=(TrialState.COMPLETE,)))):
-            number = len(self.study.get_trials(deepcopy=False))
-            self.study.sampler = TPESampler(seed=self.seed + number)
-            trial = self.study.ask(distributions)
-            self._try(trial.number, trial.params, options)
+        for it in self.state.trials:
+            state = TrialState.FAIL if it.score is None else TrialState.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params=it.settings, distributions=distributions, value=it.score, state=state
+                )
+            )
+        return study.ask(distributions).params
 
-    def _take_up(self, options: Mapping[str, Any]) -> None:
-        """Finish the trial that was cut off, and ask for those again that failed."""
-        from optuna.trial import TrialState
+    def _score(self, settings: Mapping[str, Any]) -> float | None:
+        """The score of a trial with these settings, if one succeeded."""
+        scores = (it.score for it in self.trials if it.settings == settings)
+        return next((score for score in scores if score is not None), None)
 
-        before = self.study.get_trials()
-        for trial in before:
-            if trial.state == TrialState.RUNNING:
-                if len(trial.params) == len(self.space):
-                    self._try(trial.number, trial.params, options)
-                else:  # it was cut off before its settings were whole
-                    self.study.tell(trial.number, state=TrialState.FAIL)
-        failed = {_key(it.settings): it.settings for it in self.trials() if it.score is None}
-        for settings in failed.values():
-            if len(settings) == len(self.space):
-                self.study.enqueue_trial(dict(settings))
-
-    def _try(self, number: int, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def _try(self, settings: dict[str, Any]) -> TuningTrial:
         """Train with these settings, and keep the encoders if they are the best so far."""
-        from optuna.trial import TrialState
-
-        known = {_key(it.settings): it.score for it in self.trials() if it.score is not None}
-        score, folder = known.get(_key(settings)), self._run(number)
-        (folder / _FAILED).unlink(missing_ok=True)
+        state, number, failure = self.state, len(self.state.trials), ""
+        score, folder = self._score(settings), self._run(number)
         if score is None:
+            state.running = settings
+            _write(self.folder, state)
+            recipe = load_recipe(self.folder / _BASE, settings)
+            recipe = replace(recipe, evaluation=replace(recipe.evaluation, final="none"))
             try:
-                recipe = load_recipe(self.folder / _BASE, dict(settings))
-                recipe = replace(recipe, evaluation=replace(recipe.evaluation, final="none"))
-                train(recipe, folder, resume=True, **options)
+                train(recipe, folder, resume=True, **self.options)
                 _, score = _dev_scores(RunFolder(folder))
             except ContrasentError as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                write_text(folder / _FAILED, str(error))
-                self.study.tell(number, state=TrialState.FAIL)
-                self.on_trial(TuningTrial(number, settings, None, str(error)))
-                return
-        self.study.tell(number, score)
-        best = self._best()
-        for trial in self.trials():
-            if trial.number != best.number:
+                failure = str(error)
+        state.running = None
+        state.trials.append(TuningTrial(number, settings, score, failure))
+        _write(self.folder, state)
+        for trial in state.trials if score is not None else ():
+            if trial.number != self._best().number:
                 for name in ("best", "last", "best-twin", "last-twin"):
                     shutil.rmtree(self._run(trial.number) / name, ignore_errors=True)
-        self.on_trial(TuningTrial(number, settings, score))
+        return state.trials[-1]
 
     def _run(self, number: int) -> Path:
         return self.folder / "trials" / str(number)
 
+    @property
     def trials(self) -> list[TuningTrial]:
-        """Those that have ended, in their order; what failed is not there if it then succeeded."""
-        from optuna.trial import TrialState
-
-        ended = self.study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
-        complete = {_key(it.params) for it in ended if it.state == TrialState.COMPLETE}
-        trials = []
-        for trial in ended:
-            if trial.state == TrialState.FAIL and _key(trial.params) in complete:
-                continue
-            path = self._run(trial.number) / _FAILED
-            failure = path.read_text(encoding="utf-8") if path.is_file() else ""
-            trials.append(TuningTrial(trial.number, trial.params, trial.value, failure))
-        return trials
+        """Those that have ended, in their order, but what failed and then succeeded."""
+        succeeded = [it.settings for it in self.state.trials if it.score is not None]
+        return [
+            it for it in self.state.trials if it.score is not None or it.settings not in succeeded
+        ]
 
     def _best(self) -> TuningTrial:
         """The first of the highest score."""
-        scored = [(it.score, -it.number, it) for it in self.trials() if it.score is not None]
+        scored = [(it.score, -it.number, it) for it in self.trials if it.score is not None]
         if not scored:
-            reasons = dict.fromkeys(it.failure for it in self.trials())
+            reasons = dict.fromkeys(it.failure for it in self.trials)
             raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
         return max(scored, key=lambda it: it[:2])[2]
 
-    def finish(self, device: str | None, show_progress: bool) -> Tuning:
+    def finish(self) -> Tuning:
         """Write the recipe of the best trial, and score its run beside the start."""
-        best = self._best()
-        recipe, path = load_recipe(self.folder / _BASE, dict(best.settings)), self.folder
+        best, path = self._best(), self.folder
+        recipe = load_recipe(path / _BASE, best.settings)
         write_text(path / "recipe.yaml", to_yaml(recipe))
         run, scores = RunFolder(self._run(best.number)), BeforeAndAfter()
         if tasks := final_tasks(recipe.evaluation):
-            result = SentenceEncoder.load(run.best, device=device)
-            scorer = Scorer(tasks, recipe.evaluation.precision, result.device, show_progress)
-            starts = [start_as_it_comes(recipe.encoder), start_encoder(recipe.encoder)]
-            ended = json.loads(run.result.read_text(encoding="utf-8"))
-            seed = None if ended["best_is_start"] else recipe.train.seed
-            scores = before_and_after(scorer, starts, result, seed)
-            records = [*scores.before, *scores.with_pooler, *scores.after]
-            write_records(path / "scores.jsonl", records)
+            is_start = json.loads(run.result.read_text(encoding="utf-8"))["best_is_start"]
+            scores = score_result(tasks, recipe, run.best, is_start, **self.options)
+            write_records(path / "scores.jsonl", scores.records)
         start, _ = _dev_scores(run)
-        return Tuning(tuple(self.trials()), best, run.root, path / "recipe.yaml", start, scores)
-
-
-def _open_study(journal: Path) -> Study:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    return optuna.create_study(
-        storage=storage, study_name="tune", direction="maximize", load_if_exists=True
-    )
-
-
-def _key(settings: Mapping[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
+        return Tuning(tuple(self.trials), best, run.root, path / "recipe.yaml", start, scores)
 
 
 def _dev_scores(run: RunFolder) -> tuple[float | None, float]:

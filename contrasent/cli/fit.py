@@ -163,10 +163,12 @@ def whitening(
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.fitting.maps import fit_whitening
+    from contrasent.fitting.maps import FITTERS
 
+    settings = FITTERS["whitening"].read({"dimensions": dimensions})
     text, encoder = options.open_text(), options.load(model)
-    fitted = fit_whitening(encoder, text, dimensions, options.embedding, show_progress=True)
+    how = options.embedding
+    fitted = FITTERS["whitening"].fit(encoder, text, settings, how, show_progress=True)
     facts = fitted.info["transform"]
     typer.echo(
         f"{facts['dimensions']} of {facts['width']} dimensions kept, with "
@@ -204,23 +206,26 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    from contrasent.fitting.maps import FlowSettings, fit_glow
+    from contrasent.fitting.maps import FITTERS
 
-    settings = FlowSettings(
-        levels=levels,
-        depth=depth,
-        coupling_width=coupling_width,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        epochs=epochs,
-        dropout=dropout,
-        seed=seed,
-    )
+    chosen = {
+        "levels": levels,
+        "depth": depth,
+        "coupling_width": coupling_width,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "dropout": dropout,
+        "seed": seed,
+    }
+    settings = FITTERS["flow"].read(chosen)
     text, encoder = options.open_text(), options.load(model)
-    fitted, likelihood = fit_glow(encoder, text, settings, options.embedding, show_progress=True)
+    how = options.embedding
+    fitted = FITTERS["flow"].fit(encoder, text, settings, how, show_progress=True)
+    likelihood = fitted.info["transform"]["bits_per_dimension"]
     typer.echo(
-        f"bits per dimension of {likelihood.sentences} of the sentences: "
-        f"{likelihood.before:.4f} before, {likelihood.after:.4f} after",
+        f"bits per dimension of {likelihood['sentences']} of the sentences: "
+        f"{likelihood['before']:.4f} before, {likelihood['after']:.4f} after",
         err=True,
     )
     _save(fitted, options.output)

@@ -6,14 +6,15 @@ Shapes: N sentences, n of a batch, D width of an embedding.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -28,36 +29,51 @@ from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Moments
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.progress import progress_bar
+from contrasent.recipe import validate
+from contrasent.settings import settings
 
 _LONGEST_GRADIENT = 1.0
 _MEASURED = 2048  # sentences that the likelihood is measured on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings
+class WhiteningSettings:
+    """Settings of a whitening."""
+
+    dimensions: PositiveInt | None = None
+    """How many are kept, of the largest variance; null keeps all in which embeddings differ."""
+
+
+@settings
 class FlowSettings:
     """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
 
-    levels: int = 3  # after each but the last, half of the components is done
-    depth: int = 3  # steps of a level
-    coupling_width: int = 32
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    batch_size: int = 64  # sentences of an update: 64 are the 32 pairs of the published code
-    epochs: int = 1
-    # leave the encoder's dropout on while fitting, as the published code does by accident
-    dropout: bool = False
-    seed: int = 1234  # decides the first weights, the order of the sentences, and dropout
+    levels: int = 3
+    """After each but the last, half of the components is done."""
 
-    def __post_init__(self) -> None:
-        least = {"batch_size": 2, "epochs": 1, "seed": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ConfigError(f"{name} {getattr(self, name)} must be at least {smallest}")
-        if not self.learning_rate > 0 or not self.weight_decay >= 0:
-            raise ConfigError(
-                f"learning_rate {self.learning_rate} must be above 0, and weight_decay "
-                f"{self.weight_decay} not below"
-            )
+    depth: int = 3
+    """Steps of a level."""
+
+    coupling_width: int = 32
+    """Width of the hidden layers."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """Held constant."""
+
+    weight_decay: NonNegativeFloat = 0.01
+    """Of all weights."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Sentences of an update: 64 are the 32 pairs of the published code."""
+
+    epochs: PositiveInt = 1
+    """Passes over the text."""
+
+    dropout: bool = False
+    """Leave the encoder's dropout on while fitting, as the published code does by accident."""
+
+    seed: NonNegativeInt = 1234
+    """Decides the first weights, the order of the sentences, and dropout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +214,20 @@ class FittedEncoder:
 def fit_whitening(
     encoder: SentenceEncoder,
     text: FittingText,
-    dimensions: int | None = None,
+    settings: WhiteningSettings | None = None,
     how: Embedding | None = None,
     *,
     show_progress: bool = False,
 ) -> FittedEncoder:
     """Whiten the embeddings of an encoder; see :mod:`contrasent.model.transforms.whitening`.
 
-    Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory. As
-    many ``dimensions`` are kept; by default all in which embeddings differ. ConfigError if the
-    encoder has a transform already, or has not so many dimensions; DataError if there are too few
-    sentences, or their covariance is singular; CheckpointError if an embedding is not finite.
+    Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory.
+    ConfigError if the encoder has a transform already, or has not so many dimensions; DataError if
+    there are too few sentences, or their covariance is singular; CheckpointError if an embedding is
+    not finite.
     """
     how = how or Embedding()
+    dimensions = None if settings is None else settings.dimensions
     refuse_second(encoder)
     whitening.require_enough(len(text), dimensions, encoder.width)
     moments = Moments(encoder.width)
@@ -219,14 +236,16 @@ def fit_whitening(
             moments.add(rows)
     whitened = whitening.fit(moments, dimensions)
     kept = whitened.transform.width
-    settings = {"dimensions": kept, **asdict(how), "max_tokens": _limit(encoder, how)}
     results = {
+        "dimensions": kept,
+        **asdict(how),
+        "max_tokens": _limit(encoder, how),
         "width": encoder.width,
         "rank": whitened.rank,
         "variance_kept": whitened.variance_kept,
     }
     described = f"whitening to {kept} of {encoder.width} dimensions, fitted on {text.described}"
-    return _attach(encoder, text, whitened.transform, described, {**settings, **results})
+    return _attach(encoder, text, whitened.transform, described, results)
 
 
 def fit_glow(
@@ -236,11 +255,10 @@ def fit_glow(
     how: Embedding | None = None,
     *,
     show_progress: bool = False,
-) -> tuple[FittedEncoder, Likelihood]:
+) -> FittedEncoder:
     """Fit a flow on the embeddings of an encoder, which stays as it is.
 
-    Arguments are those of :func:`fit_whitening`, errors also those of :func:`fit_flow`. Returns
-    what was fitted, and how likely the text was before and after.
+    Errors are those of :func:`fit_whitening` and of :func:`fit_flow`.
     """
     how, settings = how or Embedding(), settings or FlowSettings()
     refuse_second(encoder)
@@ -249,7 +267,26 @@ def fit_glow(
     kept = {**asdict(settings), **asdict(how), "max_tokens": _limit(encoder, how)}
     described = f"flow of {settings.levels} levels, fitted on {text.described}"
     info = {**kept, "bits_per_dimension": asdict(likelihood)}
-    return _attach(encoder, text, flow, described, info), likelihood
+    return _attach(encoder, text, flow, described, info)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitter:
+    """A way of fitting a map to the embeddings of text."""
+
+    settings: type[Any]  # its settings, a class made by `settings`
+    fit: Callable[..., FittedEncoder]  # of encoder, text, settings and `Embedding`
+
+    def read(self, given: Mapping[str, Any]) -> Any:
+        """Its settings; ConfigError if one is unknown, or cannot have its value."""
+        return validate(self.settings, given, "map")
+
+
+FITTERS = {
+    "whitening": Fitter(WhiteningSettings, fit_whitening),
+    "flow": Fitter(FlowSettings, fit_glow),
+}
+"""By the name of the map."""
 
 
 def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:

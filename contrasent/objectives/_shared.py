@@ -10,9 +10,10 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -21,12 +22,48 @@ from torch.utils.checkpoint import checkpoint
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.distributed import split, total
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.functional import cosine_matrix, masked_cross_entropy
+from contrasent.functional import cosine_matrix, info_nce, masked_cross_entropy
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import evaluating
+from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Start, Terms
+from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.settings import settings
+
+
+@settings
+class ContrastConfig:
+    """Settings of a contrast of anchors with the candidates of a batch."""
+
+    temperature: PositiveFloat = 0.05
+    """tau; the cosine is divided by it."""
+
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class Contrast(Objective):
+    """An objective that contrasts anchors with the candidates of a batch, after a head."""
+
+    config_class = ContrastConfig
+
+    def __init__(self, config: Any, start: Start) -> None:
+        super().__init__()
+        self.config = config
+        self.head = head_named(config.head, start.width)
+
+    def contrast(
+        self, anchor: Tensor, candidates: Tensor, batch: Batch, further: Tensor | None = None
+    ) -> Tensor:
+        """InfoNCE of ``anchor (B, D)`` and ``candidates (C, D)``, and of ``further`` logits."""
+        excluded = duplicates(batch) if self.config.exclude_duplicates else None
+        temperature = self.config.temperature
+        return info_nce(anchor, candidates, temperature, excluded=excluded, further=further)
+
 
 CLASSES = 3
 _HIDDEN = 256

@@ -218,30 +218,24 @@ def _editing(config: Config, start: Start) -> Editing:
 
 def _refuse_at_odds(config: Config) -> None:
     """Raise ConfigError for settings of which one would do nothing."""
-    as_views = config.edit_role != "difference"
-    if not config.contrast and (as_views or not config.rtd_weight):
-        raise ConfigError(
-            f"objective.contrast is false, but with objective.edit_role {config.edit_role!r} and "
-            f"objective.rtd_weight {config.rtd_weight:g} there is no other term; keep the "
-            "contrastive one, or take edit_role difference and a weight above 0"
-        )
-    if as_views and config.edit_source != "same":
-        raise ConfigError(
-            f"objective.edit_role {config.edit_role!r} embeds edits of the sentence itself, so "
-            f"objective.edit_source must be same, not {config.edit_source!r}"
-        )
-    if as_views and config.task != "rtd":
-        raise ConfigError(
-            f"objective.edit_role {config.edit_role!r} has no conditional network, so "
-            f"objective.task must be rtd, its default, not {config.task!r}"
-        )
-    if config.task != "rtd" and config.rtd_reduction != "mean":
-        raise ConfigError(
-            f"objective.task {config.task!r} takes means of its own, so "
-            f"objective.rtd_reduction must be mean, its default, not {config.rtd_reduction!r}"
-        )
-    if config.task != "rtd" and config.edit_operation != "replace":
-        raise ConfigError(
-            f"objective.task {config.task!r} predicts tokens that were masked, so "
-            f"objective.edit_operation must be replace, not {config.edit_operation!r}"
-        )
+    role = f"objective.edit_role {config.edit_role!r}"
+    as_views, task = config.edit_role != "difference", f"objective.task {config.task!r}"
+    at_odds = {
+        f"objective.contrast is false, but with {role} and objective.rtd_weight "
+        f"{config.rtd_weight:g} there is no other term; keep the contrastive one, or take "
+        "edit_role difference and a weight above 0": (
+            not config.contrast and (as_views or not config.rtd_weight)
+        ),
+        f"{role} embeds edits of the sentence itself, so objective.edit_source must be same, not "
+        f"{config.edit_source!r}": as_views and config.edit_source != "same",
+        f"{role} has no conditional network, so objective.task must be rtd, its default, not "
+        f"{config.task!r}": as_views and config.task != "rtd",
+        f"{task} takes means of its own, so objective.rtd_reduction must be mean, its default, not "
+        f"{config.rtd_reduction!r}": config.task != "rtd" and config.rtd_reduction != "mean",
+        f"{task} predicts tokens that were masked, so objective.edit_operation must be replace, "
+        f"not {config.edit_operation!r}": config.task != "rtd"
+        and config.edit_operation != "replace",
+    }
+    for problem, is_there in at_odds.items():
+        if is_there:
+            raise ConfigError(problem)

@@ -6,25 +6,20 @@ the encoder made of the sentences of the last steps, without dropout, are furthe
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
-from contrasent.functional import info_nce
-from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import MomentumEncoder, Queue
-from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.objectives._shared import Contrast, ContrastConfig, MomentumEncoder, Queue
+from contrasent.objectives.base import Start, Terms
 from contrasent.settings import settings
 
 
 @settings
-class Config:
+class Config(ContrastConfig):
     """Settings of the ESimCSE objective."""
-
-    temperature: PositiveFloat = 0.05
-    """tau; the cosine is divided by it."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.995
     """What the momentum encoder keeps of its weights at each step; the rest is the trained ones."""
@@ -32,15 +27,8 @@ class Config:
     queue: PositiveInt = 160
     """Its embeddings of earlier batches that are further negatives."""
 
-    head: Literal["mlp", "none"] = "mlp"
-    """A head that is trained and then dropped."""
 
-    exclude_duplicates: bool = True
-    """Leave candidates of the batch with the text of the anchor or of its positive out of the
-    negatives."""
-
-
-class ESimCSE(Objective):
+class ESimCSE(Contrast):
     """In-batch contrastive loss with the sentences of earlier batches as further negatives."""
 
     config_class = Config
@@ -48,21 +36,14 @@ class ESimCSE(Objective):
     needs = frozenset({Need.ENCODER})
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
-        self.head = head_named(config.head, start.width)
+        super().__init__(config, start)
         self.momentum = MomentumEncoder(start.require_encoder(), self.head, config.momentum)
         self.queue = Queue(config.queue, start.width)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchor, positive = self.head(encoded.pooled)
-        contrast = info_nce(
-            anchor,
-            positive,
-            self.config.temperature,
-            excluded=duplicates(batch) if self.config.exclude_duplicates else None,
-            further=self.queue.logits(anchor, self.config.temperature),
-        )
+        further = self.queue.logits(anchor, self.config.temperature)
+        contrast = self.contrast(anchor, positive, batch, further)
         embed = self.momentum.embed
         self.queue.put(rows_by_parts(lambda part: embed(part)[0], batch.view(0)))
         return Terms({"contrast": contrast})

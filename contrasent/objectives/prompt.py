@@ -15,25 +15,21 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor
 
 from contrasent.data.batch import Batch, Need, pack
 from contrasent.data.tokenizer import Template
 from contrasent.errors import ConfigError
-from contrasent.functional import cosine_matrix, info_nce
-from contrasent.model.heads import head_named
+from contrasent.functional import cosine_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.objectives._shared import Contrast, ContrastConfig
+from contrasent.objectives.base import Start, Terms
 from contrasent.settings import settings
 
 
 @settings
-class Config:
+class Config(ContrastConfig):
     """Settings of prompt-based contrastive learning; the anchor's prompt is `encoder.prompt`."""
-
-    temperature: PositiveFloat = 0.05
-    """tau; the cosine is divided by it."""
 
     positive: str | None = None
     """Prompt of the positive, such as 'This sentence : "{text}" means {mask}'; null takes the
@@ -47,23 +43,16 @@ class Config:
     """What is taken away from an embedding: the one of the prompt alone, with the positions that
     its tokens have around the text (PromptBERT), or around as much padding (CoT-BERT); or none."""
 
-    head: Literal["mlp", "batchnorm", "none"] = "mlp"
-    """A head that is trained and then dropped."""
 
-    exclude_duplicates: bool = True
-    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
-
-
-class Prompt(Objective):
+class Prompt(Contrast):
     """In-batch contrastive loss on views of a sentence in different prompts, without their bias."""
 
     config_class = Config
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
+        super().__init__(config, start)
         encoder = start.require_encoder()
         tokenizer = encoder.tokenizer
-        self.config = config
         self.templates = [tokenizer.template] * 2
         if config.positive is not None:
             self.templates[1] = tokenizer.template_of(config.positive)
@@ -84,7 +73,6 @@ class Prompt(Objective):
             )
         # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._encoder = (encoder,)
-        self.head = head_named(config.head, start.width)
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with the prompt of each view around its texts."""
@@ -97,15 +85,11 @@ class Prompt(Objective):
         if self.config.bias != "none":
             embeddings = embeddings - self._bias(batch)
         anchor, positive, *negatives = self.head(embeddings)
-        temperature = self.config.temperature
-        contrast = info_nce(
-            anchor,
-            torch.cat([positive, *negatives]),
-            temperature,
-            excluded=duplicates(batch) if self.config.exclude_duplicates else None,
-            further=cosine_matrix(positive, negatives[0]) / temperature if negatives else None,
-        )
-        return Terms({"contrast": contrast})
+        further = None
+        if negatives:
+            further = cosine_matrix(positive, negatives[0]) / self.config.temperature
+        candidates = torch.cat([positive, *negatives])
+        return Terms({"contrast": self.contrast(anchor, candidates, batch, further)})
 
     def _bias(self, batch: Batch) -> Tensor:
         """``(V, B, D)``, the embedding of each sentence's prompt without its text.

@@ -22,15 +22,14 @@ from contrasent.files import cached
 from contrasent.functional import (
     cosine_matrix,
     dot_matrix,
-    info_nce,
     jensen_shannon,
     list_mle,
     list_net,
 )
-from contrasent.model.heads import head_named
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.objectives._shared import Contrast, ContrastConfig
+from contrasent.objectives.base import Start, Terms
 from contrasent.objectives.distil import new_rows, open_rows, write_rows
 from contrasent.settings import settings
 
@@ -38,7 +37,7 @@ _FORMAT, _ROWS = 1, "teachers.npy"
 
 
 @settings
-class Config:
+class Config(ContrastConfig):
     """Settings of the RankCSE objective."""
 
     teacher: str | None = None
@@ -55,9 +54,6 @@ class Config:
     """How the ranking is followed: the likelihood of the teachers' order (ListMLE), or the
     cross-entropy of their top-one probabilities (ListNet)."""
 
-    temperature: PositiveFloat = 0.05
-    """tau; the cosine is divided by it."""
-
     teacher_temperature: PositiveFloat = 0.025
     """tau2, of the teachers' cosines in list_net."""
 
@@ -70,14 +66,8 @@ class Config:
     ranking_weight: NonNegativeFloat = 1.0
     """gamma, of following the teachers."""
 
-    head: Literal["mlp", "batchnorm", "none"] = "mlp"
-    """A head that is trained and then dropped."""
 
-    exclude_duplicates: bool = True
-    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
-
-
-class RankCSE(Objective):
+class RankCSE(Contrast):
     """In-batch contrastive loss, consistency of both views, and the teachers' ranking."""
 
     config_class = Config
@@ -85,9 +75,7 @@ class RankCSE(Objective):
     needs = frozenset({Need.TARGETS})
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
-        self.head = head_named(config.head, start.width)
+        super().__init__(config, start)
         self._device = str(start.encoder.device) if start.encoder else None
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
@@ -115,12 +103,6 @@ class RankCSE(Objective):
         first, second = self.head(encoded.pooled)
         teachers = batch.column(Need.TARGETS)
         cosines, wanted = cosine_matrix(first, second), dot_matrix(teachers, teachers)
-        contrast = info_nce(
-            first,
-            second,
-            config.temperature,
-            excluded=duplicates(batch) if config.exclude_duplicates else None,
-        )
         logits = cosines / config.temperature
         student = cosines / config.student_temperature
         if config.loss == "list_net":
@@ -128,7 +110,7 @@ class RankCSE(Objective):
         else:
             ranking = list_mle(student, wanted)
         terms = {
-            "contrast": contrast,
+            "contrast": self.contrast(first, second, batch),
             "consistency": config.consistency_weight * jensen_shannon(logits, logits.T),
             "ranking": config.ranking_weight * ranking,
         }

@@ -20,13 +20,13 @@ from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead, head_named
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import AuxiliaryMlm
+from contrasent.objectives._shared import AuxiliaryMlm, ContrastConfig
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
 from contrasent.settings import settings
 
 
 @settings
-class Config:
+class Config(ContrastConfig):
     """Settings of the SimCSE objective."""
 
     temperature: PositiveFloat = 0.05
@@ -49,9 +49,6 @@ class Config:
     keep_head: bool = False
     """Save the trained mlp in head/, beside the encoder, which is still used without it:
     `contrasent evaluate RUN --head mlp` scores the same run with it."""
-
-    exclude_duplicates: bool = True
-    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
 
     unsupervised_weight: NonNegativeFloat = 0.0
     """With pairs or triplets: the weight of the unsupervised loss (eq. 4) of the anchors beside

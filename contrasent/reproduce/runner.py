@@ -314,7 +314,7 @@ def _train(work: Work) -> dict[str, Any]:
 
 
 def _fit(work: Work) -> dict[str, Any]:
-    from contrasent.fitting.maps import Embedding, fit_glow, fit_whitening
+    from contrasent.fitting.maps import FITTERS, Embedding
     from contrasent.fitting.sif import fit_sif
     from contrasent.fitting.text import open_fitting_text
     from contrasent.model.word_encoder import WordEncoder
@@ -327,9 +327,8 @@ def _fit(work: Work) -> dict[str, Any]:
         encoder, info = fit_sif(plain, text)
         encoder.save(place, info)
     else:
-        given = plain, text, None, Embedding(max_tokens=_PAPERS_TOKENS)
-        whitens = job.system.make == "whitening"
-        fitted = fit_whitening(*given) if whitens else fit_glow(*given)[0]
+        how = Embedding(max_tokens=_PAPERS_TOKENS)
+        fitted = FITTERS[job.system.make].fit(plain, text, None, how)
         fitted.encoder.save(place, fitted.info)
     return {"encoder": _FITTED, "note": ""}
 

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
+from contrasent.evaluation.suite import Suite
 from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
@@ -334,15 +335,29 @@ class Session:
         tasks, recipe = self.parts.final, self.recipe
         if tasks is None:
             return BeforeAndAfter()
-        device = self.accelerator.device
-        scorer = Scorer(tasks, recipe.evaluation.precision, device, show_progress, self.group)
         names = ", ".join(name.heading for _, data in tasks.kinds for name in data.names)
         logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
-        trained = SentenceEncoder.load(target, device=device)
-        seed = None if self.progress.best_is_start else recipe.train.seed
-        scores = before_and_after(scorer, starts_of(recipe.encoder), trained, seed)
+        device, group = self.accelerator.device, self.group
+        is_start = self.progress.best_is_start
+        scores = score_result(tasks, recipe, target, is_start, device, show_progress, group)
         if self.group.split.leads:
             write_records(self.folder.scores, scores.records)
             gains = [gain.sentence for gain in scores.gains]
             add_scores(target, scores.after, scores.before, gains)
         return scores
+
+
+def score_result(
+    tasks: Suite,
+    recipe: Recipe,
+    folder: Path,
+    is_start: bool,
+    device: str | torch.device | None = None,
+    show_progress: bool = False,
+    group: ProcessGroup | None = None,
+) -> BeforeAndAfter:
+    """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside that."""
+    result = SentenceEncoder.load(folder, device=device)
+    how = recipe.evaluation.precision, result.device, show_progress, group or ProcessGroup()
+    seed = None if is_start else recipe.train.seed
+    return before_and_after(Scorer(tasks, *how), starts_of(recipe.encoder), result, seed)

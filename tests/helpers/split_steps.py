@@ -228,7 +228,7 @@ def train_twice(masked_lm, folder):
         },
     )
     train(recipe, folder / "whole")
-    with kill_after("_Session._share_progress", calls=3):
+    with kill_after("Session._share_progress", calls=3):
         train(recipe, folder / "cut")
     train(recipe, folder / "cut", resume=True)
 

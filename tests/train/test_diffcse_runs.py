@@ -1,13 +1,9 @@
 """Runs of DiffCSE: what is logged and saved, resumed bit by bit, and refused before they start."""
 
-import json
-import re
-import shutil
-
 import pytest
 import torch
 import transformers
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import tree
 from helpers.interrupted import kill_after
 from helpers.run_files import logged_steps
 from helpers.tiny_models import save_tiny_masked_lm
@@ -185,51 +181,3 @@ def test_products_in_bf16(diffcse, tmp_path):
 
 
 # Refusals
-
-
-def command(encoder, text, output, *words):
-    fixed = ("--encoder", encoder, "--data", text, "--output", output, "--max-steps", "2")
-    return ("train", "diffcse", *fixed, *QUIET, *words)
-
-
-def test_one_command_trains(tmp_path, tiny_masked_lm, text_file):
-    worked(*command(tiny_masked_lm, text_file, tmp_path / "run"))
-    assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--objective.edit_source", "next"),
-            r"the objective needs the sentence after each anchor: .*text\.txt has no blank line",
-        ),
-        (("--objective.mask_rate", "1.5"), r"objective\.mask_rate cannot be 1\.5"),
-        (("--objective.contrast", "false", "--objective.rtd_weight", "0"), "contrast is false"),
-        (("--objective.generator", "nowhere"), "'nowhere' is not a local folder"),
-        (("--objective.rtd_wieght", "1"), "unknown setting.*Did you mean 'rtd_weight'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    words, said, tmp_path, tiny_masked_lm, text_file
-):
-    message = refused(*command(tiny_masked_lm, text_file, tmp_path / "run", *words))
-    assert re.search(said, message), message
-    assert not (tmp_path / "run").exists()
-
-
-def test_generators_that_cannot_be_are_refused(tmp_path, tiny_bert, tiny_masked_lm, text_file):
-    said = refused(*command(tiny_bert, text_file, tmp_path / "run"))
-    assert "has no masked-LM head" in said and "contrasent pretrain" in said
-    other = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
-    words = ("--objective.generator", other)
-    said = refused(*command(tiny_masked_lm, text_file, tmp_path / "run", *words))
-    assert "has another vocabulary than the encoder" in said
-    headless = shutil.copytree(tiny_masked_lm, tmp_path / "headless")
-    config = json.loads((headless / "config.json").read_text(encoding="utf-8"))
-    shutil.copy(tiny_bert / "model.safetensors", headless / "model.safetensors")
-    (headless / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    words = ("--objective.generator", headless)
-    said = refused(*command(tiny_masked_lm, text_file, tmp_path / "run", *words))
-    assert "has no masked-LM head" in said and "would be random" in said
-    assert not (tmp_path / "run").exists()

@@ -9,9 +9,9 @@ from torch import nn
 
 from contrasent import objectives
 from contrasent.data import batch as batches
-from contrasent.data.batch import Need, pack
+from contrasent.data.batch import pack
 from contrasent.distributed import Split, splitting
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -164,16 +164,6 @@ def test_without_dropout_it_is_the_gradient_of_one_forward_call(backbone_kind, m
         torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7, 17])
-def test_the_loss_does_not_depend_on_the_chunks_without_dropout(chunk, make_encoder):
-    encoder, batch = make_encoder(), examples(2)
-    encoder.backbone.set_dropout(0.0)
-    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
-    expected = loss_of(objective, encoder(batch).pooled, batch)
-    loss, _, _ = cached(encoder, objective, batch, chunk)
-    torch.testing.assert_close(loss, expected)
-
-
 def test_gradients_add_up_as_in_any_backward_pass(make_encoder):
     encoder, batch = make_encoder(), examples(2)
     objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
@@ -270,18 +260,6 @@ def test_chunks_hold_every_sentence_once_in_groups_of_similar_length():
 
 
 # refusals
-
-
-def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
-    from contrasent.objectives.simcse import SimCSE
-    from contrasent.training.run import train
-
-    monkeypatch.setattr(SimCSE, "needs", {Need.TOKEN_STATES})
-    monkeypatch.setattr(SimCSE, "in_parts", False)
-    monkeypatch.setattr("contrasent.training.setup.open_views", None)
-    with pytest.raises(ConfigError, match="the states or the tokens of all sentences at once"):
-        train(recipe(train__gradcache_chunk=4), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 class Forgetful(AutoBackbone):

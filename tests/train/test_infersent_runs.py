@@ -111,14 +111,6 @@ def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
             train(infersent(**changed), tmp_path / "other")
 
 
-def test_two_classes_are_refused(infersent, tmp_path):
-    path = tmp_path / "two.tsv"
-    rows = [f"a dog {n}\ta man\t{LABELS[n % 2]}" for n in range(9)]
-    path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
-    with pytest.raises(ValueError, match=r"two\.tsv has pairs of the classes .* only"):
-        train(infersent(data__file=str(path)), tmp_path / "run")
-
-
 def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = ("--encoder.lstm", "4", "--train.batch_size", "8", "--evaluation.every", "5")

@@ -177,12 +177,6 @@ def test_a_start_without_a_head_has_no_score_before(tmp_path, tiny_bert, text_fi
     assert json.loads((tmp_path / "run" / "held_out.json").read_text())["before"] is None
 
 
-def test_the_settings_are_shown(masked_lm):
-    said = worked("pretrain", masked_lm, "--settings")
-    assert "mask_rate: 0.15" in said.out
-    assert "max_tokens: 128" in said.out
-
-
 def test_mistakes_are_refused_before_training(tmp_path, masked_lm, text_file):
     place = tmp_path / "run"
     assert "no training text" in refused("pretrain", masked_lm, "--output", place)

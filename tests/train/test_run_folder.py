@@ -68,7 +68,7 @@ def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypat
     def stop(*_):
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("contrasent.training.run._Session.finish", stop)
+    monkeypatch.setattr("contrasent.training.run.Session.finish", stop)
     with pytest.raises(RuntimeError, match="stopped"):
         train(recipe(), tmp_path / "run")
     found = files(tmp_path / "run")
@@ -78,7 +78,7 @@ def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypat
 
 
 def test_only_tensors_and_text_are_kept(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.training.run._Session.finish", lambda *_: None)
+    monkeypatch.setattr("contrasent.training.run.Session.finish", lambda *_: None)
     train(recipe(), tmp_path / "run")
     kinds = {name.rpartition(".")[2] for name in files(tmp_path / "run")}
     assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors", "md"}

@@ -1,11 +1,10 @@
 """Runs over edited and following sentences: from one command, bit-equal after a cut, refused."""
 
 import json
-import re
 
 import pytest
 import yaml
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.run_files import logged_losses
 from helpers.tiny_sentences import PLAIN
 
@@ -60,44 +59,3 @@ def test_the_example_is_told(recipe, tmp_path, caplog, documents):
     told = [record.getMessage() for record in caplog.records]
     assert "10 documents of 4.0 sentences in the mean" in told
     assert "an example: a sentence and one of the next 3 of its document" in told
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--view.name", "cropp"),
-            "view.name cannot be 'cropp': input should be 'dropout', 'crop'",
-        ),
-        (("--view.share", "1"), "view.share cannot be 1: input should be less than 1"),
-        (("--view.share", "0"), "view.share cannot be 0: input should be greater than 0"),
-        (
-            ("--view.sides", "anchor"),
-            "view.sides cannot be 'anchor': input should be 'positive' or",
-        ),
-        (("--view.shares", "0.1"), "unknown setting of 'view': 'shares'; .* Did you mean 'share'"),
-        (("--view.share", "0.1"), "view.share is 0.1, but the view dropout takes none"),
-        (
-            ("--view.name", "mlm"),
-            "view.name mlm needs a masked language model: .*no masked-LM head",
-        ),
-        (
-            ("--view.name", "next_sentence"),
-            r"view.name next_sentence takes a sentence's positive from those after it: .*text\.txt "
-            "has no blank line between its 40 sentences",
-        ),
-    ],
-)
-def test_a_view_that_cannot_be_is_refused_before_anything_is_written(
-    words, said, tmp_path, tiny_bert, text_file
-):
-    message = refused(*command(tiny_bert, text_file, tmp_path / "run", *words))
-    assert re.search(said, message), message
-    assert not (tmp_path / "run").exists()
-
-
-def test_pairs_bring_their_own_positives(tmp_path, tiny_bert, triplet_file):
-    message = refused(
-        *command(tiny_bert, triplet_file, tmp_path / "run", "--view.name", "delete_one_word")
-    )
-    assert message.startswith("view.name is delete_one_word, which makes the positive of a single")
