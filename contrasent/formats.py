@@ -199,7 +199,6 @@ def _with_engine(encoder: SentenceEncoder, engine: Any, path: Path) -> Encoder:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import EncoderParts
 
-    engine.last_only = True
     engine.open(path)
     parts = EncoderParts(
         backbone=engine,

@@ -11,10 +11,8 @@ piece, V token ids, V' >= V.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -26,7 +24,7 @@ from contrasent.data.batch import Batch, rows_by_parts
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones.inference import Map
-from contrasent.model.backbones.layers import has_products
+from contrasent.model.backbones.layers import Linear, has_products
 from contrasent.model.hub import resolve
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.profiling import part
@@ -50,10 +48,8 @@ class Predictor:
         weight, bias = decoder.weight[:vocabulary], decoder.bias
         spare = -vocabulary % _COLUMNS
         offset = weight.new_zeros(vocabulary) if bias is None else bias[:vocabulary]
-        self._dense = self._linear(dense.weight, dense.bias)
-        self._decoder = self._linear(
-            F.pad(weight, (0, 0, 0, spare)), F.pad(offset, (0, spare), value=float("-inf"))
-        )
+        padded = F.pad(weight, (0, 0, 0, spare)), F.pad(offset, (0, spare), value=float("-inf"))
+        self._dense, self._decoder = self._linear(dense.weight, dense.bias), self._linear(*padded)
 
     def most_probable(self, states: Tensor) -> Tensor:
         """``(N,)`` int64, the token with the largest logit at each of ``(N, D)`` states."""
@@ -76,13 +72,10 @@ class Predictor:
         normed: Tensor = self._norm(inner.to(self._norm.weight.dtype))
         return normed.to(self._dtype)
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        weight = weight.detach().to(self._dtype)
-        bias = None if bias is None else bias.detach().to(self._dtype)
-        if has_products(self._device, self._dtype):
-            zeros = weight.new_zeros(len(weight))
-            return Map.of(weight, zeros if bias is None else bias, self._rows)
-        return partial(F.linear, weight=weight, bias=bias)
+    def _linear(self, weight: Tensor, bias: Tensor | None) -> Map | Linear:
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        linear = Linear(*(each.detach().to(self._dtype) for each in (weight, bias)))
+        return Map.of(linear, self._rows) if has_products(self._device, self._dtype) else linear
 
 
 def argmax(logits: Tensor) -> Tensor:

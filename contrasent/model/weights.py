@@ -25,19 +25,20 @@ from contrasent.errors import (
     is_out_of_memory,
 )
 from contrasent.files import inside
-from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
+from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
-from contrasent.model.backbones.packed_bert import PackedBert, PackedElectra, PackedMpnet
+from contrasent.model.backbones.modernbert import PackedModernBert
+from contrasent.model.backbones.packed_bert import PackedBert
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_VARIANTS: dict[str, type[Backbone]] = {
-    "electra": PackedElectra,
+_KINDS: dict[str, type[PackedBert | PackedModernBert]] = {
+    **dict.fromkeys(PACKED, PackedBert),
     "modernbert": PackedModernBert,
-    "mpnet": PackedMpnet,
 }
+"""By ``config.model_type``; what is not here is computed by its own forward."""
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
@@ -83,10 +84,10 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
     # A BERT that was made a decoder sees only the tokens before each token; PackedBert all.
     config = model.config
-    usual = PackedBert if config.model_type in PACKED else AutoBackbone
-    kind = _VARIANTS.get(config.model_type, usual)
+    is_decoder = getattr(config, "is_decoder", False)
+    kind = AutoBackbone if is_decoder else _KINDS.get(config.model_type, AutoBackbone)
     with name_failures(f"a model of type {config.model_type!r}", "sentences"):
-        return (AutoBackbone if getattr(config, "is_decoder", False) else kind)(model)
+        return kind(model)
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:

@@ -24,7 +24,8 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import masked_cross_entropy
-from contrasent.model.backbones.packed_bert import PackedBert, SentenceAddition
+from contrasent.model.backbones.layers import SentenceAddition
+from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -82,7 +83,7 @@ class Tsdae(Objective):
         super().__init__()
         encoder = start.require_encoder()
         backbone = encoder.backbone
-        if type(backbone) is not PackedBert:  # ELECTRA and MPNet do more than its layers
+        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
             raise ConfigError(
                 f"the decoder of tsdae is a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
                 f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"

@@ -196,7 +196,9 @@ def test_a_graph_that_is_not_the_model_is_refused(plain, name, monkeypatch):
 def test_an_architecture_that_cannot_be_traced_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
     model = PackedBert(transformer(config_of("bert", VOCABULARY, LIMIT), seed=3))
-    said = "the architecture 'bert' cannot be written as ONNX: no such thing; load it with engine"
+    said = (
+        "a transformer of type 'bert' cannot be written as ONNX: no such thing; load it with engine"
+    )
 
     def fails(*_, **__):
         raise RuntimeError("no such\nthing")
@@ -216,9 +218,13 @@ def test_an_architecture_that_depends_on_padding_is_refused(name, tmp_path):
     parts = EncoderParts(
         backbone=AutoBackbone(transformer(config)), tokenizer=Tokenizer.load(save_tiny(tmp_path))
     )
-    with pytest.raises(ConfigError, match="padding changes the states of 'big_bird' models"):
+    with pytest.raises(
+        ConfigError, match="padding changes the states of a transformer of type 'big_bird'"
+    ):
         engines.build(name, parts.backbone)
-    with pytest.raises(ConfigError, match="padding changes the states of 'big_bird' models"):
+    with pytest.raises(
+        ConfigError, match="padding changes the states of a transformer of type 'big_bird'"
+    ):
         export(SentenceEncoder(parts), tmp_path / "out", name, tasks=())
     assert not (tmp_path / "out").exists()
 

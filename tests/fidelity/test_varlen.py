@@ -49,7 +49,7 @@ def test_torch_takes_the_call_and_has_its_gradient():
     packed = torch.empty(9, 48, dtype=torch.bfloat16, device=META, requires_grad=True)
     mixed = packing.packed_attention(packed, 2, runs, 0.1)
     query = torch.empty(2, 16, dtype=torch.bfloat16, device=META, requires_grad=True)
-    first = packing.packed_first_attention(query, packed[:, 16:], 2, runs, 0.1)
+    first = packing.packed_attention(packed[:, 16:], 2, runs, 0.1, query)
     assert (mixed.shape, first.shape) == ((9, 16), (2, 16))
     (mixed.sum() + first.sum()).backward()
     assert (packed.grad.shape, query.grad.shape) == (packed.shape, query.shape)

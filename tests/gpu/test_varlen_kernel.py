@@ -66,7 +66,7 @@ def test_first_tokens_alone_are_those_of_the_whole(lengths, cuda):
     first = runs.offsets[:-1].long()
     whole = packing.packed_attention(packed, HEADS, runs, 0.0)[first]
     query, rest = packed.split([HEADS * width, 2 * HEADS * width], 1)
-    got = packing.packed_first_attention(query[first], rest, HEADS, runs, 0.0)
+    got = packing.packed_attention(rest, HEADS, runs, 0.0, query[first])
     assert relative(got, whole) < 1e-2
     weights = torch.randn_like(whole)
     (theirs,) = torch.autograd.grad((whole * weights).sum(), packed)

@@ -9,7 +9,6 @@ import transformers
 from helpers.tiny_models import FAMILY, SENTENCES, config_of, save_tiny, transformer
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones.inference import SingleSentence
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.pooling import POOLERS
@@ -66,11 +65,14 @@ def test_a_sentence_has_the_same_vector_while_serving(pooler, precision, toleran
 
 
 def test_single_sentences_take_their_own_way_and_only_while_serving(tiny_encoder, monkeypatch):
-    made = []
-    monkeypatch.setattr(SingleSentence, "__init__", lambda *arguments: made.append(arguments[-1]))
-    monkeypatch.setattr(
-        SingleSentence, "__call__", lambda _, state, wanted: dict.fromkeys(wanted, state)
-    )
+    made, plain = [], PackedBert._lay_out
+
+    def noted(self, dtype, *, alone=False):
+        assert alone
+        made.append(dtype)
+        return plain(self, dtype, alone=alone)
+
+    monkeypatch.setattr(PackedBert, "_lay_out", noted)
     tiny_encoder.encode(["dog"], precision="fp32")
     assert made == []
     with tiny_encoder.serving(), tiny_encoder.serving():

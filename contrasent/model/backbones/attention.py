@@ -14,107 +14,73 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from contrasent.model.backbones.layers import apply_mask, keep_mask
-from contrasent.model.backbones.packing import (
-    Blocks,
-    packed_attention,
-    packed_first_attention,
-    pad,
-    unpad,
-)
+from contrasent.model.backbones.dropout import apply_mask, keep_mask
+from contrasent.model.backbones.packing import Blocks, move, packed_attention
 
 LONG = 128
 """Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 
 
-def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
+def attention(packed: Tensor, blocks: Blocks, rate: float, query: Tensor | None = None) -> Tensor:
     """``dropout(softmax(q k / sqrt(d))) v`` within each sentence, ``(R, D)``.
 
     ``packed (R, 3 D)`` has a query, a key and a value in each row; ``rate`` is the dropout of the
-    weights. Rows from T on are zero, and so must their gradient be.
+    weights. Rows from T on are zero, and so must their gradient be. With ``query (S, D)``, of
+    first tokens, ``packed (R, 2 D)`` has a key and a value, and ``(S, D)`` is returned.
     """
     if blocks.runs is not None:
-        return packed_attention(packed, blocks.heads, blocks.runs, rate)
-    if _writes_weights(packed, blocks, rate):
-        bias = blocks.bias(packed.dtype)
-        mixed: Tensor = _Packed.apply(packed, bias, blocks, rate)  # type: ignore[no-untyped-call]
-        return mixed
-    query, key, value = pad(packed, blocks, 3).unbind(0)
-    return unpad(_fused(query, key, value, blocks, rate).unsqueeze(0), blocks)
-
-
-def first_attention(query: Tensor, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
-    """:func:`attention` of first tokens only, ``(S, D)``.
-
-    ``query`` is ``(S, D)``, and ``packed (R, 2 D)`` has a key and a value in each row.
-    """
-    if blocks.runs is not None:
-        return packed_first_attention(query, packed, blocks.heads, blocks.runs, rate)
+        return packed_attention(packed, blocks.heads, blocks.runs, rate, query)
+    if query is None:
+        return move(_mixed(None, move(packed, blocks, 3), blocks, rate).unsqueeze(0), blocks)
     alone = query.view(blocks.sentences * blocks.heads, 1, -1)
-    key, value = pad(packed, blocks, 2).unbind(0)
-    if _writes_weights(packed, blocks, rate):
-        bias = blocks.bias(query.dtype)
-        mixed: Tensor = _Blocked.apply(alone, key, value, bias, rate)  # type: ignore[no-untyped-call]
-    else:
-        mixed = _fused(alone, key, value, blocks, rate)
-    return mixed.view(query.shape)
+    return _mixed(alone, move(packed, blocks, 2), blocks, rate).view(query.shape)
 
 
-def _writes_weights(packed: Tensor, blocks: Blocks, rate: float) -> bool:
+def _mixed(query: Tensor | None, block: Tensor, blocks: Blocks, rate: float) -> Tensor:
+    """``(N, Q, d)`` of ``block (P, N, L, d)``: query, key and value, or those without ``query``."""
+    bias = blocks.bias(block.dtype)
+    if _writes_weights(block, blocks, rate):
+        mixed: Tensor = _Attention.apply(query, block, bias, rate)  # type: ignore[no-untyped-call]
+        return mixed
+    q, k, v = (part.unsqueeze(0) for part in _parts(query, block))
+    mask = None if bias is None else bias.unsqueeze(0)
+    return F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
+
+
+def _parts(query: Tensor | None, block: Tensor) -> Any:
+    """Query, key and value."""
+    return block.unbind(0) if query is None else (query, *block.unbind(0))
+
+
+def _writes_weights(block: Tensor, blocks: Blocks, rate: float) -> bool:
     """Whether to compute in steps.
 
     On a CPU torch's own kernel is slower for short sentences, and with dropout it is fp32 inside.
     """
     # By the rate too, so that a pass without gradients draws the masks of one with them.
     needed = rate > 0 or torch.is_grad_enabled()
-    return packed.device.type == "cpu" and (needed or blocks.longest <= LONG)
+    return block.device.type == "cpu" and (needed or blocks.longest <= LONG)
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, rate: float) -> Tensor:
-    """``(N, Q, d)`` by torch's own kernel."""
-    bias = blocks.bias(query.dtype)
-    q, k, v = (part.unsqueeze(0) for part in (query, key, value))
-    mask = None if bias is None else bias.unsqueeze(0)
-    return F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
-
-
-class _Packed(Function):
+class _Attention(Function):
     @staticmethod
     def forward(
-        ctx: Any, packed: Tensor, bias: Tensor | None, blocks: Blocks, rate: float
+        ctx: Any, query: Tensor | None, block: Tensor, bias: Tensor | None, rate: float
     ) -> Tensor:
-        query, key, value = blocks.spread(packed, 3)
-        mixed, saved, ctx.scale = _mix(query, key, value, bias, rate)
+        q, k, v = _parts(query, block)
+        mixed, saved, ctx.scale = _mix(q, k, v, bias, rate)
         ctx.save_for_backward(*saved)
-        ctx.blocks = blocks
-        return blocks.gather(mixed.unsqueeze(0))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        (of_mixed,) = ctx.blocks.spread(gradient, 1)
-        gradients = of_mixed.new_empty(3, *of_mixed.shape)
-        of_scores = _unmix(ctx.saved_tensors, ctx.scale, of_mixed, gradients.unbind(0))
-        of_bias = of_scores if ctx.needs_input_grad[1] else None
-        return ctx.blocks.gather(gradients), of_bias, None, None
-
-
-class _Blocked(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
-    ) -> Tensor:
-        mixed, saved, ctx.scale = _mix(query, key, value, bias, rate)
-        ctx.save_for_backward(*saved)
+        ctx.is_alone, ctx.shape = query is not None, block.shape
         return mixed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        gradients = tuple(torch.empty_like(part) for part in saved[:3])
-        _unmix(saved, ctx.scale, gradient.contiguous(), gradients)
-        return *gradients, None, None
+        saved, of_block = ctx.saved_tensors, gradient.new_empty(ctx.shape)
+        of_query = torch.empty_like(saved[0]) if ctx.is_alone else None
+        out = _parts(of_query, of_block)
+        of_scores = _unmix(saved, ctx.scale, gradient.contiguous(), out)
+        return of_query, of_block, of_scores if ctx.needs_input_grad[2] else None, None
 
 
 def _mix(

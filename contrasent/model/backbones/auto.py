@@ -1,4 +1,4 @@
-"""Other encoders that ``AutoModel`` loads: padded inside, packed outside; ModernBERT all packed.
+"""Other encoders that ``AutoModel`` loads: padded inside, packed outside.
 
 Shapes: S sentences, L tokens of the longest, D width.
 """
@@ -6,124 +6,26 @@ Shapes: S sentences, L tokens of the longest, D width.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Set
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
-from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position, name_failures
-from contrasent.model.backbones.layers import dropout
-from contrasent.model.backbones.packing import Blocks, packed_attention_available
 from contrasent.model.encoding import evaluating
 
 _ANY_RATE = 0.5
 _BIG_BIRD = "big_bird"
 _PROBED, _OFF = 4, 1e-3
 """Tokens that are computed with and without padding, and what is more than rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingLayer:
-    """The module ``name`` of a model whose output, at its call number ``call``, is state 0.
-
-    T5 has one dropout for before and after its layers, so its call matters.
-    """
-
-    name: str
-    call: int
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Self:
-        """Send two tokens through ``model``, and see which module gives state 0."""
-        names = {module: name for name, module in model.named_modules()}
-        seen: list[tuple[str, Any]] = []
-
-        def note(module: nn.Module, _: Any, output: Any) -> None:
-            if module in names:
-                seen.append((names[module], output))
-
-        device = next(model.parameters()).device
-        inputs = {"input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device)}
-        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        with name_failures(model.config.model_type, "two tokens"), _probing(model, device):
-            hook = register_module_forward_hook(note)
-            try:
-                state = model(**inputs, output_hidden_states=True).hidden_states[0]
-            finally:
-                hook.remove()
-            places = [place for place, (_, output) in enumerate(seen) if output is state]
-            if not places or state.shape[:2] != (1, 2):
-                raise _impossible(model)
-            # Later ones only pass it on: modules around this one, an identity in layer 1.
-            name, _ = seen[places[0]]
-            layer = cls(name, sum(other == name for other, _ in seen[: places[0]]))
-            layer.forward(model, inputs, torch.zeros_like)
-        return layer
-
-    def forward(
-        self,
-        model: PreTrainedModel,
-        inputs: Mapping[str, Tensor],
-        change: Callable[[Tensor], Tensor],
-    ) -> Any:
-        """The output of ``model``, all states included, with another state 0.
-
-        ``change`` makes of state 0, ``(S, L, D)``, what layer 1 is given. Raises ConfigError if
-        something after the embedding layer changes that.
-        """
-        calls: list[Tensor] = []
-
-        def replace(_module: nn.Module, _given: Any, output: Tensor) -> Tensor:
-            if len(calls) == self.call:
-                output = change(output)
-            calls.append(output)
-            return output
-
-        hook = model.get_submodule(self.name).register_forward_hook(replace)
-        try:
-            output = model(**inputs, output_hidden_states=True)
-        finally:
-            hook.remove()
-        if output.hidden_states[0] is not calls[self.call]:
-            raise _impossible(model)
-        return output
-
-
-@contextmanager
-def _probing(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Dropout on, or a module would pass for the dropout after it; all is put back at the end."""
-    training = {module: module.training for module in model.modules()}
-    rates = {module: module.p for module in training if isinstance(module, nn.Dropout)}
-    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        model.train()
-        for dropout in rates:
-            dropout.p = _ANY_RATE
-        try:
-            yield
-        finally:
-            for dropout, rate in rates.items():
-                dropout.p = rate
-            for module, was in training.items():
-                module.training = was
-
-
-def _impossible(model: PreTrainedModel) -> ConfigError:
-    return ConfigError(
-        f"the first state of {model.config.model_type!r} models cannot be replaced: no module of "
-        "theirs gives what goes into layer 1; choose an architecture such as BERT, RoBERTa, "
-        "MPNet, ELECTRA, ALBERT or DeBERTa"
-    )
 
 
 class AutoBackbone(Backbone):
@@ -139,7 +41,7 @@ class AutoBackbone(Backbone):
         self.depth = config.num_hidden_layers
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
         self.max_tokens = (positions if positions > 0 else UNBOUNDED) - first_position(model)
-        self._first_layer: EmbeddingLayer | None = None
+        self._embedding_layer: tuple[str, int] | None = None
         # BigBird's sparse attention is full in a short batch.
         is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"
         self._padding_counts = True if is_sparse else None
@@ -177,12 +79,9 @@ class AutoBackbone(Backbone):
 
     def _is_causal(self) -> bool:
         """Whether the state of a token stays the same when the next one is another."""
-        training = self.model.training
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
-        with torch.no_grad(), name_failures(self.kind, "two tokens"):
-            self.model.train(False)
+        with torch.no_grad(), evaluating(self.model), name_failures(self.kind, "two tokens"):
             first, other = self.model(input_ids=tokens).last_hidden_state[:, 0]
-        self.model.train(training)
         return torch.equal(first, other)
 
     def states(
@@ -199,11 +98,11 @@ class AutoBackbone(Backbone):
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
         if batch.positions is not None:
             inputs["position_ids"] = self._positions(batch.positions, mask)
-        if first_state is None and not batch.changes_embeddings:
-            output = self.model(**inputs, output_hidden_states=True)
-        else:
+        if self._embedding_layer and (first_state is not None or batch.changes_embeddings):
             change = partial(_changed, mask=mask, batch=batch, first=first_state)
-            output = self._embedding_layer().forward(self.model, inputs, change)
+            output = self._with_state_0(inputs, change, self._embedding_layer)
+        else:
+            output = self.model(**inputs, output_hidden_states=True)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
@@ -262,12 +161,72 @@ class AutoBackbone(Backbone):
         return padded + first_position(self.model)
 
     def require_first_state(self) -> None:
-        self._embedding_layer()
+        if self._embedding_layer is None:
+            with name_failures(self.kind, "another state in place of its first"):
+                self._embedding_layer = self._find_embedding_layer()
 
-    def _embedding_layer(self) -> EmbeddingLayer:
-        if self._first_layer is None:
-            self._first_layer = EmbeddingLayer.of(self.model)
-        return self._first_layer
+    def _find_embedding_layer(self) -> tuple[str, int]:
+        """The name of the module whose output is state 0, and at which of its calls.
+
+        T5 has one dropout for before and after its layers, so the call matters. Dropout is on in
+        this pass of two tokens, or a module would pass for the dropout after it.
+        """
+        model, device = self.model, self.device
+        names = {module: name for name, module in model.named_modules()}
+        seen: list[tuple[str, Any]] = []
+
+        def note(module: nn.Module, _: Any, output: Any) -> None:
+            if module in names:
+                seen.append((names[module], output))
+
+        ids = torch.zeros(1, 2, dtype=torch.int64, device=device)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        with ExitStack() as stack:
+            for module in names:
+                stack.callback(setattr, module, "training", module.training)
+                module.training = True
+                if isinstance(module, nn.Dropout):
+                    stack.callback(setattr, module, "p", module.p)
+                    module.p = _ANY_RATE
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+            with register_module_forward_hook(note):
+                state = model(**inputs, output_hidden_states=True).hidden_states[0]
+            places = [place for place, (_, output) in enumerate(seen) if output is state]
+            if not places or state.shape[:2] != (1, 2):
+                raise self._keeps_its_first_state()
+            # Later ones only pass it on: modules around this one, an identity in layer 1.
+            name, _ = seen[places[0]]
+            layer = name, sum(other == name for other, _ in seen[: places[0]])
+            self._with_state_0(inputs, torch.zeros_like, layer)
+        return layer
+
+    def _with_state_0(
+        self, inputs: Mapping[str, Tensor], change: Callable[[Tensor], Tensor], at: tuple[str, int]
+    ) -> Any:
+        """The output of the model where ``change`` makes of state 0 what layer 1 is given.
+
+        ConfigError if something after the embedding layer changes that.
+        """
+        calls: list[Tensor] = []
+        name, call = at
+
+        def changed(_module: nn.Module, _given: Any, output: Tensor) -> Tensor:
+            calls.append(change(output) if len(calls) == call else output)
+            return calls[-1]
+
+        with self.model.get_submodule(name).register_forward_hook(changed):
+            output = self.model(**inputs, output_hidden_states=True)
+        if output.hidden_states[0] is not calls[call]:
+            raise self._keeps_its_first_state()
+        return output
+
+    def _keeps_its_first_state(self) -> ConfigError:
+        return ConfigError(
+            f"the first state of {self.model.config.model_type!r} models cannot be replaced: no "
+            "module of theirs gives what goes into layer 1; choose an architecture such as BERT, "
+            "RoBERTa, MPNet, ELECTRA, ALBERT or DeBERTa"
+        )
 
 
 def _changed(state: Tensor, *, mask: Tensor, batch: Batch, first: Tensor | None) -> Tensor:
@@ -276,84 +235,3 @@ def _changed(state: Tensor, *, mask: Tensor, batch: Batch, first: Tensor | None)
         given = first.to(state.dtype).reshape(len(state), -1, state.shape[-1])
         state = torch.cat([given, state[:, given.shape[1] :]], dim=1)
     return state.masked_scatter(mask.unsqueeze(-1), batch.changed(state[mask]))
-
-
-_UNSEEN = -30_000.0
-"""Added to a score makes its weight 0, also in fp16; finite, as a padded row may see nothing."""
-
-
-class PackedModernBert(Backbone):
-    """ModernBERT: rotary positions, gated layers with the norm first, and local attention.
-
-    Warner et al. 2024, arXiv:2412.13663. Tokens of most layers see those within a window.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        config = model.config
-        self.model = model
-        self.width, self.heads = config.hidden_size, config.num_attention_heads
-        self.depth = config.num_hidden_layers
-        self.max_tokens = config.max_position_embeddings
-
-    def states(
-        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
-    ) -> dict[int, Tensor]:
-        known: Any = self.model
-        blocks = self._blocks(batch, self.products(batch.token_ids.device)[1])
-        places = blocks["full_attention"]
-        state = known.embeddings(batch.token_ids)
-        if first_state is not None:
-            state = places.with_first(state, first_state)
-        state = batch.changed(state)
-        by_number = {0: state}
-        positions, kinds = places.positions.unsqueeze(0), set(self.model.config.layer_types)
-        angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in kinds}
-        for number, layer in enumerate(known.layers[: max(wanted)], start=1):
-            kind = layer.attention_type
-            state = self.run_layer(self._layer, layer, state, angles[kind], blocks[kind])
-            if number in wanted:
-                by_number[number] = known.final_norm(state) if number == self.depth else state
-        return {n: by_number[n] for n in wanted}
-
-    def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, Blocks]:
-        """The places of tokens for layers that see whole sentences, and for those of a window."""
-        device, config = batch.token_ids.device, self.model.config
-        window = config.sliding_window
-        packed = packed_attention_available(device, dtype, self.width // self.heads)
-        whole = Blocks.of(batch, self.heads, packed=packed)
-        local = whole
-        if batch.longest > window + 1:
-            local = Blocks.of(batch, self.heads)
-            places = torch.arange(local.longest, device=device)
-            far = (places.unsqueeze(0) - places.unsqueeze(1)).abs() > window
-            unseen = torch.zeros(far.shape, device=device).masked_fill(far, _UNSEEN)
-            local = replace(local, added=unseen.unsqueeze(0))
-        return {"full_attention": whole, "sliding_attention": local}
-
-    def _layer(
-        self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: Blocks
-    ) -> Tensor:
-        part = layer.attn
-        qkv = part.Wqkv(layer.attn_norm(state))
-        qkv = _rotate(qkv, *angles, self.heads)
-        rate = part.attention_dropout if self.training else 0.0
-        mixed = attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
-        mixed = part.Wo(mixed[: len(state)])
-        state = state + dropout(mixed, self.rate_of(part.out_drop))
-        mlp = layer.mlp
-        inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
-        inner = dropout(mlp.act(inner) * gate, self.rate_of(mlp.drop))
-        total: Tensor = state + mlp.Wo(inner)
-        return total
-
-
-def _rotate(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
-    """``(T, 3 D)`` with queries and keys turned by the angles ``(1, T, d)`` of their positions."""
-    parts = qkv.view(len(qkv), 3, heads, -1)
-    turned = parts[:, :2].float()
-    real, imaginary = turned.chunk(2, dim=-1)
-    across = torch.cat([-imaginary, real], dim=-1)
-    cosine, sine = (it.squeeze(0)[:, None, None] for it in (cos, sin))
-    turned = (turned * cosine + across * sine).to(qkv.dtype)
-    return torch.cat([turned, parts[:, 2:]], dim=1).flatten(1)

@@ -108,10 +108,6 @@ class Backbone(nn.Module, ABC):
         states: T = checkpoint(layer, *given, use_reentrant=False)
         return states
 
-    def rate_of(self, module: nn.Module | None) -> float:
-        """The rate of a dropout at this moment; 0 of what is none."""
-        return module.p if self.training and isinstance(module, nn.Dropout) else 0.0
-
     def require_first_state(self) -> None:
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         return

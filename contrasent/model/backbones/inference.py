@@ -1,4 +1,4 @@
-"""Inference layers: no gradients, no dropout, few operators, weights laid out once.
+"""Maps for inference: no gradients, no dropout, few operators, weights laid out once.
 
 The residual is added inside oneDNN's products, and the state stays in their number format. A short
 sentence takes as long as reading the weights and starting the operators.
@@ -8,137 +8,82 @@ Shapes: T tokens, R >= T rows that are computed, S sentences, D width, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contrasent.model.backbones.layers import LayerModules, LayerWeights
+from contrasent.model.backbones.attention import attention
+from contrasent.model.backbones.layers import Layer, LayerModules, LayerWeights, Linear, States
+from contrasent.model.backbones.packing import Blocks
 from contrasent.model.precision import SharedContext
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(NamedTuple):
     """``x W^T + b``, with ``W`` in a layout that only this can read."""
 
     weight: Tensor
     bias: Tensor
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor, rows: int) -> Self:
-        """Lay ``weight`` out for products of about ``rows`` rows; any number can be had."""
-        return cls(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows), bias)
+    def of(cls, linear: Linear, rows: int) -> Self:
+        """Lay the weight out for products of about ``rows`` rows; any number can be had."""
+        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.contiguous(), rows)
+        return cls(weight, linear.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``(R, I)`` to ``(R, O)``."""
-        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, "none", [], ""
-        )
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "none", [], "")
         return mapped
 
-    def add_to(self, x: Tensor, rest: Tensor) -> Tensor:
-        """The map of ``x``, plus ``rest``."""
-        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            x, rest, self.weight, self.bias, "add"
-        )
-        return total
+    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
+        normed = norm(torch.ops.mkldnn._linear_pointwise.binary(x, state, *self, "add"))
+        return normed, normed
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceLayer:
-    """One transformer layer.
-
-    ``query`` and ``rest`` are the two parts of ``qkv``, where first tokens are asked for alone.
-    """
+class _Maps:
+    """The maps of a layer: for single sentences ``alone``, or with ``qkv`` ``parted`` in two."""
 
     qkv: Map
-    query: Map | None
-    rest: Map | None
     output: Map
     up: Map
     down: Map
-    modules: LayerModules
+    parted: tuple[Map, ...]
+    alone: bool
 
-    @classmethod
-    def of(
-        cls, modules: LayerModules, dtype: torch.dtype, rows: int, *, parted: bool = False
-    ) -> Self:
-        """Lay the weights of a layer out; ``parted`` makes ``query`` and ``rest`` too."""
-        weights = LayerWeights.of(modules, dtype)
-        width = len(weights.output.weight)
-        qkv, bias = weights.qkv
-        return cls(
-            qkv=Map.of(qkv, bias, rows),
-            query=Map.of(qkv[:width], bias[:width], rows) if parted else None,
-            rest=Map.of(qkv[width:], bias[width:], rows) if parted else None,
-            output=Map.of(*weights.output, rows),
-            up=Map.of(*weights.up, rows),
-            down=Map.of(*weights.down, rows),
-            modules=modules,
-        )
-
-    def __call__(self, state: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
-        """``(R, D)`` to ``(R, D)``; ``attend`` mixes the values of ``(R, 3 D)``."""
-        return self._after(attend(self.qkv(state)), state)
-
-    def first(
-        self, state: Tensor, rows: Tensor, attend: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """``(S, D)``, only the ``rows`` of first tokens of what :meth:`__call__` gives.
-
-        ``attend`` mixes for the queries ``(S, D)`` the values of ``(R, 2 D)``.
-        """
-        if self.query is None or self.rest is None:
-            raise ValueError("this layer was not made with parted weights")
-        alone = state[rows]
-        return self._after(attend(self.query(alone), self.rest(state)), alone)
-
-    def _after(self, mixed: Tensor, state: Tensor) -> Tensor:
-        state = self.modules.attention_norm(self.output.add_to(mixed, state))
-        inner = self.modules.activation(self.up(state))
-        normed: Tensor = self.modules.norm(self.down.add_to(inner, state))
-        return normed
+    def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, _: float) -> Tensor:
+        """As :meth:`LayerWeights.mix`, without dropout; rows of a single sentence are a block."""
+        if rows is not None:
+            first, rest = self.parted
+            return attention(rest(state), blocks, 0.0, first(state[rows]))
+        packed = self.qkv(state)
+        if not self.alone:
+            return attention(packed, blocks, 0.0)
+        parts = packed.view(1, len(packed), 3, blocks.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind(0)
+        bias = blocks.bias(packed.dtype)
+        mask = None if bias is None else bias[:1].unsqueeze(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, mask)
+        return mixed.transpose(1, 2).reshape(len(packed), -1)
 
 
-_ROWS = 16
-"""Bf16 products are compiled for each number of rows, and 16 rows take no longer than 1."""
-
-
-class SingleSentence:
-    """The layers of a backbone for one sentence at a time; it holds a copy of their weights."""
-
-    def __init__(self, layers: Sequence[LayerModules], heads: int, dtype: torch.dtype) -> None:
-        self._layers = [InferenceLayer.of(layer, dtype, _ROWS) for layer in layers]
-        self._heads = heads
-        self._dtype = dtype
-
-    def __call__(self, state: Tensor, wanted: Set[int]) -> dict[int, Tensor]:
-        """The states ``wanted``, numbered from 0, of the embedding layer's ``(T, D)``; all fp32."""
-        tokens = len(state)
-        states = {0: state}
-        spare = -tokens % _ROWS if self._dtype == torch.bfloat16 else 0
-        bias = None
-        if spare:
-            bias = torch.zeros(1, 1, 1, tokens + spare, dtype=self._dtype)
-            bias[..., tokens:] = float("-inf")
-            state = F.pad(state, (0, 0, 0, spare))
-
-        def attend(packed: Tensor) -> Tensor:
-            parts = packed.view(1, tokens + spare, 3, self._heads, -1)
-            query, key, value = parts.permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(query, key, value, bias)
-            return mixed.transpose(1, 2).reshape(tokens + spare, -1)
-
-        state = state.to(self._dtype)
-        for number, layer in enumerate(self._layers[: max(wanted)], start=1):
-            state = layer(state, attend)
-            if number in wanted:
-                states[number] = state[:tokens].float()
-        return {number: states[number] for number in wanted}
+def lay_out(
+    modules: LayerModules,
+    dtype: torch.dtype,
+    rows: int,
+    *,
+    parted: bool = False,
+    alone: bool = False,
+) -> Layer:
+    """A layer with its weights laid out for about ``rows`` rows."""
+    weights = LayerWeights.of(modules, dtype)
+    parts = tuple(Map.of(each, rows) for each in weights.parted()) if parted else ()
+    qkv, output, up, down = (Map.of(each, rows) for each in weights)
+    return modules.layer(_Maps(qkv, output, up, down, parts, alone))
 
 
 T = TypeVar("T")

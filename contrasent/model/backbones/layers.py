@@ -1,81 +1,29 @@
-"""Transformer layers: where each architecture keeps its parts, linear maps, dropout and LayerNorm.
+"""A transformer layer and where each architecture keeps its parts; linear maps, dropout, LayerNorm.
 
-Drawing one random number per element took a fifth of a training step on a CPU. Here one 64-bit
-number serves four elements: each takes 15 bits of its own, and the rate is the asked one to 1 in
-65,536. The numbers come from NumPy's SFC64, twice as fast as torch's generator, which seeds it anew
-for every mask. Accelerators draw masks inside their kernels, and keep torch's own dropout.
+Shapes: T tokens, R >= T rows that are computed, S sentences, D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.profiler import record_function
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones.attention import attention
+from contrasent.model.backbones.dropout import apply_mask, dropout, keep_mask
+from contrasent.model.backbones.packing import Blocks
 
 ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
-
-_STEPS = 1 << 15
-_AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element with probability ``rate`` and scale the others, as ``F.dropout`` does."""
-    if rate == 0:
-        return x
-    if x.device.type != "cpu":
-        return F.dropout(x, rate)
-    dropped: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
-    return dropped
-
-
-def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
-    """Draw which elements of ``x`` stay: a mask for :func:`apply_mask`, and the factor to scale by.
-
-    All bits of the mask are set where an element stays, none where it is dropped.
-    """
-    limit = min(round(rate * _STEPS), _STEPS - 1)
-    seed = int(torch.empty((), dtype=torch.int64).random_())
-    with record_function("dropout mask"):  # which a profile would not see otherwise
-        numbers = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
-    mask = torch.from_numpy(numbers.view(np.int16))[: x.numel()].view(x.shape)
-    # The 15 low bits are r, and the sign bit makes that r - 32768; adding the limit leaves it
-    # negative if r < 32768 - limit, and the shift copies the sign into all bits.
-    mask.bitwise_or_(-_STEPS).add_(limit).bitwise_right_shift_(15)
-    return mask, _STEPS / (_STEPS - limit)
-
-
-def apply_mask(x: Tensor, mask: Tensor) -> Tensor:
-    """``x`` with zeros where ``mask`` has none of its bits set."""
-    integer = _AS_INTEGER[x.element_size()]
-    return (x.view(integer) & mask.to(integer)).view(x.dtype)
-
-
-class _Dropout(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        mask, ctx.scale = keep_mask(x, rate)
-        ctx.save_for_backward(mask)
-        kept: Tensor = apply_mask(x, mask) * ctx.scale
-        return kept
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return apply_mask(gradient.contiguous() * ctx.scale, mask), None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -172,57 +120,123 @@ class _DropoutNorm(Function):
         return of_total, apply_mask(of_x, mask), None, of_weight, of_bias, None
 
 
-PACKED = ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
-"""The ``config.model_type`` of post-norm transformers, which :class:`PackedBert` computes."""
+States = tuple[Tensor, Tensor]
+"""A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
+
+
+class LinearMap(Protocol):
+    """``x W^T + b`` by whatever multiplies: torch, oneDNN, or integers."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``(R, I)`` to ``(R, O)``."""
+
+    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
+        """``norm(state + dropout(map(x)))``."""
 
 
 @dataclass(frozen=True, slots=True)
-class LayerModules:
-    """The modules of one transformer layer, in the order in which they are applied."""
+class SentenceAddition:
+    """What a layer of a decoder adds to the tokens of each sentence after its self-attention.
 
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    attention_dropout: nn.Dropout
-    output: nn.Linear
-    output_dropout: nn.Dropout | None
-    attention_norm: nn.LayerNorm
-    up: nn.Linear
-    activation: Callable[[Tensor], Tensor]
-    down: nn.Linear
-    down_dropout: nn.Dropout
+    ``states (S, D)``, with dropout on what each token gets; ``norm`` is applied to the sum.
+    """
+
+    states: Tensor
     norm: nn.LayerNorm
 
 
-class LinearWeights(NamedTuple):
-    """``(O, I)`` and ``(O,)`` of a linear map."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer with the norm after each residual (Vaswani et al. 2017).
+
+    ``mix`` is self-attention before its output map: of narrow states, blocks, the rows of queries
+    (None for all) and the dropout of weights. ``norms`` follow attention and the maps ``up`` and
+    ``down``; ``dropouts`` are on the weights and before each norm.
+    """
+
+    mix: Callable[[Tensor, Blocks, Tensor | None, float], Tensor]
+    output: LinearMap
+    up: Callable[[Tensor], Tensor]
+    activation: Callable[[Tensor], Tensor]
+    down: LinearMap
+    norms: tuple[nn.LayerNorm, nn.LayerNorm]
+    dropouts: tuple[nn.Module | None, ...]
+
+    def __call__(
+        self,
+        states: States,
+        blocks: Blocks,
+        rows: Tensor | None = None,
+        training: bool = False,
+        addition: SentenceAddition | None = None,
+    ) -> States:
+        """``(R, D)`` to ``(R, D)``; with ``rows`` only these come out."""
+        state, narrow = states
+        of_weights, of_output, of_inner = (rate_of(it, training) for it in self.dropouts)
+        mixed = self.mix(narrow, blocks, rows, of_weights)
+        if rows is not None:
+            state = state[rows]
+        state, narrow = self.output.add_norm(mixed, state, self.norms[0], of_output)
+        if addition is not None:
+            sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
+            added = addition.states.to(narrow.dtype).index_select(0, sentence)
+            state, narrow = dropout_norm(state, added, of_inner, addition.norm)
+        inner = self.activation(self.up(narrow))
+        return self.down.add_norm(inner, state, self.norms[1], of_inner)
+
+
+def rate_of(module: nn.Module | None, training: bool) -> float:
+    """The rate of a dropout in training or not; 0 of what is none."""
+    return module.p if training and isinstance(module, nn.Dropout) else 0.0
+
+
+class Linear(NamedTuple):
+    """The weight ``(O, I)`` and bias ``(O,)`` of a map that torch computes."""
 
     weight: Tensor
     bias: Tensor
 
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
+    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
+        return dropout_norm(state, self(x), rate, norm)
+
+
+class LayerWeights(NamedTuple):
     """The matrices of one layer in the number format of the products.
 
     Made once per step, so that each weight is cast once and its gradient written once; query,
     key and value stand in one ``(3 D, D)`` matrix.
     """
 
-    qkv: LinearWeights
-    output: LinearWeights
-    up: LinearWeights
-    down: LinearWeights
+    qkv: Linear
+    output: Linear
+    up: Linear
+    down: Linear
 
     @classmethod
-    def of(cls, layer: LayerModules, dtype: torch.dtype) -> LayerWeights:
-        """Cast and join the weights of ``layer``."""
-        parts = (layer.query, layer.key, layer.value)
-        weight = _concat(dtype, *map(effective_weight, parts))
-        qkv = LinearWeights(weight, _concat(dtype, *(part.bias for part in parts)))
-        modules = (layer.output, layer.up, layer.down)
-        weights = ((effective_weight(m), m.bias) for m in modules)
-        return cls(qkv, *(LinearWeights(w.to(dtype), bias.to(dtype)) for w, bias in weights))
+    def of(cls, parts: LayerModules, dtype: torch.dtype) -> LayerWeights:
+        """Cast and join the weights of a layer."""
+        joined = (parts.query, parts.key, parts.value)
+        weight = _concat(dtype, *map(effective_weight, joined))
+        qkv = Linear(weight, _concat(dtype, *(part.bias for part in joined)))
+        single = ((effective_weight(m), m.bias) for m in (parts.output, parts.up, parts.down))
+        return cls(qkv, *(Linear(weight.to(dtype), bias.to(dtype)) for weight, bias in single))
+
+    def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, rate: float) -> Tensor:
+        """Self-attention, ``(R, D)``, or of the queries of ``rows`` alone."""
+        if rows is None:
+            return attention(self.qkv(state), blocks, rate)
+        query_map, rest = self.parted()
+        query = query_map(state[rows])  # first, as gradients are added up in this order
+        return attention(rest(state), blocks, rate, query)
+
+    def parted(self) -> tuple[Linear, Linear]:
+        """The query's map, and that of key and value."""
+        width = len(self.output.weight)
+        weights, biases = (torch.split(each, [width, 2 * width]) for each in self.qkv)
+        return Linear(weights[0], biases[0]), Linear(weights[1], biases[1])
 
 
 def effective_weight(linear: Any) -> Tensor:
@@ -256,40 +270,104 @@ class _Concat(Function):
         return None, *(part.to(ctx.dtype) for part in parts)
 
 
-_AFTER_ATTENTION = (
-    *("intermediate.dense", "intermediate.intermediate_act_fn"),
-    *("output.dense", "output.dropout", "output.LayerNorm"),
-)
-_BERT = (
-    *("attention.self.query", "attention.self.key", "attention.self.value"),
-    *("attention.self.dropout", "attention.output.dense", "attention.output.dropout"),
-    *("attention.output.LayerNorm", *_AFTER_ATTENTION),
-)
-_PATHS: dict[str, tuple[str | None, ...]] = {
-    "mpnet": (
-        *("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.dropout"),
-        *("attention.attn.o", "attention.dropout", "attention.LayerNorm", *_AFTER_ATTENTION),
+@dataclass(frozen=True, slots=True)
+class LayerModules:
+    """The modules of one layer, in the order in which they are applied."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    attention_dropout: nn.Dropout
+    output: nn.Linear
+    output_dropout: nn.Dropout | None
+    attention_norm: nn.LayerNorm
+    up: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    down: nn.Linear
+    down_dropout: nn.Dropout
+    norm: nn.LayerNorm
+
+    def layer(self, maps: Any) -> Layer:
+        """The layer by ``maps``, which has `mix`, `output`, `up` and `down`."""
+        return Layer(
+            *(maps.mix, maps.output, maps.up, self.activation, maps.down),
+            norms=(self.attention_norm, self.norm),
+            dropouts=(self.attention_dropout, self.output_dropout, self.down_dropout),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """Where an architecture keeps the parts of its layers, and what it does besides.
+
+    The names are the fields of :class:`LayerModules`, by default as in BERT. ``projection`` maps
+    the embeddings to the width of the layers (ELECTRA); ``distances`` adds a bias by the distance
+    of two tokens to the scores of every layer (MPNet).
+    """
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attention_dropout: str = "attention.self.dropout"
+    output: str = "attention.output.dense"
+    output_dropout: str | None = "attention.output.dropout"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    activation: str = "intermediate.intermediate_act_fn"
+    down: str = "output.dense"
+    down_dropout: str = "output.dropout"
+    norm: str = "output.LayerNorm"
+    layers: str = "encoder.layer"
+    projection: str | None = None
+    distances: bool = False
+
+
+_BERT = LayerSpec()
+PACKED = {
+    "bert": _BERT,
+    "camembert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "electra": LayerSpec(projection="embeddings_project"),
+    "mpnet": LayerSpec(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        attention_dropout="attention.attn.dropout",
+        output="attention.attn.o",
+        output_dropout="attention.dropout",
+        attention_norm="attention.LayerNorm",
+        distances=True,
     ),
-    "distilbert": (
-        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.dropout"),
-        *("attention.out_lin", None, "sa_layer_norm", "ffn.lin1", "ffn.activation"),
-        *("ffn.lin2", "ffn.dropout", "output_layer_norm"),
+    "distilbert": LayerSpec(
+        layers="transformer.layer",
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attention_dropout="attention.dropout",
+        output="attention.out_lin",
+        output_dropout=None,
+        attention_norm="sa_layer_norm",
+        up="ffn.lin1",
+        activation="ffn.activation",
+        down="ffn.lin2",
+        down_dropout="ffn.dropout",
+        norm="output_layer_norm",
     ),
 }
-"""Where each architecture keeps what :class:`LayerModules` names, where that is not as in BERT."""
+"""By ``config.model_type``, what :class:`PackedBert` computes: a new backbone is one row."""
 
 
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     """The layers of a model whose ``config.model_type`` is one of :data:`PACKED`."""
-    known: Any = model  # its parts have no static types
-    kind = model.config.model_type
-    layers = known.transformer.layer if kind == "distilbert" else known.encoder.layer
-    paths = _PATHS.get(kind, _BERT)
+    spec = PACKED[model.config.model_type]
+    paths = astuple(spec)[: len(LayerModules.__slots__)]
 
-    def part(layer: Any, path: str | None) -> Any:
-        return attrgetter(path)(layer) if path else None
-
-    return [LayerModules(*(part(layer, path) for path in paths)) for layer in layers]
+    layers: list[list[Any]] = [
+        [attrgetter(path)(layer) if path else None for path in paths]
+        for layer in attrgetter(spec.layers)(model)
+    ]
+    return [LayerModules(*parts) for parts in layers]
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:

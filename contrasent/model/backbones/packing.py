@@ -10,7 +10,7 @@ value), d = D / H numbers per head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -70,23 +70,18 @@ def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
         return can_use_flash_attention(SDPAParams(probe, probe, probe, None, 0.1, False, False))
 
 
-def packed_attention(packed: Tensor, heads: int, runs: Runs, rate: float) -> Tensor:
+def packed_attention(
+    packed: Tensor, heads: int, runs: Runs, rate: float, query: Tensor | None = None
+) -> Tensor:
     """``dropout(softmax(q k / sqrt(d))) v`` within each sentence, ``(T, D)``.
 
     ``packed (T, 3 D)`` has a query, a key and a value in each row. A row that is in no run would
-    get an undefined result and gradient.
+    get an undefined result and gradient. With ``query (S, D)``, of first tokens, ``packed`` has a
+    key and a value, and ``(S, D)`` is returned.
     """
-    query, key, value = packed.view(len(packed), 3, heads, -1).unbind(1)
-    return _flash((query, key, value), runs, runs, rate).flatten(1)
-
-
-def packed_first_attention(
-    query: Tensor, packed: Tensor, heads: int, runs: Runs, rate: float
-) -> Tensor:
-    """:func:`packed_attention` of first tokens only, ``(S, D)``.
-
-    ``query`` is ``(S, D)``, and ``packed (T, 2 D)`` has a key and a value in each row.
-    """
+    if query is None:
+        q, k, v = packed.view(len(packed), 3, heads, -1).unbind(1)
+        return _flash((q, k, v), runs, runs, rate).flatten(1)
     key, value = packed.view(len(packed), 2, heads, -1).unbind(1)
     parts = (query.view(len(query), heads, -1), key, value)
     return _flash(parts, runs.first(), runs, rate).flatten(1)
@@ -171,6 +166,14 @@ class Blocks:
         places = (first, positions, sentence)
         return cls(batch.sentences, longest, heads, *places, mask, rows, runs, causal)
 
+    @classmethod
+    def single(cls, tokens: int, heads: int, spare: int) -> Blocks:
+        """One sentence on the CPU with ``spare`` rows, which are padded places of its block."""
+        places, rows = torch.arange(tokens), tokens + spare
+        mask = torch.arange(rows).unsqueeze(0) < tokens if spare else None
+        first = torch.zeros(1, dtype=torch.int64)
+        return cls(1, rows, heads, first, places, first.expand(tokens), mask, rows)
+
     def with_first(self, state: Tensor, first: Tensor) -> Tensor:
         """State 0 ``(T, D)`` with ``(S, D)`` or ``(S, N, D)`` in place of that of first tokens."""
         given = first.reshape(self.sentences, -1, state.shape[-1])
@@ -204,25 +207,21 @@ class Blocks:
         """
         if dtype in self._bias:
             return self._bias[dtype]
-        if self.added is not None:
-            seen = replace(self, added=None, _bias={}).bias(dtype)
-            added = self.added.to(dtype)
-            if len(added) > 1:
-                added = added.repeat(self.sentences, 1, 1)
-            self._bias[dtype] = added if seen is None else added + seen
-            return self._bias[dtype]
+        unseen, bias = None, None
         if self.causal:
-            square = torch.ones(self.longest, self.longest, device=self.first.device)
-            unseen = square.triu(1).bool()
-            bias = torch.zeros_like(square, dtype=dtype).masked_fill(unseen, float("-inf"))
-            self._bias[dtype] = bias.unsqueeze(0)
-        elif self.mask is None:
-            return None
-        else:
-            zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
-            bias = zeros.masked_fill(~self.mask, float("-inf"))
-            self._bias[dtype] = bias.repeat_interleave(self.heads, 0).unsqueeze(1)
-        return self._bias[dtype]
+            square = (1, self.longest, self.longest)
+            unseen = torch.ones(square, dtype=torch.bool, device=self.first.device).triu(1)
+        elif self.mask is not None:
+            unseen = ~self.mask.repeat_interleave(self.heads, 0).unsqueeze(1)
+        if unseen is not None:
+            bias = torch.zeros_like(unseen, dtype=dtype).masked_fill(unseen, float("-inf"))
+        if self.added is not None:
+            added = self.added.to(dtype)
+            added = added.repeat(self.sentences, 1, 1) if len(added) > 1 else added
+            bias = added if bias is None else added + bias
+        if bias is not None:
+            self._bias[dtype] = bias
+        return bias
 
     def _find_rows(self, parts: int) -> Tensor:
         """For each place of a block its row in ``(R * P * H, d)``."""
@@ -242,37 +241,26 @@ class Blocks:
         return (row * self.longest + self.positions[:, None, None]).flatten()
 
 
-def pad(packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
-    """:meth:`Blocks.spread`, with gradients."""
-    block: Tensor = _Pad.apply(packed, blocks, parts)  # type: ignore[no-untyped-call]
-    return block
+def move(x: Tensor, blocks: Blocks, parts: int = 0) -> Tensor:
+    """:meth:`Blocks.spread` to so many parts, or :meth:`Blocks.gather` to none, with gradients."""
+    moved: Tensor = _Move.apply(x, blocks, parts)  # type: ignore[no-untyped-call]
+    return moved
 
 
-def unpad(block: Tensor, blocks: Blocks) -> Tensor:
-    """:meth:`Blocks.gather`, with gradients."""
-    packed: Tensor = _Unpad.apply(block, blocks)  # type: ignore[no-untyped-call]
-    return packed
+class _Move(Function):
+    """To blocks and back; each is the gradient of the other."""
 
-
-class _Pad(Function):
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
-        ctx.blocks = blocks
-        return blocks.spread(packed, parts)
+    def forward(ctx: Any, x: Tensor, blocks: Blocks, parts: int) -> Tensor:
+        ctx.blocks, ctx.back = blocks, 0 if parts else len(x)
+        return blocks.spread(x, parts) if parts else blocks.gather(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.blocks.gather(gradient), None, None
-
-
-class _Unpad(Function):
-    @staticmethod
-    def forward(ctx: Any, block: Tensor, blocks: Blocks) -> Tensor:
-        ctx.blocks, ctx.parts = blocks, len(block)
-        return blocks.gather(block)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.blocks.spread(gradient, ctx.parts), None
+        blocks = ctx.blocks
+        return (
+            blocks.spread(gradient, ctx.back) if ctx.back else blocks.gather(gradient),
+            None,
+            None,
+        )

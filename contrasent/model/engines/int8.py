@@ -18,9 +18,8 @@ I inputs and O outputs of a map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Self
 
@@ -31,7 +30,7 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import LayerModules, embed_tokens, layers_of
+from contrasent.model.backbones.layers import LayerModules, States, embed_tokens, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 from contrasent.model.engines.base import Engine
@@ -47,16 +46,18 @@ class Int8Bert(Engine):
     engine = "int8"
     precisions = ("int8",)
 
-    def __init__(self, backbone: PackedBert, ranges: Sequence[LayerRanges]) -> None:
+    def __init__(self, backbone: PackedBert, ranges: Sequence[Mapping[str, Tensor]]) -> None:
         super().__init__(backbone)
         self.heads = backbone.heads
         self.embeddings = backbone.model.embeddings
-        layers = zip(layers_of(backbone.model), ranges, strict=True)
-        self._layers = [_Layer.of(modules, widest, self.heads) for modules, widest in layers]
+        self._layers = [
+            replace(each.layer(_Maps(each, widest, self.heads)), activation=nn.Identity())
+            for each, widest in zip(layers_of(backbone.model), ranges, strict=True)
+        ]
 
     @classmethod
     def from_backbone(cls, backbone: Backbone) -> Self:
-        if type(backbone) is not PackedBert:
+        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
             raise ConfigError(
                 f"the engine 'int8' computes the BERT family, not "
                 f"{backbone.model.config.model_type!r}; load with engine 'torch'"
@@ -75,93 +76,49 @@ class Int8Bert(Engine):
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
-        last = max(wanted)
         with torch.autocast("cpu", enabled=False):
             # Products of integers, too, are compiled for each number of rows.
-            blocks = Blocks.of(batch, self.heads, rounded=True)
-            tokens = len(batch.token_ids)
-            state = embed_tokens(self.embeddings, batch, blocks.positions).float()
-            state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
-            states = {}
-            for number in range(last + 1):
-                cut = first_only and number == self.depth
-                if number:
-                    state = self._layers[number - 1](state, blocks, cut)
-                if number in wanted:
-                    kept = state[: batch.sentences if cut else tokens]
-                    # The next layer adds to the memory of this one's states.
-                    states[number] = kept if number == last else kept.clone()
-        return states
+            blocks, tokens = Blocks.of(batch, self.heads, rounded=True), len(batch.token_ids)
+            embedded = embed_tokens(self.embeddings, batch, blocks.positions).float()
+            state = F.pad(embedded, (0, 0, 0, blocks.rows - tokens))
+            states = {0: embedded}
+            # S is rounded up as R is, with copies of the first.
+            step = 1 << max(0, blocks.sentences.bit_length() - 5)
+            firsts = F.pad(blocks.first, (0, -blocks.sentences % step))
+            for number, layer in enumerate(self._layers[: max(wanted)], start=1):
+                cut = firsts if first_only and number == self.depth else None
+                state, _ = layer((state, state), blocks, cut)
+                if number in wanted:  # the next layer adds to the memory of this one's states
+                    kept = state[: tokens if cut is None else batch.sentences]
+                    states[number] = kept if number == max(wanted) else kept.clone()
+        return {number: states[number] for number in wanted}
 
 
-def _fp32_norm(module: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
-    weight, bias = module.weight.detach().float(), module.bias.detach().float()
-    return partial(
-        F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=module.eps
-    )
+class _Maps:
+    """The maps of a layer whose inputs are as wide as ``ranges (I,)`` each; see :func:`measure`."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One transformer layer; the factors bring fp32 inputs to steps of int8."""
-
-    state_factor: Tensor
-    qkv: QuantizedLinear
-    output: QuantizedLinear
-    attention_norm: Callable[[Tensor], Tensor]
-    normed_factor: Tensor
-    up: QuantizedLinear
-    inner: Scales
-    down: QuantizedLinear
-    norm: Callable[[Tensor], Tensor]
-
-    @classmethod
-    def of(cls, modules: LayerModules, ranges: LayerRanges, heads: int) -> Self:
-        """Round the weights of a layer whose inputs are as wide as ``ranges``."""
+    def __init__(self, modules: LayerModules, ranges: Mapping[str, Tensor], heads: int) -> None:
         parts = (modules.query, modules.key, modules.value)
         weights = [part.weight.detach().float() for part in parts]
         biases = [part.bias.detach().float() for part in parts]
-        state = Scales.even(ranges.state, torch.cat(weights))
-        mixed = Scales.even(ranges.mixed, modules.output.weight.detach().float())
-        normed = Scales.even(ranges.normed, modules.up.weight.detach().float())
-        inner = Scales.of_gelu(ranges.inner)
+        state = Scales.even(ranges["state"], torch.cat(weights))
+        mixed = Scales.even(ranges["mixed"], modules.output.weight.detach().float())
+        normed = Scales.even(ranges["normed"], modules.up.weight.detach().float())
+        inner = Scales.of_gelu(ranges["inner"])
         # Attention's 1 / sqrt(d), and what brings its outputs to steps, cost nothing in weights.
         scale, factor = (heads / len(mixed.per_input)) ** 0.5, mixed.factor
         weight = torch.cat([weights[0] * scale, weights[1], weights[2] * factor.unsqueeze(1)])
         bias = torch.cat([biases[0] * scale, biases[1], biases[2] * factor])
-        return cls(
-            state_factor=state.factor,
-            qkv=QuantizedLinear(weight, bias, state),
-            output=QuantizedLinear(modules.output.weight, modules.output.bias, mixed),
-            attention_norm=_fp32_norm(modules.attention_norm),
-            normed_factor=normed.factor,
-            up=QuantizedLinear(modules.up.weight, modules.up.bias, normed),
-            inner=inner,
-            down=QuantizedLinear(modules.down.weight, modules.down.bias, inner),
-            norm=_fp32_norm(modules.norm),
-        )
+        self.qkv = QuantizedLinear(weight, bias, state)
+        self.output = QuantizedLinear(modules.output.weight, modules.output.bias, mixed)
+        self.up = QuantizedLinear(modules.up.weight, modules.up.bias, normed, gelu=inner)
+        self.down = QuantizedLinear(modules.down.weight, modules.down.bias, inner)
 
-    def __call__(self, state: Tensor, blocks: Blocks, cut: bool) -> Tensor:
-        """``state (R, D)``, which is lost, to the next; with ``cut``, first tokens only.
-
-        Then at least S rows come out, one for each sentence before those that belong to none.
-        """
-        mixed = self._attend(state, blocks)
-        if cut:
-            # S is rounded up as R is, with copies of the first.
-            step = 1 << max(0, blocks.sentences.bit_length() - 5)
-            rows = F.pad(blocks.first, (0, -blocks.sentences % step))
-            mixed, state = mixed[rows], state[rows]
-        state = self.output.add_to(state, round_to_int8(mixed))
-        state = self.attention_norm(state)
-        inner = self.up.gelu(round_to_int8(state * self.normed_factor), self.inner)
-        return self.norm(self.down.add_to(state, inner))
-
-    def _attend(self, state: Tensor, blocks: Blocks) -> Tensor:
-        """``(R, D)`` bf16, in steps of int8."""
-        packed = self.qkv(round_to_int8(state * self.state_factor))
-        query, key, value = blocks.spread(packed, 3)
-        return blocks.gather(_attention(query, key, value, blocks).unsqueeze(0))
+    def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, _: float) -> Tensor:
+        """Self-attention, ``(R, D)`` or of ``rows`` alone; bf16, in steps of int8."""
+        query, key, value = blocks.spread(self.qkv(state), 3)
+        mixed = blocks.gather(_attention(query, key, value, blocks).unsqueeze(0))
+        return mixed if rows is None else mixed[rows]
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks) -> Tensor:
@@ -259,44 +216,44 @@ class Scales:
 
 
 class QuantizedLinear:
-    """A linear map of integers; its weights are laid out for the CPU's products."""
+    """A linear map of integers, with GELU if its outputs get scales ``gelu``."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, scales: Scales) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, scales: Scales, gelu: Scales | None = None
+    ) -> None:
+        """Lay the weights out for the CPU's products."""
         weight = weight.detach().float() * scales.per_input
-        self.scale = scales.scale
-        self.zero = scales.zero
+        self.scales, self.factor = scales, scales.factor
         self.bias = bias.detach().float().clone()
         self.weight_scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / _MOST
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self._after: tuple[Any, ...] = (1.0, 0, torch.bfloat16, "none")
+        if gelu is not None:
+            self._after = (gelu.scale, gelu.zero, torch.uint8, "gelu")
         rows = (weight / self.weight_scale.unsqueeze(1)).round().to(torch.int8)
         self._packed = torch.ops.onednn.qlinear_prepack(rows, None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Integers ``(R, I)`` to bf16 ``(R, O)``."""
-        return self._run(x, torch.bfloat16, 1.0, 0, "none")
-
-    def gelu(self, x: Tensor, scales: Scales) -> Tensor:
-        """Integers ``(R, I)`` to ``(R, O)`` uint8 by ``scales``: GELU of the map."""
-        return self._run(x, torch.uint8, scales.scale, scales.zero, "gelu")
-
-    def add_to(self, state: Tensor, x: Tensor) -> Tensor:
-        """Add the map of integers ``(R, I)`` to ``state (R, O)``, fp32, in place."""
-        return torch.ops.onednn.qlinear_pointwise.binary(  # type: ignore[no-any-return]
-            *self._inputs(x), state, self.bias, 1.0, 0, torch.float32, 1.0, 0, "sum", 1.0,
-            "none", [], "none",
-        )  # fmt: skip
-
-    def _run(self, x: Tensor, dtype: torch.dtype, scale: float, zero: int, after: str) -> Tensor:
+        """``(R, I)`` to ``(R, O)``, bf16, or uint8 after GELU."""
         return torch.ops.onednn.qlinear_pointwise(  # type: ignore[no-any-return]
-            *self._inputs(x), self.bias, scale, zero, dtype, after, [], "none"
+            *self._inputs(round_to_int8(x * self.factor)), self.bias, *self._after, [], "none"
         )
 
+    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
+        """``norm(state + map(x))`` of ``x`` in steps; the memory of ``state``, fp32, is taken."""
+        total = torch.ops.onednn.qlinear_pointwise.binary(
+            *self._inputs(x if x.dtype == torch.uint8 else round_to_int8(x)), state, self.bias,
+            1.0, 0, torch.float32, 1.0, 0, "sum", 1.0, "none", [], "none",
+        )  # fmt: skip
+        normed = norm(total)
+        return normed, normed
+
     def _inputs(self, x: Tensor) -> tuple[Tensor, float, int, Tensor, Tensor, Tensor]:
-        zero = self.zero
+        zero = self.scales.zero
         if x.dtype == torch.int8 and not signed_is_fast():
             # The same integers as uint8, each 128 more, which the zero takes off again, exactly.
             x, zero = x.view(torch.uint8) ^ _SIGN, zero + _SIGN
-        return x, self.scale, zero, self._packed, self.weight_scale, self._zeros
+        return x, self.scales.scale, zero, self._packed, self.weight_scale, self._zeros
 
 
 _TOKENS = 24
@@ -304,30 +261,31 @@ _LOW_IDS = 128
 _SENTENCES_AT_ONCE = 64
 
 
-@dataclass(slots=True)
-class LayerRanges:
-    """The largest size that each input of a layer's maps had; D width, M inner width.
+def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
+    """The largest size that each input of the maps of every layer has, in its own precision.
 
-    ``state (D,)`` goes into query, key and value, ``mixed (D,)`` into the output map, ``normed
-    (D,)`` into the up map, ``inner (M,)`` into the down map.
+    `state (D,)` goes into query, key and value, `mixed (D,)` into the output map, `normed (D,)`
+    into the up map, and `inner (M,)`, of the inner width, into the down map.
     """
+    ranges: list[dict[str, Tensor]] = []
+    hooks = []
 
-    state: Tensor
-    mixed: Tensor
-    normed: Tensor
-    inner: Tensor
+    def watch(widest: dict[str, Tensor], name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        largest = inputs[0].detach().float().flatten(0, -2).abs().amax(0)
+        widest[name] = torch.maximum(widest[name], largest) if name in widest else largest
 
-
-def measure(backbone: PackedBert) -> list[LayerRanges]:
-    """The ranges of every layer of ``backbone``, in its own precision."""
-    layers = layers_of(backbone.model)
-    sizes = [(layer.up.in_features, layer.up.out_features) for layer in layers]
-    ranges = [LayerRanges(*(torch.zeros(n) for n in (d, d, d, inner))) for d, inner in sizes]
-    backbone.eval()
-    with torch.inference_mode(), FULL_FP32, _watch_inputs(layers, ranges):
-        sentences = _sentences(backbone)
-        for start in range(0, len(sentences), _SENTENCES_AT_ONCE):
-            backbone.model(input_ids=sentences[start : start + _SENTENCES_AT_ONCE])
+    for layer in layers_of(backbone.model):
+        ranges.append({})
+        maps = {"state": layer.query, "mixed": layer.output, "normed": layer.up}
+        for name, module in {**maps, "inner": layer.down}.items():
+            hooks.append(module.register_forward_pre_hook(partial(watch, ranges[-1], name)))
+    try:
+        with torch.inference_mode(), FULL_FP32:
+            for sentences in torch.split(_sentences(backbone.eval()), _SENTENCES_AT_ONCE):
+                backbone.model(input_ids=sentences)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return ranges
 
 
@@ -349,30 +307,3 @@ def _sentences(backbone: PackedBert) -> Tensor:
     if padding is not None:  # transformers would number the positions of the others differently
         ids[ids == padding] = (padding + 1) % vocabulary
     return ids
-
-
-@contextmanager
-def _watch_inputs(
-    layers: Sequence[LayerModules], ranges_of_each: Sequence[LayerRanges]
-) -> Iterator[None]:
-    """Inside, what goes into the layers' maps widens their ranges."""
-    hooks = [
-        module.register_forward_pre_hook(partial(_widen, ranges, name))
-        for layer, ranges in zip(layers, ranges_of_each, strict=True)
-        for name, module in (
-            ("state", layer.query),
-            ("mixed", layer.output),
-            ("normed", layer.up),
-            ("inner", layer.down),
-        )
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _widen(ranges: LayerRanges, name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-    largest = inputs[0].detach().float().flatten(0, -2).abs().amax(0)
-    setattr(ranges, name, torch.maximum(getattr(ranges, name), largest))

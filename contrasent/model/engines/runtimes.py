@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
 from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,38 +31,37 @@ from contrasent.model.precision import has_bf16, matrix_precision
 from contrasent.model.weights import quiet
 
 OPSET = 17
-_FORMAT = "contrasent-onnx-1"
+_FORMAT = "contrasent-onnx-2"
 _MODEL, _MANIFEST = "model.onnx", "manifest.json"
 _NOT_THE_GRAPH = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
 
 
-def output_name(layer: int) -> str:
-    """The name of the output with the state of ``layer``, counted from 0."""
-    return f"state_{layer}"
-
-
 LAST_STATE = "last_hidden_state"
-"""The output that other libraries look for, of an export with :func:`export_onnx`."""
+"""The output that other libraries look for; those of other layers are numbered from 0."""
+
+
+def output_names(depth: int) -> list[str]:
+    """The outputs of a graph with ``depth`` layers, from the embedding layer's on."""
+    return [*(f"state_{layer}" for layer in range(depth)), LAST_STATE]
 
 
 def export_onnx(backbone: Backbone, path: Path, *, last_only: bool = False) -> None:
     """Write the transformer of ``backbone`` to ``path``; weights of over 2 GB lie in files beside.
 
     The inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right;
-    the outputs `state_0` to `state_K`, ``(S, L, D)`` float32, are the states of all layers; or, if
-    ``last_only``, the one output :data:`LAST_STATE`.
-    Raises ConfigError for an architecture that has no such form.
+    the outputs, ``(S, L, D)`` float32, are the states of all layers by their :func:`output_names`,
+    or of the last only. Raises ConfigError for an architecture that has no such form.
     """
     ids = torch.arange(1, 11).view(2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
-    states = [output_name(layer) for layer in range(backbone.depth + 1)]
-    states = [LAST_STATE] if last_only else states
+    states = [LAST_STATE] if last_only else output_names(backbone.depth)
     names = ["input_ids", "attention_mask"]
     try:
-        with _tracing(backbone):
+        with evaluating(backbone), quiet(), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of how tracing will be done in the future
             torch.onnx.export(
-                _AllStates(backbone, last_only).eval(),  # the exporter puts this mode back
+                _States(backbone, last_only).eval(),  # the exporter puts this mode back
                 (ids, mask),
                 str(path),
                 input_names=names,
@@ -75,10 +72,8 @@ def export_onnx(backbone: Backbone, path: Path, *, last_only: bool = False) -> N
             )
     except Exception as error:  # the exporter and the tracer raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        kind = backbone.model.config.model_type
         raise ConfigError(
-            f"the architecture {kind!r} cannot be written as ONNX: {reason}; load it with engine "
-            "'torch'"
+            f"{backbone.kind} cannot be written as ONNX: {reason}; load it with engine 'torch'"
         ) from error
 
 
@@ -108,36 +103,22 @@ def export_cached(backbone: Backbone) -> Path:
     return cached("onnx", "a converted encoder", key, read, write)
 
 
-class _AllStates(nn.Module):
-    """The transformer with its states as outputs."""
-
+class _States(nn.Module):
     def __init__(self, backbone: Backbone, last_only: bool) -> None:
         super().__init__()
-        self.model = backbone.model
-        self.last_only = last_only
+        self.model, self.last_only = backbone.model, last_only
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if self.last_only:
-            return (self.model(**inputs).last_hidden_state,)
-        output = self.model(**inputs, output_hidden_states=True)
-        return (*output.hidden_states[:-1], output.last_hidden_state)
-
-
-@contextmanager
-def _tracing(backbone: Backbone) -> Iterator[None]:
-    """No dropout, no gradients, and no word about how tracing will be done in the future."""
-    with evaluating(backbone), quiet(), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        yield
+        output = self.model(**inputs, output_hidden_states=not self.last_only)
+        return (*(output.hidden_states or ())[:-1], output.last_hidden_state)
 
 
 _CLOSE = 0.99
 """Least cosine of a token state to torch's; bf16 stays above 0.999."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Neighbouring sentences of a batch, ``(s, L)``; ``kept`` are the tokens that are wanted."""
 
     token_ids: NDArray[np.int64]
@@ -152,22 +133,21 @@ Rows = list[NDArray[np.float32]]
 class PaddedEngine(Engine):
     """Splits a batch into pieces of about ``piece_tokens`` tokens that fit a processor's cache.
 
-    ``streams`` of them are computed at once. The graph has the states of all layers, or is one that
-    :func:`export_onnx` wrote with ``last_only``.
+    ``streams`` of them are computed at once.
     """
 
     piece_tokens: int
     streams = 1
-    last_only = False
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
         if backbone.depends_on_padding():
             raise ConfigError(
-                f"padding changes the states of {backbone.model.config.model_type!r} models, and "
-                "a graph is given padded sentences; only the engine 'torch' computes them right"
+                f"padding changes the states of {backbone.kind}, and a graph is given padded "
+                "sentences; only the engine 'torch' computes them right"
             )
         self.padding = backbone.padding_id
+        self.outputs = output_names(backbone.depth)
 
     @classmethod
     def from_backbone(cls, backbone: Backbone) -> Self:
@@ -182,12 +162,6 @@ class PaddedEngine(Engine):
     @abstractmethod
     def reopen(self) -> None:
         """Let the runtime compute with as many threads as torch has now, here: after a fork too."""
-
-    def output_name(self, layer: int) -> str:
-        """The output of the graph with the states of a layer, numbered from 0."""
-        if self.last_only and layer != self.depth:
-            raise ConfigError(f"the graph has only the last layer's states, not those of {layer}")
-        return LAST_STATE if self.last_only else output_name(layer)
 
     @abstractmethod
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
@@ -209,9 +183,9 @@ class PaddedEngine(Engine):
         cuts = np.searchsorted(offsets, np.linspace(0, len(tokens), count + 1))
         pieces = []
         for start, end in pairwise(cuts):
-            if start == end:
-                continue
             lengths = np.diff(offsets[start : end + 1])
+            if not len(lengths):
+                continue
             mask = np.arange(lengths.max()) < lengths[:, None]
             padded = np.full(mask.shape, self.padding, np.int64)
             padded[mask] = tokens[offsets[start] : offsets[end]]
@@ -263,7 +237,7 @@ class OnnxEngine(PaddedEngine):
         )
 
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
-        names = [self.output_name(layer) for layer in layers]
+        names = [self.outputs[layer] for layer in layers]
         states_of_each = []
         for piece in pieces:
             inputs = {"input_ids": piece.token_ids, "attention_mask": piece.mask}
@@ -329,7 +303,7 @@ class OpenVinoEngine(PaddedEngine):
         precision = "bf16" if torch.is_autocast_enabled("cpu") else "f32"
         key = (precision, layers)
         if key not in self._queues:
-            outputs = [self._model.output(self.output_name(layer)) for layer in layers]
+            outputs = [self._model.output(self.outputs[layer]) for layer in layers]
             graph = openvino.Model(outputs, self._model.get_parameters())
             settings = {
                 "INFERENCE_NUM_THREADS": torch.get_num_threads(),

@@ -7,8 +7,8 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import attention as module
-from contrasent.model.backbones.attention import attention, first_attention
-from contrasent.model.backbones.layers import keep_mask
+from contrasent.model.backbones.attention import attention
+from contrasent.model.backbones.dropout import keep_mask
 from contrasent.model.backbones.packing import Blocks
 
 HEADS, WIDTH = 2, 8
@@ -58,9 +58,9 @@ def rows_for(blocks, rng, dtype=torch.float64):
 
 
 def first_by(packed, blocks, rate):
-    """:func:`first_attention` of what :func:`attention` takes."""
+    """:func:`attention` of first tokens, of what it takes of all."""
     query, rest = packed.split([WIDTH, 2 * WIDTH], dim=1)
-    return first_attention(query[blocks.first], rest.contiguous(), blocks, rate)
+    return attention(rest.contiguous(), blocks, rate, query[blocks.first])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])

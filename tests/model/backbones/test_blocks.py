@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones.packing import Blocks, pad, unpad
+from contrasent.model.backbones.packing import Blocks, move
 
 HEADS, WIDTH = 2, 6
 LENGTHS = {
@@ -69,14 +69,14 @@ def test_the_two_are_adjoint(blocks, lengths, rng):
 
 def test_each_is_the_gradient_of_the_other(blocks, lengths, rng):
     packed = rng(blocks.rows, 2 * HEADS * WIDTH).requires_grad_()
-    block = pad(packed, blocks, 2)
+    block = move(packed, blocks, 2)
     weights = rng(*block.shape)
     (gradient,) = torch.autograd.grad(block, packed, weights)
     assert torch.equal(gradient, blocks.gather(weights))
     other = block.detach().requires_grad_()
     rows = rng(*packed.shape)
     rows[sum(lengths) :] = 0
-    (gradient,) = torch.autograd.grad(unpad(other, blocks), other, rows)
+    (gradient,) = torch.autograd.grad(move(other, blocks), other, rows)
     assert torch.equal(gradient, blocks.spread(rows, 2))
 
 

@@ -8,9 +8,8 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.attention import attention, first_attention
-from contrasent.model.backbones.inference import InferenceLayer, Map
-from contrasent.model.backbones.layers import has_products, layers_of
+from contrasent.model.backbones.inference import Map, lay_out
+from contrasent.model.backbones.layers import Linear, has_products, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 
@@ -56,12 +55,14 @@ def only_laid_out(monkeypatch):
 @pytest.mark.parametrize("rows", [1, 16, 4096])
 def test_a_map_takes_any_number_of_rows(rows, rng):
     weight, bias = rng(12, 8), rng(12)
-    laid_out = Map.of(weight, bias, rows)
+    laid_out = Map.of(Linear(weight, bias), rows)
     for count in (1, 5, 40):
         x, rest = rng(count, 8), rng(count, 12)
         expected = x @ weight.T + bias
         torch.testing.assert_close(laid_out(x), expected)
-        torch.testing.assert_close(laid_out.add_to(x, rest), expected + rest)
+        total, narrow = laid_out.add_norm(x, rest, torch.nn.Identity(), 0.0)
+        torch.testing.assert_close(total, expected + rest)
+        assert narrow is total
 
 
 @FP32
@@ -71,19 +72,11 @@ def test_in_fp32_a_layer_is_that_of_training(backbone):
     blocks = Blocks.of(batch, backbone.heads)
     before, after = backbone(batch, [0, 1]).values()
     state = torch.cat([before, before.new_zeros(blocks.rows - len(before), backbone.width)])
-    layer = InferenceLayer.of(layers_of(backbone.model)[0], torch.float32, 16, parted=True)
-    found = layer(state, lambda packed: attention(packed, blocks, 0.0))
+    layer = lay_out(layers_of(backbone.model)[0], torch.float32, 16, parted=True)
+    found, _ = layer((state, state), blocks)
     torch.testing.assert_close(found[: len(after)], after, rtol=0, atol=1e-5)
-    firsts = layer.first(state, blocks.first, lambda q, kv: first_attention(q, kv, blocks, 0.0))
+    firsts, _ = layer((state, state), blocks, blocks.first)
     torch.testing.assert_close(firsts, after[blocks.first], rtol=0, atol=1e-5)
-
-
-@FP32
-def test_first_tokens_need_parted_weights(backbone):
-    with torch.no_grad():
-        layer = InferenceLayer.of(layers_of(backbone.model)[0], torch.float32, 16)
-    with pytest.raises(ValueError, match="not made with parted weights"):
-        layer.first(torch.zeros(1, 16), torch.tensor([0]), lambda q, _: q)
 
 
 @BF16
