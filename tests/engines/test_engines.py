@@ -12,14 +12,13 @@ from helpers.serving import batcher_of
 from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.data.batch import pack
-from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.metrics import pair_cosines
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import base as engines
 from contrasent.model.engines import runtimes
 from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
-from contrasent.search.index import Index
 from contrasent.serve.batch_settings import computing_thread
 
 
@@ -33,12 +32,6 @@ def load(tiny_bert):
     return load
 
 
-def test_torch_is_the_usual_engine(load, tiny_bert):
-    usual = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    assert usual.engine == "torch"
-    assert load("torch", device="cpu").fingerprint() == usual.fingerprint()
-
-
 def test_a_fingerprint_tells_engines_and_weights_apart(load, tmp_path):
     other = save_tiny(tmp_path / "other", seed=1)
     names = ("torch", "onnx", "openvino")
@@ -49,11 +42,6 @@ def test_a_fingerprint_tells_engines_and_weights_apart(load, tmp_path):
     ]
     assert len({*mine, *others}) == 6
     assert [load(name).fingerprint() for name in names] == mine
-
-
-def test_an_unknown_engine_is_explained(load):
-    with pytest.raises(ConfigError, match=r"unknown engine 'onyx'; .* Did you mean 'onnx'\?"):
-        load("onyx")
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
@@ -201,13 +189,6 @@ def test_a_converted_file_is_made_once_for_all_engines_and_poolers(load, counted
     assert {file.name for file in entry(tmp_path).iterdir()} == {"manifest.json", "model.onnx"}
 
 
-def test_other_weights_are_another_file(load, counted, tmp_path):
-    load()
-    other = save_tiny(tmp_path / "other", seed=1)
-    SentenceEncoder.load(other, pooler="mean", head="none", engine="onnx")
-    assert len(counted) == 2
-
-
 def truncated(folder):
     file = folder / "model.onnx"
     file.write_bytes(file.read_bytes()[:-100])
@@ -240,21 +221,6 @@ def test_a_damaged_file_is_made_again(load, counted, tmp_path, damage):
     damage(entry(tmp_path))
     np.testing.assert_array_equal(load().encode(SENTENCES), expected)
     assert len(counted) == 2
-
-
-def test_a_cache_that_cannot_be_written_is_explained(load, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"cannot keep a converted encoder in .*CONTRASENT_CACHE"):
-        load()
-
-
-def test_vectors_of_different_engines_do_not_mix(load, tmp_path):
-    torches, onnx = load("torch", device="cpu"), load()
-    index = Index.build(torches, SENTENCES, tmp_path / "index", precision="fp32")
-    said = r"engine torch, fingerprint .*, not with .*engine onnx.*cannot be compared"
-    with pytest.raises(CheckpointError, match=said):
-        index.search(onnx, ["a dog"], 1)
 
 
 @pytest.fixture

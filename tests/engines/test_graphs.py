@@ -21,7 +21,6 @@ from contrasent.model.engines import base as engines
 from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
-from contrasent.model.precision import has_bf16
 from contrasent.model.protocol import EncoderParts
 
 VOCABULARY, LIMIT = 60, 64
@@ -149,17 +148,6 @@ def test_encode_gives_torchs_embeddings_with_every_pooler_and_the_head(headed, n
     theirs = expected.encode(texts, on_overflow="truncate", precision="fp32")
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     assert ((ours * theirs).sum(1) / lengths).min() > 0.999
-
-
-@pytest.mark.precision
-def test_openvino_computes_in_bf16_only_where_the_processor_does(headed):
-    import openvino
-
-    native = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    native = native and has_bf16(torch.device("cpu"))
-    encoder = SentenceEncoder.load(headed, engine="openvino")
-    assert encoder.resolve_precision("auto") == ("bf16" if native else "fp32")
-    assert encoder.resolve_precision("fp32") == "fp32"
 
 
 def test_signals_arrive_after_openvino_computed_and_was_left(headed):

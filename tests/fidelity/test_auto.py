@@ -90,16 +90,6 @@ def test_states_and_gradients_are_those_of_transformers(backbone):
         torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=1e-5, msg=name)
 
 
-def test_first_rows_and_layers_from_either_end(backbone):
-    backbone.eval()
-    batch = pack(ids_of([3, 5], 50))
-    states = backbone(batch, [0, -3, 1, -2, 2, -1])
-    for front, back in ((0, -3), (1, -2), (2, -1)):
-        assert torch.equal(states[front], states[back])
-    rows = backbone(batch, [-1], first_only=True)[-1]
-    torch.testing.assert_close(rows, states[-1][batch.offsets[:-1]])
-
-
 def test_the_longest_sentence_it_promises_can_be_computed(backbone):
     backbone.eval()
     longest = min(backbone.max_tokens, 100)
@@ -171,19 +161,6 @@ def test_a_sentence_has_the_same_embedding_alone_and_in_company(folder):
     together = encoder.encode(SENTENCES, precision="fp32")
     alone = np.concatenate([encoder.encode([s], precision="fp32") for s in SENTENCES])
     np.testing.assert_allclose(alone, together, rtol=0, atol=1e-5)
-
-
-def test_bf16_is_close(folder):
-    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
-    exact = torch.from_numpy(encoder.encode(SENTENCES, precision="fp32"))
-    rough = torch.from_numpy(encoder.encode(SENTENCES, precision="bf16"))
-    assert torch.cosine_similarity(exact, rough, dim=-1).min() > 0.995
-
-
-def test_dropout_is_drawn_for_each_view(backbone):
-    backbone.set_dropout(0.1)
-    one, two = backbone.train()(pack(ids_of([4, 6], 50) * 2, views=2), [-1])[-1].chunk(2)
-    assert not torch.isclose(one, two).all(dim=1).any()
 
 
 def convbert(vocabulary):

@@ -131,19 +131,6 @@ def test_packed_states_and_gradients(model_type, seed, record_property):
     assert_same(backbone, "embeddings", ids_of(random_lengths(seed), VOCABULARY), record_property)
 
 
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [1, 1], [9], [1]], ids=str)
-def test_lengths_at_the_edge(lengths, record_property):
-    backbone = PackedBert(family("bert")).train()
-    assert_same(backbone, "embeddings", ids_of(lengths, VOCABULARY), record_property)
-
-
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
-def test_in_float64_to_its_last_digits(model_type, record_property):
-    backbone = PackedBert(family(model_type).double()).train()
-    sentences = ids_of(random_lengths(3), VOCABULARY)
-    assert_same(backbone, "embeddings", sentences, record_property, bar=1e-13)
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_architectures(name, record_property):
     model, layer = other(name)
@@ -199,18 +186,6 @@ def test_layers_computed_again_give_the_same_gradient(kind):
 
 
 @pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
-def test_only_the_other_tokens_drop_before_layer_1(kind):
-    model = family("bert", 0.5)
-    sentences = ids_of([6] * 40, VOCABULARY)
-    first = normal(40, WIDTH)
-    torch.manual_seed(0)
-    state = injected(kind(model).train(), sentences, first)[0].view(40, 6, WIDTH)
-    assert state[:, 0].equal(first)
-    share = (state[:, 1:] == 0).float().mean().item()
-    assert share == pytest.approx(0.5, abs=5 * (0.25 / (40 * 5 * WIDTH)) ** 0.5)
-
-
-@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
 def test_the_other_tokens_drop_as_without_it(kind):
     backbone, sentences = kind(family("bert", 0.3)).train(), ids_of([6, 2, 9], VOCABULARY)
     torch.manual_seed(0)
@@ -232,18 +207,6 @@ def test_first_rows_alone_are_those_of_the_whole(kind):
     whole = backbone(batch, [-1], first_state=first)[-1][batch.offsets[:-1]]
     rows = backbone(batch, [-1], first_only=True, first_state=first)[-1]
     torch.testing.assert_close(rows, whole, rtol=0, atol=BAR)
-
-
-@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
-def test_bf16_is_close(kind):
-    backbone, sentences = kind(family("bert")).eval(), ids_of([7, 1, 30, 2, 50], VOCABULARY)
-    first = normal(5, WIDTH)
-    exact = injected(backbone, sentences, first)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = injected(backbone, sentences, first.bfloat16())
-    for layer, state in enumerate(exact):
-        cosine = torch.cosine_similarity(rough[layer].float(), state, dim=-1)
-        assert 0.999 < cosine.min() <= 1, layer
 
 
 @pytest.mark.parametrize("sentences", [1, 40])
@@ -286,20 +249,6 @@ def test_looking_leaves_generator_modes_and_rates_alone(rate):
     assert torch.rand(1).equal(expected)
     assert settings_of(model) == before
     assert not torch.nn.modules.module._global_forward_hooks
-
-
-def test_dropout_may_be_turned_on_afterwards():
-    backbone = AutoBackbone(family("bert", 0.0))
-    backbone.require_first_state()
-    backbone.set_dropout(0.5)
-    first = normal(1, WIDTH)
-    state = injected(backbone.train(), ids_of([30], VOCABULARY), first)[0]
-    assert state[:1].equal(first)
-    assert (state[1:] == 0).float().mean() > 0.3
-
-
-def test_packed_takes_it_always():
-    PackedBert(family("bert")).require_first_state()
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,6 @@ def test_states_and_gradients_are_those_of_transformers(model, lengths, record_p
     assert_same(model, ids_of(lengths, VOCABULARY), record_property)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_random_batches(model, seed, record_property):
-    generator = torch.Generator().manual_seed(seed)
-    count = int(torch.randint(1, 12, (), generator=generator))
-    lengths = torch.randint(1, 64, (count,), generator=generator).tolist()
-    assert_same(model, ids_of(lengths, VOCABULARY, seed), record_property)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -81,14 +73,6 @@ def test_random_batches(model, seed, record_property):
 @pytest.mark.parametrize("model_type", ["bert", "roberta"])
 def test_other_configurations(model_type, changes, record_property):
     assert_same(no_dropout(model_type, **changes), ids_of([5, 1, 9], VOCABULARY), record_property)
-
-
-def test_states_can_be_asked_for_from_either_end(model):
-    backbone, batch = PackedBert(model), pack(ids_of([4, 2], VOCABULARY))
-    states = backbone(batch, [0, -3, 1, -2, 2, -1])
-    assert list(states) == [0, -3, 1, -2, 2, -1]
-    for front, back in ((0, -3), (1, -2), (2, -1)):
-        assert torch.equal(states[front], states[back])
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
@@ -112,14 +96,6 @@ def test_a_sentence_has_the_same_states_alone_and_in_company(model):
     for layer, states in enumerate(together):
         expected = torch.cat([one[layer] for one in alone])
         torch.testing.assert_close(states, expected, rtol=0, atol=BAR)
-
-
-def test_the_order_of_a_batch_does_not_matter(model):
-    sentences = ids_of([7, 1, 30, 2], VOCABULARY)
-    backbone = PackedBert(model)
-    forwards = backbone(pack(sentences), [-1], first_only=True)[-1]
-    backwards = backbone(pack(sentences[::-1]), [-1], first_only=True)[-1]
-    torch.testing.assert_close(backwards.flip(0), forwards, rtol=0, atol=BAR)
 
 
 def test_bf16_is_close(model):

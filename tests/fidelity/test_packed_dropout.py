@@ -63,14 +63,6 @@ def largest_deviation(a, b):
 
 
 @pytest.mark.parametrize("model_type", FAMILY)
-def test_all_places_together(model_type):
-    model = tiny(model_type)
-    assert {module.p for module in dropouts(model).values()} == {0.1}
-    theirs, ours = draw(model, ids_of([6], VOCABULARY)[0])
-    assert largest_deviation(theirs, ours) < DEVIATIONS
-
-
-@pytest.mark.parametrize("model_type", FAMILY)
 def test_each_place_alone(model_type):
     model = tiny(model_type)
     sentence = ids_of([4], VOCABULARY)[0]
@@ -105,30 +97,6 @@ def test_the_first_rows_alone_are_drawn_from_the_same_distribution():
     with torch.no_grad():
         rows = backbone(pack([sentence] * DRAWS), [-1], first_only=True)[-1]
     assert largest_deviation(theirs[:, -16:], rows.double()) < DEVIATIONS
-
-
-def test_the_embedding_layer_drops_the_share_that_it_says():
-    model = tiny("bert")
-    for module in dropouts(model).values():
-        module.p = 0.3
-    state = PackedBert(model).train()(pack([ids_of([6], VOCABULARY)[0]] * DRAWS), [0])[0]
-    zeros = (state == 0).float()
-    error = (0.3 * 0.7 / zeros.numel()) ** 0.5
-    assert abs(zeros.mean().item() - 0.3) < DEVIATIONS * error
-
-
-@pytest.mark.parametrize("model_type", FAMILY)
-@pytest.mark.parametrize("first_only", [False, True])
-def test_two_views_of_a_sentence_differ_within_one_call(model_type, first_only):
-    backbone = PackedBert(tiny(model_type))
-    sentences = ids_of([4, 6], VOCABULARY)
-    batch = pack(sentences * 2, views=2)
-    torch.manual_seed(0)
-    state = backbone(batch, [-1], first_only=first_only)[-1]
-    one, two = state.chunk(2)
-    assert not torch.isclose(one, two).all(dim=1).any()
-    one, two = backbone.eval()(batch, [-1], first_only=first_only)[-1].chunk(2)
-    torch.testing.assert_close(one, two)
 
 
 def test_set_dropout_sets_every_rate():

@@ -39,13 +39,6 @@ def test_the_rate_is_exact(rate, monkeypatch):
     assert stays.mean().item() * scale == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_each_lane_of_a_number_has_the_rate(rate):
-    stays, _ = kept((DRAWS, 4), rate, seed=0)
-    error = (rate * (1 - rate) / DRAWS) ** 0.5
-    assert ((1 - stays.mean(0)) - rate).abs().max() < DEVIATIONS * error
-
-
 def correlation(a, b):
     return torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()
 
@@ -63,11 +56,6 @@ def test_the_four_of_a_number_are_independent():
     shares = torch.bincount(pattern, minlength=16) / DRAWS
     error = (1 / 16 * 15 / 16 / DRAWS) ** 0.5
     assert (shares - 1 / 16).abs().max() < DEVIATIONS * error
-
-
-def test_two_masks_have_nothing_in_common():
-    one, other = kept((DRAWS,), 0.3, seed=3)[0], kept((DRAWS,), 0.3)[0]
-    assert abs(correlation(one, other)) < DEVIATIONS / DRAWS**0.5
 
 
 def test_the_same_seed_gives_the_same_mask():

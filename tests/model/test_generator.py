@@ -1,7 +1,6 @@
 """A generator writes what transformers predicts, only where it may, and is part of nothing."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -73,12 +72,6 @@ def test_a_first_token_that_was_chosen_stays(folder):
         assert torch.equal(filled[first], batch.token_ids[first])
 
 
-def test_nothing_chosen_is_nothing_written(folder):
-    generator, batch, masked = parts(folder)
-    nothing = Masked(batch.token_ids, torch.zeros_like(masked.chosen))
-    assert torch.equal(generator.fill(batch, nothing), batch.token_ids)
-
-
 def test_draws_come_from_the_softmax(tmp_path):
     folder = save_tiny_masked_lm(tmp_path / "it")
     generator, batch, masked = parts(folder)
@@ -142,15 +135,6 @@ def test_there_is_no_gradient_and_nothing_to_train(folder):
     assert not filled.requires_grad
     assert torch.is_grad_enabled()
     assert copy.deepcopy(generator) is generator
-
-
-def test_short_sentences_alone_and_in_company_are_written_alike(folder):
-    generator, batch, masked = parts(folder)
-    filled = generator.fill(batch, masked, positions="all")
-    for start, end in zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True):
-        alone = pack([batch.token_ids[start:end].tolist()])
-        hidden = Masked(masked.token_ids[start:end], masked.chosen[start:end])
-        assert torch.equal(generator.fill(alone, hidden, positions="all"), filled[start:end])
 
 
 def test_ids_that_pad_the_decoder_are_never_written(tmp_path):
@@ -221,17 +205,6 @@ def test_another_vocabulary_is_refused_with_the_first_token_that_differs(tmp_pat
     said += r"token 0 is '<s>' there and '\[PAD\]' here"
     with pytest.raises(ConfigError, match=said):
         Generator.load(generator, tokenizer)
-
-
-def test_one_token_more_is_another_vocabulary(tmp_path):
-    generator = save_tiny_masked_lm(tmp_path / "generator")
-    size = word_piece(tmp_path / "encoder")
-    path = tmp_path / "encoder" / "tokenizer.json"
-    content = json.loads(path.read_text())
-    content["model"]["vocab"]["zebra"] = size
-    path.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=f"token {size} is None there and 'zebra' here"):
-        Generator.load(generator, Tokenizer.load(tmp_path / "encoder"))
 
 
 def test_without_a_tokenizer_the_sizes_are_compared(tmp_path):

@@ -201,12 +201,6 @@ def test_a_machine_without_the_instructions_is_refused(monkeypatch):
         Int8Bert.from_backbone(tiny())
 
 
-def test_a_torch_without_the_products_is_refused(monkeypatch):
-    monkeypatch.setattr(int8.torch.ops, "onednn", object())
-    with pytest.raises(ConfigError, match="has no quantised oneDNN products"):
-        Int8Bert.from_backbone(tiny())
-
-
 def test_it_is_the_engine_that_encodes(tiny_bert):
     from contrasent.model.encoder import SentenceEncoder
 

@@ -66,13 +66,6 @@ def test_every_chosen_token_can_be_masked():
     assert torch.equal(found.chosen, masked(0.3)[1].chosen)
 
 
-def test_the_seed_decides():
-    first, again = masked()[1], masked()[1]
-    assert torch.equal(first.token_ids, again.token_ids)
-    other = mask_tokens(sentences(), 0.15, SPECIAL, VOCABULARY)
-    assert not torch.equal(first.chosen, other.chosen)
-
-
 def test_a_tokenizer_without_a_mask_token_is_refused():
     special = SpecialIds(mask=None, first=2, last=3, pad=0, every=(2, 3))
     with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token can be"):

@@ -4,7 +4,6 @@ import torch
 from contrasent.errors import ConfigError
 from contrasent.model.precision import (
     FULL_FP32,
-    default_device,
     matrix_precision,
     resolve_precision,
     torch_precisions,
@@ -28,11 +27,6 @@ def test_auto_is_bf16_where_a_cpu_multiplies_it(capabilities, chosen, monkeypatc
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     assert torch_precisions(CPU)[0] == chosen
-
-
-def test_without_the_question_a_cpu_is_taken_to_multiply_fp32(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert torch_precisions(CPU)[0] == "fp32"
 
 
 def test_a_lowered_onednn_counts(monkeypatch):
@@ -125,13 +119,3 @@ def test_unknown_names_are_refused():
     for name in ("auto", "fp16"):
         with pytest.raises(ConfigError, match=f"must be bf16, fp32 or int8 here, not '{name}'"):
             matrix_precision(name, CPU)
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "chosen"),
-    [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
-)
-def test_the_default_device_is_the_accelerator(cuda, mps, chosen, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert default_device().type == chosen

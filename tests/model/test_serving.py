@@ -1,6 +1,5 @@
 """While an encoder serves, a single sentence takes another way; it must lead to the same vector."""
 
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -88,19 +87,6 @@ def test_single_sentences_take_their_own_way_and_only_while_serving(tiny_encoder
     assert made == [torch.float32] * 2
 
 
-def test_weights_that_change_between_two_times_of_serving_are_noticed(tiny_encoder):
-    with tiny_encoder.serving():
-        before = one_by_one(tiny_encoder, precision="fp32")
-    for parameter in tiny_encoder.parameters():
-        parameter.data.mul_(1.5)
-    with tiny_encoder.serving():
-        after = one_by_one(tiny_encoder, precision="fp32")
-    np.testing.assert_allclose(
-        after, tiny_encoder.encode(SENTENCES, precision="fp32"), rtol=0, atol=1e-5
-    )
-    assert np.abs(after - before).max() > 1e-2
-
-
 def test_modes_are_those_of_evaluation_inside_and_put_back_after(tiny_encoder):
     expected = tiny_encoder.encode(["a dog"], precision="fp32")
     tiny_encoder.train()
@@ -113,39 +99,6 @@ def test_modes_are_those_of_evaluation_inside_and_put_back_after(tiny_encoder):
     assert modes(tiny_encoder) == before
     assert not tiny_encoder.is_serving
     np.testing.assert_allclose(row, expected, rtol=0, atol=1e-5)
-
-
-def test_the_last_that_leaves_puts_the_modes_back(tiny_encoder):
-    tiny_encoder.train()
-    before = modes(tiny_encoder)
-    first, second = tiny_encoder.serving(), tiny_encoder.serving()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert not any(modes(tiny_encoder).values())
-    second.__exit__(None, None, None)
-    assert modes(tiny_encoder) == before
-
-
-def test_afterwards_the_encoder_can_be_trained(tiny_encoder):
-    with tiny_encoder.serving():
-        tiny_encoder.encode(["dog"])
-    encoded = tiny_encoder.train()(pack([[2, 7, 3]]))
-    encoded.pooled.sum().backward()
-    assert all(p.grad is not None for p in tiny_encoder.parameters())
-
-
-def test_threads_may_serve_at_once(tiny_encoder):
-    expected = tiny_encoder.encode(SENTENCES, precision="fp32")
-
-    def serve(_):
-        with tiny_encoder.serving():
-            return one_by_one(tiny_encoder, precision="fp32")
-
-    with ThreadPoolExecutor(4) as pool:
-        for rows in pool.map(serve, range(12)):
-            np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
-    assert not tiny_encoder.is_serving
 
 
 def test_an_encoder_of_another_family_serves_as_it_encodes(tmp_path):

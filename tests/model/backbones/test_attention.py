@@ -91,12 +91,6 @@ def test_first_tokens_alone(rate, blocks, lengths, rng):
     assert not gradient[sum(lengths) :].any()
 
 
-def test_first_tokens_are_rows_of_the_whole(blocks, rng):
-    packed = rows_for(blocks, rng)
-    whole = attention(packed, blocks, 0.0)
-    torch.testing.assert_close(first_by(packed, blocks, 0.0), whole[blocks.first])
-
-
 def test_what_stands_in_spare_rows_does_not_matter(blocks, lengths, rng):
     packed = rows_for(blocks, rng).detach()
     other = packed.clone()

@@ -48,16 +48,6 @@ def test_each_token_goes_to_its_place(blocks, lengths, rng):
             assert torch.equal(filling, spare.unsqueeze(2).expand(filling.shape))
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_there_and_back_is_the_same_on_tokens_and_zero_elsewhere(parts, blocks, lengths, rng):
-    packed = rng(blocks.rows, parts * HEADS * WIDTH)
-    back = blocks.gather(blocks.spread(packed, parts))
-    tokens = sum(lengths)
-    assert back.shape == packed.shape
-    assert torch.equal(back[:tokens], packed[:tokens])
-    assert not back[tokens:].any()
-
-
 def test_the_two_are_adjoint(blocks, lengths, rng):
     """On tokens: ``<spread(x), y> = <x, gather(y)>`` where ``x`` is zero in the spare rows."""
     packed = rng(blocks.rows, 2 * HEADS * WIDTH).double()

@@ -106,25 +106,6 @@ def test_first_rows_alone_are_those_of_the_whole(backbone):
 
 
 @BF16
-@pytest.mark.usefixtures("only_laid_out")
-@pytest.mark.parametrize("first_only", [False, True])
-def test_neither_order_nor_company_matters(first_only, backbone):
-    sentences = made_up()
-    rows = [1] * len(LENGTHS) if first_only else LENGTHS
-
-    def of_each(given, counts):
-        state = rough(backbone, given, first_only=first_only)[-1]
-        return state.split(counts)
-
-    together = of_each(sentences, rows)
-    backwards = of_each(sentences[::-1], rows[::-1])[::-1]
-    for number, sentence in enumerate(sentences):
-        (alone,) = of_each([sentence], [rows[number]])
-        torch.testing.assert_close(backwards[number], together[number], **CLOSE)
-        torch.testing.assert_close(alone, together[number], **CLOSE)
-
-
-@BF16
 def test_weights_are_laid_out_for_the_first_large_batch(backbone, monkeypatch):
     made = []
     plain = PackedBert._lay_out

@@ -50,24 +50,6 @@ def test_what_was_made_without_a_promise_is_not_there_under_the_next():
         assert kept.get("key", make) is not stale
 
 
-def test_an_error_ends_the_promise():
-    kept, make = WeightCache(), Maker()
-    with pytest.raises(KeyError), kept:
-        first = kept.get("key", make)
-        raise KeyError
-    assert not kept.is_open
-    with kept:
-        assert kept.get("key", make) is not first
-
-
-def test_what_cannot_be_made_is_not_kept():
-    kept, make = WeightCache(), Maker()
-    with kept:
-        with pytest.raises(ZeroDivisionError):
-            kept.get("key", lambda: 1 // 0)
-        assert kept.get("key", make) is kept.get("key", make)
-
-
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))]
 )

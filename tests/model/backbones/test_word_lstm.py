@@ -62,15 +62,6 @@ def test_the_states_are_those_of_the_equations(backbone):
     torch.testing.assert_close(states[0], words, rtol=0, atol=0)
 
 
-def test_the_largest_output_of_each_number_is_the_embedding(backbone):
-    batch = pack(SENTENCES)
-    rows = pooler("max")(backbone(batch), batch)
-    for row, sentence in zip(rows, SENTENCES, strict=True):
-        states = by_hand(backbone, sentence)
-        expected = [max(float(s) for s in column) for column in states.detach().T]
-        assert row.tolist() == pytest.approx(expected, abs=1e-6)
-
-
 def test_a_step_is_that_of_a_padded_lstm(backbone):
     theirs = nn.LSTM(6, 4, bidirectional=True, batch_first=True)
     theirs.load_state_dict(backbone.lstm.state_dict())
@@ -108,14 +99,6 @@ def test_word_vectors_are_no_weights_and_a_copy_shares_them(backbone):
     twin = copy.deepcopy(backbone)
     assert twin.store is backbone.store
     assert twin.lstm.weight_ih_l0 is not backbone.lstm.weight_ih_l0
-
-
-def test_the_blank_word_is_a_vector_of_zeros(backbone):
-    batch = pack([[backbone.store.blank]])
-    states = backbone(batch, (0, 1))
-    assert not states[0].any()
-    expected = one_direction(backbone.lstm, torch.zeros(1, 6), "")
-    torch.testing.assert_close(states[1][:, :4], expected)
 
 
 @pytest.mark.parametrize("name", ["mean_embed_last", "mean_top2"])
