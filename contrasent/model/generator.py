@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,8 +24,7 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch, rows_by_parts
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.backbones.inference import Map
-from contrasent.model.backbones.layers import Linear, has_products
+from contrasent.model.backbones.layers import Linear, Map, has_products
 from contrasent.model.hub import resolve
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.profiling import part
@@ -179,27 +179,24 @@ class Generator:
         if backbone.training != dropout:
             backbone.train(dropout)
 
-        def write(part: Batch, token_ids: Tensor, chosen: Tensor) -> Tensor:
-            return self._write(part, Masked(token_ids, chosen), pick, positions)
-
+        write = partial(self._write, pick=pick, positions=positions)
         columns = [masked.token_ids, masked.chosen]
         return rows_by_parts(write, batch, tokens=columns, of_tokens=True)
 
     def _write(
-        self,
-        batch: Batch,
-        masked: Masked,
-        pick: Literal["argmax", "sample"],
-        positions: Literal["all", "masked"],
+        self, batch: Batch, token_ids: Tensor, chosen: Tensor, *, pick: str, positions: str
     ) -> Tensor:
-        backbone = self._masked_lm.backbone
-        hidden = Batch(masked.token_ids, batch.offsets, batch.views, batch.longest)
-        rows = _after_the_first(batch) if positions == "all" else _chosen(batch, masked)
+        """The tokens of ``batch`` with what is predicted from the hidden ``token_ids``."""
+        if positions == "all":
+            rows = _after_the_first(batch)
+        else:
+            rows = chosen.index_fill(0, batch.offsets[:-1], False).nonzero().squeeze(1)
         if not len(rows):
             return batch.token_ids
         predictor = self._predictor()
         with part("generator"):
-            states = backbone(hidden)[-1].index_select(0, rows)
+            hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
+            states = self._masked_lm.backbone(hidden)[-1].index_select(0, rows)
         write = predictor.most_probable if pick == "argmax" else predictor.sample
         with part("vocabulary"):
             return batch.token_ids.index_copy(0, rows, write(states))
@@ -256,12 +253,6 @@ def _after_the_first(batch: Batch) -> Tensor:
     count = len(batch.token_ids) - batch.sentences
     skipped = torch.repeat_interleave(batch.lengths - 1, output_size=count) + 1
     return torch.arange(count, device=skipped.device) + skipped
-
-
-def _chosen(batch: Batch, masked: Masked) -> Tensor:
-    """The numbers of the chosen tokens, without the first of a sentence."""
-    chosen = masked.chosen.index_fill(0, batch.offsets[:-1], False)
-    return chosen.nonzero().squeeze(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 
 from contrasent.errors import ConfigError, pick
+
+T = TypeVar("T")
 
 PRECISIONS = ("auto", "bf16", "fp32")
 """The names that recipes and commands take; an engine may add its own."""
@@ -113,6 +115,34 @@ class SharedContext(AbstractContextManager[None]):
     def is_open(self) -> bool:
         """Whether anybody is inside."""
         return self._users > 0
+
+
+class WeightCache(SharedContext):
+    """A promise that no weight changes; what is made of them is kept while anybody gives it."""
+
+    def __init__(self) -> None:
+        super().__init__(self._empty)
+        self._kept: dict[Hashable, Any] = {}
+
+    @contextmanager
+    def _empty(self) -> Iterator[None]:
+        self._kept = {}  # a thread may have put something here after the last promise ended
+        yield
+        self._kept = {}
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kept
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under ``key``, or is made now."""
+        kept = self._kept
+        value: T | None = kept.get(key)
+        if value is None:
+            value = kept[key] = make()
+        return value
 
 
 @contextmanager

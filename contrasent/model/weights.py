@@ -28,8 +28,7 @@ from contrasent.files import inside
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
-from contrasent.model.backbones.modernbert import PackedModernBert
-from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.backbones.packed_bert import PackedBert, PackedModernBert
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,6 +1,5 @@
 """While an encoder serves, a single sentence takes another way; it must lead to the same vector."""
 
-
 import numpy as np
 import pytest
 import torch

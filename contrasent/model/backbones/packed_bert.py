@@ -1,4 +1,4 @@
-"""The BERT family on packed tokens: our forward over the modules of a ``transformers`` model.
+"""The BERT family and ModernBERT on packed tokens: our forward over modules of ``transformers``.
 
 Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads.
 Linear maps, LayerNorm, GELU and dropout see ``(R, D)``, R >= T rows, a few of them spare; only
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import Backbone, first_position
 from contrasent.model.backbones.dropout import dropout
-from contrasent.model.backbones.inference import WeightCache, lay_out
 from contrasent.model.backbones.layers import (
     PACKED,
     Layer,
@@ -30,10 +30,12 @@ from contrasent.model.backbones.layers import (
     SentenceAddition,
     embed_tokens,
     has_products,
+    lay_out,
     layers_of,
     rate_of,
 )
 from contrasent.model.backbones.packing import Blocks, packed_attention_available
+from contrasent.model.precision import WeightCache
 
 _USUAL_ROWS = 4096
 """Rows of a batch that an encoder is given on a CPU, about."""
@@ -239,3 +241,84 @@ class PackedBert(Backbone):
             return
         with self._unchanging, self._serving:
             yield
+
+
+_UNSEEN = -30_000.0
+"""Added to a score makes its weight 0, also in fp16; finite, as a padded row may see nothing."""
+
+
+class PackedModernBert(Backbone):
+    """ModernBERT: rotary positions, gated layers with the norm first, and local attention.
+
+    Warner et al. 2024, arXiv:2412.13663. Tokens of most layers see those within a window.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        config = model.config
+        self.model = model
+        self.width, self.heads = config.hidden_size, config.num_attention_heads
+        self.depth = config.num_hidden_layers
+        self.max_tokens = config.max_position_embeddings
+
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        known: Any = self.model
+        blocks = self._blocks(batch, self.products(batch.token_ids.device)[1])
+        places = blocks["full_attention"]
+        state = known.embeddings(batch.token_ids)
+        if first_state is not None:
+            state = places.with_first(state, first_state)
+        state = batch.changed(state)
+        by_number = {0: state}
+        positions, kinds = places.positions.unsqueeze(0), set(self.model.config.layer_types)
+        angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in kinds}
+        for number, layer in enumerate(known.layers[: max(wanted)], start=1):
+            kind = layer.attention_type
+            state = self.run_layer(self._layer, layer, state, angles[kind], blocks[kind])
+            if number in wanted:
+                by_number[number] = known.final_norm(state) if number == self.depth else state
+        return {n: by_number[n] for n in wanted}
+
+    def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, Blocks]:
+        """The places of tokens for layers that see whole sentences, and for those of a window."""
+        device, config = batch.token_ids.device, self.model.config
+        window = config.sliding_window
+        packed = packed_attention_available(device, dtype, self.width // self.heads)
+        whole = Blocks.of(batch, self.heads, packed=packed)
+        local = whole
+        if batch.longest > window + 1:
+            local = Blocks.of(batch, self.heads)
+            places = torch.arange(local.longest, device=device)
+            far = (places.unsqueeze(0) - places.unsqueeze(1)).abs() > window
+            unseen = torch.zeros(far.shape, device=device).masked_fill(far, _UNSEEN)
+            local = replace(local, added=unseen.unsqueeze(0))
+        return {"full_attention": whole, "sliding_attention": local}
+
+    def _layer(
+        self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: Blocks
+    ) -> Tensor:
+        part = layer.attn
+        qkv = part.Wqkv(layer.attn_norm(state))
+        qkv = _rotate(qkv, *angles, self.heads)
+        rate = part.attention_dropout if self.training else 0.0
+        mixed = attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
+        mixed = part.Wo(mixed[: len(state)])
+        state = state + dropout(mixed, rate_of(part.out_drop, self.training))
+        mlp = layer.mlp
+        inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
+        inner = dropout(mlp.act(inner) * gate, rate_of(mlp.drop, self.training))
+        total: Tensor = state + mlp.Wo(inner)
+        return total
+
+
+def _rotate(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
+    """``(T, 3 D)`` with queries and keys turned by the angles ``(1, T, d)`` of their positions."""
+    parts = qkv.view(len(qkv), 3, heads, -1)
+    turned = parts[:, :2].float()
+    real, imaginary = turned.chunk(2, dim=-1)
+    across = torch.cat([-imaginary, real], dim=-1)
+    cosine, sine = (it.squeeze(0)[:, None, None] for it in (cos, sin))
+    turned = (turned * cosine + across * sine).to(qkv.dtype)
+    return torch.cat([turned, parts[:, 2:]], dim=1).flatten(1)

@@ -8,8 +8,7 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.inference import Map, lay_out
-from contrasent.model.backbones.layers import Linear, has_products, layers_of
+from contrasent.model.backbones.layers import Linear, Map, has_products, lay_out, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 

@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from contrasent.model.backbones.inference import WeightCache
+from contrasent.model.precision import WeightCache
 
 
 class Maker:
