@@ -156,6 +156,41 @@ def inside(root: str | Path, name: object, error: type[ContrasentError] = Checkp
     return path
 
 
+def read_json(path: str | Path) -> Any:
+    """Return what a JSON file holds; CheckpointError if it is damaged or nested too deeply."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, and the folder it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_config(kind: Any, path: Path) -> Any:
+    """Return the settings ``kind`` of another's JSON file; without the file the usual ones.
+
+    CheckpointError names a setting that is not known, or has a value that ``kind`` does not take:
+    what is passed over may change every vector.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(read_json(path) if path.is_file() else {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        value = "" if first["type"] == "missing" else f" {first['input']!r:.200}"
+        stated = f"has {'no ' * (not value)}{name}{value}"
+        raise CheckpointError(
+            f"{path} {stated}, which is not computed here: {first['msg']}; take it out if the "
+            "vectors of text do not depend on it"
+        ) from error
+
+
 def sha256_of(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -183,14 +183,14 @@ def test_a_folder_of_sentence_transformers_is_read(tiny_bert, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"kernel_sizes": [', '"kernel_sizes": [2, ', "only odd sizes, and strides of 1"),
+        ('"kernel_sizes": [', '"kernel_sizes": [2, ', "only odd sizes, and a stride of 1"),
         (
             '"stride_sizes": [\n    1',
             '"stride_sizes": [\n    2',
-            "only odd sizes, and strides of 1",
+            r"has stride_sizes\.0 2, which is not computed",
         ),
         ('"out_channels": 4', '"out_channels": 7', r"has \[4, 16, 1\] for .* needs? \[7, 16, 1\]"),
-        ('"out_channels"', '"channels"', "is damaged"),
+        ('"out_channels"', '"channels"', "has channels 4, which is not computed"),
     ],
 )
 def test_other_convolutions_are_refused(old, new, said, encoder, tmp_path):

@@ -41,7 +41,7 @@ def similarity(
     json: Json = False,
 ) -> None:
     """Print the cosine of two texts, or the similarity that the encoder states."""
-    from contrasent.model.st_layers import similarity_of
+    from contrasent.model.conventions import similarity_of
     from contrasent.search.sentences import similarity as score_of
 
     encoder = measuring.load(model)

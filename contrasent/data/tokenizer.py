@@ -32,6 +32,7 @@ _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _LONGEST_REASON = 200
 _FEW_COLUMNS = 8
+_MOST_ADDED = 100_000
 _AFTER_SPACE = ("\u0120", "\u2581")
 """First characters of a token after a space, of byte-level BPE and of SentencePiece."""
 _NO_SENTENCES: tuple[tuple[Any, str], ...] = (
@@ -92,8 +93,11 @@ class Tokenizer:
 
     Padding and truncation that the folder's ``tokenizer.json`` asks for are not applied, because
     sentences travel packed and each caller names its own limit; :meth:`save` still writes them.
-    Reading never changes this object, so threads may share it.
+    Reading never changes this object, so threads may share it. With ``lower_case`` whoever loads it
+    has to be told, since classes of transformers make their normalizer anew.
     """
+
+    lower_case = False
 
     def __init__(self, pretrained: Any) -> None:
         """Wrap a fast ``transformers`` tokenizer; :meth:`load` is the usual way."""
@@ -219,15 +223,17 @@ class Tokenizer:
         return Tokenizer(prompted)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
+    def load(cls, folder: str | Path, *, lower_case: bool = False) -> Tokenizer:
         """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
 
         A folder with nothing but ``vocab.txt`` is read as BERT's, uncased, and one with nothing
         but ``vocab.json`` and ``merges.txt`` as RoBERTa's, as transformers does by default. A
-        folder without a complete vocabulary, or with a tokenizer in Python only, is refused.
+        folder without a complete vocabulary, or with a tokenizer in Python only, is refused. With
+        ``lower_case`` a text is lower-cased first, unless the tokenizer does.
         """
         folder = Path(folder)
         _require_vocabulary(folder)
+        _require_few_added(folder)
         try:
             pretrained = _pretrained(folder)
         except Exception as error:  # the Rust backend raises bare Exception on a damaged file
@@ -242,7 +248,11 @@ class Tokenizer:
                 f"{folder} has only a tokenizer written in Python ({type(pretrained).__name__}); "
                 "convert it to a fast tokenizer and save its tokenizer.json in the folder"
             )
-        return cls(pretrained)
+        if lower_case:
+            _lower_case(pretrained.backend_tokenizer)
+        tokenizer = cls(pretrained)
+        tokenizer.lower_case = lower_case
+        return tokenizer
 
     def ids(
         self, texts: Sequence[str], max_tokens: int | None
@@ -302,7 +312,8 @@ class Tokenizer:
     def filler(self, token: str | None) -> int:
         """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
         roles = ("mask_token", "eos_token")
-        names = [token] if token else [*filter(None, map(self.special_names.get, roles))]
+        known = self.special_names
+        names = [token] if token else [known[role] for role in roles if role in known]
         number = self.vocabulary_map.get(names[0]) if names else None
         if number is None or self._pretrained.padding_side == "left":
             raise ConfigError(
@@ -340,6 +351,29 @@ class Tokenizer:
                 self._backends = {}
             self._backends[max_tokens] = backend
         return backend
+
+
+def _require_few_added(folder: Path) -> None:
+    """Refuse a tokenizer with so many added tokens that reading it would take hours."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
+        path = folder / name
+        text = path.read_bytes() if path.is_file() else b""
+        added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
+        if added > _MOST_ADDED:
+            raise CheckpointError(
+                f"{path} has {added:,} added tokens, and more than {_MOST_ADDED:,} are not read; "
+                "put them into the vocabulary"
+            )
+
+
+def _lower_case(backend: Any) -> None:
+    """Let a tokenizer lower-case a text first, as ``do_lower_case`` of sentence-transformers."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    now = backend.normalizer
+    steps = [*now] if isinstance(now, Sequence) else [] if now is None else [now]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        backend.normalizer = Sequence([Lowercase(), *steps])
 
 
 def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:

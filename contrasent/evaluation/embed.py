@@ -27,7 +27,7 @@ from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Matrix, Vector
 from contrasent.model.backbones.base import UNBOUNDED
-from contrasent.model.st_layers import Conventions, role_options, similarity_of
+from contrasent.model.conventions import Conventions, role_options, similarity_of
 from contrasent.records import Interval, Record, installed_versions
 
 Similarities = tuple[Vector, ...]

@@ -25,9 +25,9 @@ from contrasent.errors import (
 )
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
+from contrasent.model.conventions import role_options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import LoadedEncoder
-from contrasent.model.st_layers import role_options
 from contrasent.records import Record
 
 if TYPE_CHECKING:

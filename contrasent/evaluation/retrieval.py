@@ -45,7 +45,7 @@ from contrasent.metrics import (
     recall_at_k,
     relevant_ranks,
 )
-from contrasent.model.st_layers import ROLES, role_options
+from contrasent.model.conventions import ROLES, role_options
 from contrasent.model.static_encoder import LookupEncoder
 
 _QUERIES_AT_ONCE = 64

@@ -34,7 +34,7 @@ from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import RowLayout
 from contrasent.metrics import METRICS, pair_similarities
-from contrasent.model.st_layers import similarity_of
+from contrasent.model.conventions import similarity_of
 from contrasent.model.static_encoder import LookupEncoder
 from contrasent.records import Interval, Record
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
-from contrasent.files import recover_folder, refuse_existing, writing_folder
+from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
 from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
@@ -28,11 +28,10 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.hub import INFO_FILE, resolve, write_card
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
-from contrasent.model.st_layers import TANH, read_cnn, read_json, write_dense, write_json
+from contrasent.model.st_modules import TANH, dense_rows, read_cnn, read_dense, write_dense
 from contrasent.model.st_words import read_lstm, read_words
-from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.base import LinearMap, Transform, empty
 from contrasent.model.transforms.folder import read_transform
-from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
@@ -141,12 +140,16 @@ def write(
         st_folder.write(partial, encoder)
         if kept_head is not None:
             write_dense(partial / KEPT_HEAD, kept_head.linear, TANH)
-        about = {
+        about: dict[str, Any] = {
             "pooler": encoder.pooler,
             "head": encoder.head_name,
             "normalize": encoder.normalize,
             "max_tokens": encoder.max_tokens,
         }
+        if (transform := encoder.transform) is not None:
+            told = {"name": transform.name, "described": transform.described}
+            told |= info.get("transform", {}) | {"settings": transform.settings()}
+            info = {**info, "transform": told}
         write_info(partial, {**about, **info})
         write_card(partial)
 
@@ -229,7 +232,10 @@ def _transformer(stated: st_folder.FolderSpec) -> tuple[Backbone, Tokenizer, int
         words, limit = read_words(stated.transformer)
         return read_lstm(stated.lstm, words.store), words, limit
     backbone = load_backbone(stated.transformer)
-    tokenizer = Tokenizer.load(stated.transformer)
+    tokenizer = Tokenizer.load(stated.transformer, lower_case=stated.lower_case)
+    expansion = stated.conventions.query_expansion
+    if expansion is not None:
+        tokenizer.filler(expansion.token)
     embeddings: Any = backbone.model.get_input_embeddings()
     rows = embeddings.weight.shape[0]
     if tokenizer.vocabulary > rows:
@@ -266,12 +272,9 @@ def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
     if not path.is_file() or not st_folder.is_in(folder):
         return {}
-    try:
-        info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(info["pooler"], str):
-            raise TypeError(f"pooler {info['pooler']!r} is no name")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    info = read_json(path)
+    if not isinstance(info, dict) or not isinstance(info.get("pooler"), str):
+        raise CheckpointError(f"{path} is damaged: it names no pooler")
     return info
 
 
@@ -307,6 +310,8 @@ def _transform(
     stated: st_folder.FolderSpec, info: Mapping[str, Any], width: int
 ) -> Transform | None:
     """The map after the head, with what our file says about it."""
+    about = info.get("transform")
+    about = about if isinstance(about, dict) else {}
     transform: Transform
     if stated.fitted is not None:
         transform = read_transform(stated.fitted)
@@ -316,52 +321,49 @@ def _transform(
                 f"these have {width}"
             )
     elif stated.linear:
-        transform = _linear(stated.linear, width)
+        transform = _linear(stated.linear, width, about)
     else:
         return None
-    about = info.get("transform")
-    if isinstance(about, dict):
-        transform.name = str(about.get("name", transform.name))
-        transform.described = str(about.get("described", transform.described))
+    transform.described = str(about.get("described", transform.described))
     return transform
 
 
-def _linear(paths: Sequence[Path], width: int) -> Whitening:
-    """The linear maps at ``paths`` as one, of embeddings of ``width`` dimensions."""
-    maps = []
+def _linear(paths: Sequence[Path], width: int, about: Mapping[str, Any]) -> Transform:
+    """The linear maps at ``paths`` as one, of embeddings of ``width`` dimensions.
+
+    A single one is of the kind that our file is ``about``.
+    """
+    maps: list[LinearMap] = []
     for path in paths:
-        tensors = read_tensors(path, ["linear.weight", "linear.bias"])
-        stated = read_json(path / "config.json")
-        rows = int(stated.get("out_features", len(tensors.get("linear.weight", ()))))
-        if not stated.get("bias", True):
-            tensors.setdefault("linear.bias", torch.zeros(rows))
-        after = Whitening(width, rows)
-        load_exact(after, tensors, path, f"a linear map of {width} dimensions", "linear.")
+        after: Any = LinearMap(width, rows := dense_rows(path))
+        settings = about.get("settings", after.settings())
+        if len(paths) == 1 and about.get("name", after.name) != after.name:
+            after = empty(about["name"], settings)
+        read_dense(after, path, f"a linear map of {width} dimensions")
         maps.append(after)
         width = rows
-    linear = reduce(Whitening.then, maps)
-    linear.name = linear.described = "linear"
-    return linear
+    return reduce(LinearMap.then, maps)
 
 
 def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     """The stored head; CheckpointError if there is none, or one of another width."""
-    names: tuple[str, ...] = _STORED_HEADS
-    source = stated.transformer
+    reason = f"a head over embeddings of {width} dimensions"
     kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
-    if (folder / INFO_FILE).is_file() and st_folder.is_in(folder):
-        names = ()  # the layer over [CLS] among our weights is `unused_pooler`
     if (dense := stated.dense or kept) is not None:
-        names, source = ("linear",), dense
-    tensors = read_tensors(source, [f"{n}.{part}" for n in names for part in ("weight", "bias")])
+        head = MlpHead(width, dense_rows(dense))
+        read_dense(head.linear, dense, reason)
+        return head
+    # The layer over [CLS] among our own weights is `unused_pooler`.
+    names = () if (folder / INFO_FILE).is_file() and st_folder.is_in(folder) else _STORED_HEADS
+    wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
+    tensors = read_tensors(stated.transformer, wanted)
     for name in names:
-        weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
-        if weight is not None and bias is not None:
+        bias = tensors.get(f"{name}.bias")
+        if bias is not None and f"{name}.weight" in tensors:
             head = MlpHead(width, bias.numel())
-            reason = f"a head over embeddings of {width} dimensions"
-            load_exact(head.linear, tensors, source, reason, f"{name}.")
+            load_exact(head.linear, tensors, stated.transformer, reason, f"{name}.")
             return head
     raise CheckpointError(
-        f"{folder} stores no Linear+Tanh head ({', '.join(names or _STORED_HEADS)}), and a random "
-        "one would spoil every embedding; load it with head 'none', or train a head"
+        f"{folder} stores no Linear+Tanh head ({', '.join(_STORED_HEADS)}), and a random one would "
+        "spoil every embedding; load it with head 'none', or train a head"
     )

@@ -263,7 +263,7 @@ def _printed(score: Json | None) -> str:
 
 def _facts(info: Json, base_link: str | None, folder: Path) -> list[tuple[str, str]]:
     """What the card says of the encoder, by its headings; empty where there is nothing to say."""
-    from contrasent.model.st_layers import read_conventions
+    from contrasent.model.conventions import read_conventions
 
     prompts = read_conventions(folder).prompts
     facts = [

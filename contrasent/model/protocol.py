@@ -17,9 +17,9 @@ from torch import Tensor
 from contrasent.data.tokenizer import Tokenizer, sentences_of
 from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
+from contrasent.model.conventions import ROLES, Conventions, role_options, similarities
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.precision import device_named
-from contrasent.model.st_layers import ROLES, Conventions, role_options, similarities
 from contrasent.model.transforms.base import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")

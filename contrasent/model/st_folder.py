@@ -1,69 +1,48 @@
-"""The ``modules.json`` of a sentence-transformers folder, and the configurations it points to.
+"""The ``modules.json`` of a sentence-transformers folder, and the modules it points to.
 
 Written in the form that every version of sentence-transformers, and TEI, reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import save_file
-
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import inside
+from contrasent.files import read_json, write_json
 from contrasent.model.backbones.word_lstm import WordLstm
+from contrasent.model.conventions import Conventions, read_conventions, write_conventions
 from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.st_layers import (
+from contrasent.model.st_modules import (
     IDENTITY,
     TANH,
-    Conventions,
-    head_and_map,
-    module_name,
-    read_conventions,
-    read_json,
+    mode_of,
+    read_layers,
+    read_rows,
+    read_settings,
     write_cnn,
-    write_conventions,
     write_dense,
-    write_json,
+    write_layers,
 )
 from contrasent.model.st_words import WordVectors, write_lstm, write_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import FittedTransform, write_transform
-from contrasent.model.weights import read_tensors
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
 _MODULES = "modules.json"
-_LIBRARY = "sentence_transformers.models"
-_LAYERS, _CNN, _POOLING, _DENSE, _NORMALIZE = (
-    "WeightedLayerPooling",
-    "CNN",
-    "Pooling",
-    "Dense",
-    "Normalize",
+_ORDER = re.compile(
+    r"(Transformer( WeightedLayerPooling| CNN)?|WordVectors LSTM) Pooling"
+    r"(( Dense)*|( Dense)? FittedTransform)( Normalize)?"
 )
-_FLAG, _ALWAYS_OFF = "pooling_mode_", "pooling_mode_mean_sqrt_len_tokens"
-_FITTED = FittedTransform.__name__
-_WORDS, _LSTM = WordVectors.__name__, "LSTM"
+_ALWAYS_OFF = "pooling_mode_mean_sqrt_len_tokens"
 _OWN_TYPES = {
     kind.__name__: f"{kind.__module__}.{kind.__name__}" for kind in (FittedTransform, WordVectors)
 }
-_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
-
-_USUAL_STATES = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-_OF_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
-_ARGUMENTS = (
-    *("processing_kwargs", "processor_kwargs", "tokenizer_args"),
-    *("config_kwargs", "config_args"),
-)
-_HARMLESS = {"attn_implementation", "output_hidden_states", "trust_remote_code", "use_fast"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +56,7 @@ class FolderSpec:
 
     transformer: Path
     pooler: str
+    lower_case: bool = False
     lstm: Path | None = None
     convolutions: Path | None = None
     head: str = "none"
@@ -95,94 +75,71 @@ def is_in(folder: Path) -> bool:
 
 def read(folder: Path) -> FolderSpec:
     """Read a sentence-transformers folder; CheckpointError if it is not one that we compute."""
-    try:
-        return _read(folder)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"{folder / _MODULES}, or a config.json that it points to, is not in the form that "
-            f"sentence-transformers writes ({type(error).__name__}: {error})"
-        ) from error
-
-
-def _read(folder: Path) -> FolderSpec:
-    stated = read_json(folder / _MODULES)
-    modules = [(module_name(module["type"]), inside(folder, module["path"])) for module in stated]
+    modules = read_rows(folder)
     names = [name for name, _ in modules]
-    paths = dict(modules)
-    maps = [path for name, path in modules if name == _DENSE]
-    start = (_WORDS, _LSTM) if _WORDS in names else ("Transformer", _LAYERS, _CNN)
-    kinds = (*start, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
-    known = {start[0], _POOLING} <= paths.keys()
-    known = known and (_WORDS not in names or _LSTM in names)
-    if names != [name for name in kinds if name in names] or not known:
+    if not _ORDER.fullmatch(" ".join(names)):
         raise CheckpointError(
             f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
             "Dense (with Tanh), linear Dense or a fitted transform, and Normalize are computed"
         )
-    dense, linear = head_and_map(maps)
-    if linear and _FITTED in names:
-        raise CheckpointError(f"{folder} has both a linear Dense and a fitted transform")
-    for path in (paths[name] for name in (_POOLING, _NORMALIZE) if name in paths):
-        _require_usual(path)
-    transformer = paths[start[0]]
-    configs = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
-    settings = read_json(transformer / configs[0]) if configs else {}
-    if settings.get("do_lower_case"):
+    paths = dict(modules)
+    maps = [path for name, path in modules if name == "Dense"]
+    heads = [read_settings("Dense", path).is_head for path in maps]
+    dense, linear = (maps[0] if any(heads) else None), tuple(maps[any(heads) :])
+    if any(heads[1:]) or (linear and "FittedTransform" in paths):
         raise CheckpointError(
-            f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
-            f"{configs[0]} if its tokenizer lower-cases anyway"
+            f"{folder} has the maps {', '.join(path.name for path in maps)}; only the first may "
+            "have Tanh, and either linear ones or a fitted transform may follow it"
         )
-    if configs:
-        _require_usual_states(transformer / configs[0], settings)
-    limit = settings.get("max_seq_length")
-    if limit is not None and not (isinstance(limit, int) and limit > 0):
-        raise CheckpointError(f"{transformer / configs[0]}: max_seq_length cannot be {limit!r}")
+    if "Normalize" in paths:
+        read_settings("Normalize", paths["Normalize"])
+    stated: Any = read_settings(names[0], modules[0][1])
+    is_transformer = names[0] == "Transformer"
     return FolderSpec(
-        transformer=transformer,
+        transformer=modules[0][1],
         pooler=_pooler(paths),
-        lstm=paths.get(_LSTM),
-        convolutions=paths.get(_CNN),
+        lower_case=is_transformer and bool(stated.do_lower_case),
+        lstm=paths.get("LSTM"),
+        convolutions=paths.get("CNN"),
         head="none" if dense is None else "mlp",
         dense=dense,
         linear=linear,
-        fitted=paths.get(_FITTED),
-        normalize=_NORMALIZE in paths,
-        max_tokens=limit,
-        conventions=read_conventions(folder),
+        fitted=paths.get("FittedTransform"),
+        normalize="Normalize" in paths,
+        max_tokens=stated.limit if is_transformer else stated.max_seq_length,
+        conventions=read_conventions(folder, **(stated.lengths if is_transformer else {})),
     )
 
 
-def _require_usual(path: Path) -> None:
-    """Refuse a module that reads, writes or leaves out something else than usual."""
-    if not (path / "config.json").is_file():
-        return
-    name = "sentence_embedding"
-    usual = {"include_prompt": True, "module_input_name": name, "module_output_name": name}
-    config = read_json(path / "config.json")
-    for key, value in usual.items():
-        if config.get(key) not in (None, value):
-            raise CheckpointError(
-                f"{path} has {key} {config[key]!r}, which is not computed here; only {value!r} is"
-            )
-
-
-def _require_usual_states(path: Path, settings: dict[str, Any]) -> None:
-    """Refuse settings of the Transformer module with which a text has other tokens or states."""
-    unusual = [key for key, value in _USUAL_STATES.items() if settings.get(key, value) != value]
-    unusual += [key for key in _ARGUMENTS if {*(settings.get(key) or {})} - _HARMLESS]
-    if settings.get("modality_config", {}).get("text", _OF_TEXT) != _OF_TEXT:
-        unusual.append("modality_config")
-    if unusual:
+def _pooler(paths: dict[str, Path]) -> str:
+    """The name of the pooler that averages over tokens and layers as the modules do."""
+    modes = read_settings("Pooling", paths["Pooling"]).modes
+    layers = paths.get("WeightedLayerPooling")
+    alike = [
+        pooler
+        for pooler in POOLERS.values()
+        if pooler.st_mode and [mode_of(pooler.st_mode)] == modes
+        if not (layers and pooler.first_only)
+    ]
+    if not alike or ("CNN" in paths and modes != ["mean"]):
+        *others, last = [mode_of(flag) for flag in _pooling_flags()]
         raise CheckpointError(
-            f"{path} has {unusual[0]} {settings[unusual[0]]!r}, which is not computed here; take "
-            "it out if the vectors of text do not depend on it"
+            f"{paths['Pooling']} pools by {' + '.join(modes)}; only {', '.join(others)} and {last} "
+            "are computed, over several layers not cls, and over convolutions only mean"
         )
+    if layers is None:
+        return next(pooler.name for pooler in alike if pooler.layers == (-1,))
+    shares, depth = read_layers(layers)
+    for known in alike:
+        if shares == known.shares(depth):
+            return known.name
+    raise CheckpointError(f"{layers} weighs layers in a way that is none of our poolers")
 
 
 def write(folder: Path, encoder: SentenceEncoder) -> None:
     """Write the modules around the transformer in ``folder``; ConfigError for some poolers."""
     chosen = pooler_named(encoder.pooler)
-    pooling = _pooling_config(chosen)
+    flags = _flags(chosen)
     width, depth = encoder.backbone.width, encoder.backbone.depth
     names: list[str] = []
 
@@ -191,38 +148,36 @@ def write(folder: Path, encoder: SentenceEncoder) -> None:
         return folder / f"{len(names) - 1}_{name}"
 
     if isinstance(encoder.backbone, WordLstm):
-        write_words(new_folder(_WORDS), encoder.tokenizer, encoder.max_tokens)
-        write_lstm(new_folder(_LSTM), encoder.backbone)
+        write_words(new_folder("WordVectors"), encoder.tokenizer, encoder.max_tokens)
+        write_lstm(new_folder("LSTM"), encoder.backbone)
     else:
-        limit = {"max_seq_length": encoder.max_tokens, "do_lower_case": False}
-        write_json(folder / "sentence_bert_config.json", limit)
+        stated = {
+            "max_seq_length": encoder.max_tokens,
+            "do_lower_case": encoder.tokenizer.lower_case,
+            **encoder.conventions.stated_lengths,
+        }
+        write_json(folder / "sentence_bert_config.json", stated)
         names.append("Transformer")
-
     if chosen.layers != (-1,):
-        _write_layers(new_folder(_LAYERS), chosen.shares(depth), width, depth)
+        write_layers(new_folder("WeightedLayerPooling"), chosen.shares(depth), width, depth)
         # sentence-transformers hands on the states of every layer only if the config asks for it.
         config = read_json(folder / "config.json")
         write_json(folder / "config.json", {**config, "output_hidden_states": True})
     if encoder.convolutions is not None:
-        write_cnn(new_folder(_CNN), encoder.convolutions)
+        write_cnn(new_folder("CNN"), encoder.convolutions)
         width = encoder.convolutions.width
-    write_json(new_folder(_POOLING) / "config.json", {"word_embedding_dimension": width, **pooling})
+    pooling = {"word_embedding_dimension": width, **flags}
+    write_json(new_folder("Pooling") / "config.json", pooling)
     if encoder.head is not None:
-        write_dense(new_folder(_DENSE), encoder.head.linear, TANH)
-    if encoder.transform is not None:
-        _write_map(new_folder(_DENSE if encoder.transform.is_dense else _FITTED), encoder.transform)
+        write_dense(new_folder("Dense"), encoder.head.linear, TANH)
+    if (transform := encoder.transform) is not None:
+        name = "Dense" if transform.is_dense else "FittedTransform"
+        _write_map(new_folder(name), transform)
     if encoder.normalize:
-        new_folder(_NORMALIZE).mkdir()
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": "" if name == "Transformer" else f"{i}_{name}",
-            "type": _OWN_TYPES.get(name) or f"{_LIBRARY}.{name}",
-        }
-        for i, name in enumerate(names)
-    ]
-    write_json(folder / _MODULES, modules)
+        new_folder("Normalize").mkdir()
+    write_rows(
+        folder, ["" if n == "Transformer" else f"{i}_{n}" for i, n in enumerate(names)], names
+    )
     write_conventions(folder, encoder.conventions)
 
 
@@ -233,7 +188,22 @@ def _write_map(path: Path, transform: Transform) -> None:
         write_transform(path, transform)
 
 
-def _pooling_config(pooler: Pooler) -> dict[str, bool]:
+def write_rows(folder: Path, paths: list[str], names: list[str]) -> None:
+    """Write ``modules.json``."""
+    rows = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": _OWN_TYPES.get(name) or f"sentence_transformers.models.{name}",
+        }
+        for number, (path, name) in enumerate(zip(paths, names, strict=True))
+    ]
+    write_json(folder / _MODULES, rows)
+
+
+def _flags(pooler: Pooler) -> dict[str, bool]:
+    """The settings of the Pooling module that does as ``pooler``."""
     if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
         raise ConfigError(
             f"sentence-transformers cannot express the pooler {pooler.name!r}, so that it would "
@@ -242,63 +212,5 @@ def _pooling_config(pooler: Pooler) -> dict[str, bool]:
     return {flag: flag == pooler.st_mode for flag in (*_pooling_flags(), _ALWAYS_OFF)}
 
 
-def _pooling_flags() -> dict[str, str]:
-    """The settings of the Pooling module that poolers use, with the newer names of their modes."""
-    flags = [pooler.st_mode for pooler in POOLERS.values() if pooler.st_mode]
-    return {flag: _mode(flag) for flag in dict.fromkeys(flags)}
-
-
-def _mode(flag: str) -> str:
-    return flag.removeprefix(_FLAG).removesuffix("_tokens").removesuffix("_token")
-
-
-def _pooler(paths: dict[str, Path]) -> str:
-    config = read_json(paths[_POOLING] / "config.json")
-    modes = [_mode(key) for key, on in config.items() if key.startswith(_FLAG) and on]
-    if stated := config.get("pooling_mode"):
-        modes = [stated] if isinstance(stated, str) else list(stated)
-    alike = [
-        pooler
-        for pooler in POOLERS.values()
-        if pooler.st_mode and [_mode(pooler.st_mode)] == modes
-        if not (_LAYERS in paths and pooler.first_only)
-    ]
-    if not alike or (_CNN in paths and modes != ["mean"]):
-        *others, last = _pooling_flags().values()
-        raise CheckpointError(
-            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only "
-            f"{', '.join(others)} and {last} are computed, over several layers not cls, and over "
-            "convolutions only mean"
-        )
-    if {_LAYERS, _CNN} <= paths.keys():
-        raise CheckpointError(
-            f"{paths[_CNN]} convolves the mean of several layers; only convolutions over the last "
-            "layer are computed"
-        )
-    if _LAYERS in paths:
-        return _layer_pooler(paths[_LAYERS], alike)
-    return next(pooler.name for pooler in alike if pooler.layers == (-1,))
-
-
-def _layer_pooler(path: Path, alike: Sequence[Pooler]) -> str:
-    """The one of ``alike``, which differ in their layers, that weighs layers as ``path`` does."""
-    config = read_json(path / "config.json")
-    depth, start = config["num_hidden_layers"], config["layer_start"]
-    weights = read_tensors(path, ["layer_weights"]).get("layer_weights")
-    if weights is not None:
-        shares = (weights / weights.sum()).tolist()
-        used = {start + n: round(share, 6) for n, share in enumerate(shares) if share}
-        for known in alike:
-            if used == known.shares(depth):
-                return known.name
-    raise CheckpointError(f"{path} weighs layers in a way that is none of our poolers")
-
-
-def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) -> None:
-    start = min(shares)
-    weights = torch.zeros(depth + 1 - start)
-    for number, share in shares.items():
-        weights[number - start] = share
-    config = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
-    write_json(path / "config.json", config)
-    save_file({"layer_weights": weights}, path / "model.safetensors")
+def _pooling_flags() -> list[str]:
+    return [*dict.fromkeys(pooler.st_mode for pooler in POOLERS.values() if pooler.st_mode)]

@@ -14,63 +14,50 @@ from torch.nn.utils.rnn import pad_sequence
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError
+from contrasent.files import write_json
 from contrasent.model.backbones.word_lstm import WordLstm
-from contrasent.model.st_layers import read_json, write_json
-from contrasent.model.weights import read_exact
-
-_WORDS_CONFIG, _LSTM_CONFIG, _WEIGHTS = "config.json", "lstm_config.json", "model.safetensors"
-_LIMIT = "max_seq_length"
-_KEYS = ("word_embedding_dimension", "embedding_dimension")
-"""Of the LSTM module: as every version reads it, and as the newest writes it."""
+from contrasent.model.st_modules import LstmConfig, WordsConfig, read_settings
+from contrasent.model.weights import SAFE, read_exact
 
 
 def write_words(path: Path, tokenizer: Tokenizer, max_tokens: int | None) -> None:
     """Write the vectors, which words stand around every sentence, and where long ones are cut."""
     if not isinstance(tokenizer, WordTokenizer):
         raise TypeError(f"an LSTM over word vectors reads words, not what {tokenizer.source} makes")
-    config = {"marks": list(tokenizer.marks), _LIMIT: max_tokens}
-    write_json(path / _WORDS_CONFIG, config)
+    config = {"marks": list(tokenizer.marks), "max_seq_length": max_tokens}
+    write_json(path / "config.json", config)
     tokenizer.save(path)
 
 
 def read_words(path: Path) -> tuple[WordTokenizer, int | None]:
     """The vectors and marks, and where long sentences are cut."""
-    store, config = WordStore(path), read_json(path / _WORDS_CONFIG)
-    try:
-        limit = config[_LIMIT]
-        return WordTokenizer(store, config["marks"]), None if limit is None else int(limit)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path / _WORDS_CONFIG} is damaged: {error!r}") from error
+    config: WordsConfig = read_settings("WordVectors", path)
+    return WordTokenizer(WordStore(path), config.marks), config.max_seq_length
 
 
 def write_lstm(path: Path, backbone: WordLstm) -> None:
     """Write the LSTM as sentence-transformers' module."""
     config = {
-        _KEYS[0]: backbone.store.width,
+        "word_embedding_dimension": backbone.store.width,
         "hidden_dim": backbone.width // 2,
         "num_layers": 1,
         "dropout": 0,
         "bidirectional": True,
     }
-    write_json(path / _LSTM_CONFIG, config)
+    write_json(path / "lstm_config.json", config)
     state = backbone.lstm.state_dict().items()
-    save_file({f"encoder.{n}": t.detach().cpu() for n, t in state}, path / _WEIGHTS)
+    save_file({f"encoder.{n}": t.detach().cpu() for n, t in state}, path / SAFE)
 
 
 def read_lstm(path: Path, store: WordStore) -> WordLstm:
     """The LSTM of a module, over the vectors of ``store``."""
-    config = read_json(path / _LSTM_CONFIG)
-    try:
-        size, layers, both = (config[n] for n in ("hidden_dim", "num_layers", "bidirectional"))
-        width = next(config[key] for key in _KEYS if key in config)
-        backbone = WordLstm(store, int(size))
-    except (AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as e:
-        raise CheckpointError(f"{path / _LSTM_CONFIG} is damaged: {e!r}") from e
-    if (width, layers, both) != (store.width, 1, True):
+    config: LstmConfig = read_settings("LSTM", path)
+    if config.embedding_dimension not in (None, store.width):
         raise CheckpointError(
-            f"{path} is an LSTM of {layers} layers over {width} numbers, bidirectional {both}; "
-            f"over these vectors of {store.width} numbers, one bidirectional layer is computed"
+            f"{path} is an LSTM over vectors of {config.embedding_dimension} numbers, but these "
+            f"have {store.width}"
         )
+    backbone = WordLstm(store, config.hidden_dim)
     read_exact(backbone.lstm, path, shape_of(backbone), "encoder.")
     return backbone
 

@@ -22,28 +22,23 @@ from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError, first_line, warn
-from contrasent.files import inside
+from contrasent.files import read_json, write_json
 from contrasent.model import checkpoint
+from contrasent.model.conventions import read_conventions, write_conventions
 from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_layers import (
-    module_name,
-    read_conventions,
-    read_json,
-    write_conventions,
-    write_json,
-)
+from contrasent.model.st_folder import is_in, write_rows
+from contrasent.model.st_modules import read_rows
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
-_MODULES = "modules.json"
 _STATIC = "StaticEmbedding"
-_TYPES = f"sentence_transformers.models.{_STATIC}", "sentence_transformers.models.Normalize"
+_MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
 _ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
 _TOKENS = 4_096
@@ -53,13 +48,13 @@ _SIF = 1e-4
 
 
 def is_static(name: str | Path) -> bool:
-    """Whether ``name`` is a folder with a StaticEmbedding."""
-    path = Path(name).expanduser() / _MODULES
-    if not path.is_file():
-        return False
-    modules = read_json(path)
-    kind = str(modules[0].get("type")) if isinstance(modules, list) and modules else ""
-    return module_name(kind) == _STATIC
+    """Whether ``name`` is a folder with a StaticEmbedding, or one that model2vec saved."""
+    folder = Path(name).expanduser()
+    if is_in(folder):
+        return [kind for kind, _ in read_rows(folder)][:1] == [_STATIC]
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else None
+    return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
 class LookupEncoder(Encoder):
@@ -120,8 +115,12 @@ class LookupEncoder(Encoder):
 
 
 class StaticEncoder(LookupEncoder):
-    """The mean of the rows ``table (V, D)`` of a sentence's word pieces."""
+    """The mean of the rows ``table (V, D)`` of a sentence's word pieces.
 
+    Of a folder of model2vec without ``modules.json``, pieces that are ``unknown`` do not count.
+    """
+
+    unknown: int | None = None
     pooler, engine = "mean", "static"
     vectors_named = "the rows of a static table"
 
@@ -136,8 +135,12 @@ class StaticEncoder(LookupEncoder):
     def load(cls, name: str | Path) -> Self:
         """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
         folder = resolve(name)
-        modules = [module_name(str(it.get("type"))) for it in read_json(folder / _MODULES)]
-        path = inside(folder, read_json(folder / _MODULES)[0].get("path", ""))
+        if is_modular := is_in(folder):
+            rows = read_rows(folder)
+            modules, path = [kind for kind, _ in rows], rows[0][1]
+        else:
+            is_normal = read_json(folder / "config.json").get("normalize")
+            modules, path = [_STATIC, *["Normalize"] * bool(is_normal)], folder
         if modules[1:] not in ([], ["Normalize"]):
             raise CheckpointError(
                 f"{folder} is made of {', '.join(modules)}; after {_STATIC} only Normalize can "
@@ -153,8 +156,14 @@ class StaticEncoder(LookupEncoder):
             )
         encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
         encoder.conventions = read_conventions(folder)
-        encoder._truncation = read_json(path / "tokenizer.json").get("truncation")
+        described = read_json(path / "tokenizer.json")
+        encoder._truncation = described.get("truncation")
         encoder.max_tokens = (encoder._truncation or {}).get("max_length", 0)
+        if not is_modular:
+            model = described["model"]  # its unknown piece is a token, or the number of one
+            unknown = tokenizer.vocabulary_map.get(model.get("unk_token"), model.get("unk_id"))
+            encoder.unknown = unknown
+            encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
         return encoder
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
@@ -166,15 +175,15 @@ class StaticEncoder(LookupEncoder):
             described = read_json(path / "tokenizer.json")
             limits = {"truncation": self._truncation, "padding": None}
             write_json(path / "tokenizer.json", {**described, **limits})
-            save_file({_TABLES[0]: self.table.contiguous()}, path / "model.safetensors")
-            paths = [path.name] + ["1_Normalize"] * self.normalize
-            modules = [
-                {"idx": number, "name": str(number), "path": inside, "type": kind}
-                for number, (inside, kind) in enumerate(zip(paths, _TYPES, strict=False))
-            ]
-            if self.normalize:
-                (partial / paths[1]).mkdir()
-            write_json(partial / _MODULES, modules)
+            table = self.table.contiguous()
+            if self.unknown is not None:  # it is counted then, and changes no direction
+                table = table.index_fill(0, torch.tensor([self.unknown]), 0.0)
+            save_file({_TABLES[0]: table}, path / "model.safetensors")
+            names = [_STATIC] + ["Normalize"] * self.normalize
+            paths = [f"{number}_{name}" for number, name in enumerate(names)]
+            for inside in paths[1:]:
+                (partial / inside).mkdir()
+            write_rows(partial, paths, names)
             write_conventions(partial, self.conventions)
             about = {"pooler": self.pooler, "head": self.head_name, "normalize": self.normalize}
             checkpoint.write_info(partial, {**about, **(info or {})})
@@ -189,6 +198,7 @@ class StaticEncoder(LookupEncoder):
 
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
+        parts += () if self.unknown is None else ("unknown", self.unknown)
         described = " ".join(map(str, ("static", *parts, *filter(None, [self.max_tokens]))))
         digest = hashlib.sha256(described.encode())
         digest.update(self.table.contiguous().numpy().tobytes())
@@ -202,7 +212,11 @@ class StaticEncoder(LookupEncoder):
         return [length > self.max_tokens for length in lengths]
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
-        ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts, self.max_tokens))
+        pieces, starts = self.tokenizer.pieces(texts, self.max_tokens)
+        if self.unknown is not None:
+            known = pieces != self.unknown
+            pieces, starts = pieces[known], np.append(0, np.cumsum(known))[starts]
+        ids, offsets = map(torch.from_numpy, (pieces, starts))
         with torch.inference_mode():
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from contrasent.errors import (
     install_command,
     is_out_of_memory,
 )
-from contrasent.files import inside
+from contrasent.files import inside, read_json
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
@@ -207,6 +208,7 @@ def _config(folder: Path) -> Any:
         )
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
+    _require_possible(folder)
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -220,6 +222,36 @@ def _config(folder: Path) -> Any:
             "'absolute' is computed"
         )
     return config
+
+
+_COUNTS = {r"(layers?|groups?|blocks?|group_num)$": 1_000, r"^num_": 100_000}
+"""The most of what is made one by one, by the names of settings."""
+_WIDTHS, _SIZES = ("hidden_size", "d_model", "dim"), ("vocab_size", "intermediate_size")
+_LEAST = 10**7
+"""Weights that are made without being asked for: some tens of megabytes."""
+
+
+def _require_possible(folder: Path) -> None:
+    """Refuse settings that would take hours, or all memory, before weights are found to be missing.
+
+    Each weight takes a byte of its file or more. CheckpointError, also if ``config.json`` is
+    damaged.
+    """
+    path, config = folder / "config.json", read_json(folder / "config.json")
+    files = [file for name in (SAFE, PICKLED) for file in _shards(folder, name) if file.is_file()]
+    stored = max(_LEAST, sum(file.stat().st_size for file in files))
+    sections = [config, *config.values()] if isinstance(config, dict) else []
+    for section in (it for it in sections if isinstance(it, dict)):
+        numbers = {name: value for name, value in section.items() if isinstance(value, int)}
+        layers = min(numbers.get("num_hidden_layers", 1), *_COUNTS.values())
+        for name, value in numbers.items():
+            most = next((most for kind, most in _COUNTS.items() if re.search(kind, name)), value)
+            weights = layers * value**2 if name in _WIDTHS else value * (name in _SIZES)
+            if value > most or weights > stored:
+                raise CheckpointError(
+                    f"{path} has {name} {value}, which no encoder of {stored:,} bytes has; it is "
+                    "damaged or belongs to other weights"
+                )
 
 
 @contextmanager

@@ -16,9 +16,9 @@ import numpy as np
 from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import exclusive, recover_folder
+from contrasent.model.conventions import role_options, similarity_of
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import role_options, similarity_of
 from contrasent.search.makers import maker_of
 from contrasent.search.nearest import KINDS, MILVUS, kind_for
 from contrasent.search.shard_writers import FinishedShards

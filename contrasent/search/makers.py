@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import ConfigDict
 
 from contrasent.errors import CheckpointError
+from contrasent.model.conventions import Conventions
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import Conventions
 
 if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder

@@ -25,9 +25,9 @@ from contrasent.data.build.base import PAIR, TRIPLET, Example, example_writer
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import writing
+from contrasent.model.conventions import role_options, similarities, similarity_of
 from contrasent.model.precision import default_device
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import role_options, similarities, similarity_of
 from contrasent.progress import progress_bar
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.metrics import pair_similarities
+from contrasent.model.conventions import similarity_of
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import similarity_of
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Examples

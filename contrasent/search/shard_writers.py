@@ -16,8 +16,8 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import sha256_of
+from contrasent.model.conventions import Conventions, role_options, similarity_of
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import Conventions, role_options, similarity_of
 from contrasent.search.storage import Blocks, NpyWriter, blocks_with_texts
 
 

@@ -20,8 +20,8 @@ from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationE
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import recover_folder, refuse_existing, write_text, writing
+from contrasent.model.conventions import role_options
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import role_options
 from contrasent.search.makers import STRICT, Maker
 from contrasent.search.nearest import AnnInfo
 

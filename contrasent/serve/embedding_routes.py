@@ -20,9 +20,9 @@ from fastapi import APIRouter, Request, Response
 from contrasent import __version__
 from contrasent.data.tokenizer import require_text
 from contrasent.metrics import all_similarities
+from contrasent.model.conventions import role_options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
-from contrasent.model.st_layers import role_options
 from contrasent.serve.application import RefusalError, Service, unless_gone
 from contrasent.serve.batching import cut_ids, is_framed
 from contrasent.serve.bodies import (

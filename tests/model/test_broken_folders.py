@@ -108,7 +108,38 @@ def test_a_shard_outside_the_folder(folder):
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"model_type": "berd"}'])
 def test_a_config_that_is_none(content, folder):
     (folder / "config.json").write_text(content)
-    refused(folder, f"cannot load {folder}")
+    refused(folder, f"cannot (load|read) {folder}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_hidden_layers", 10_000_000),
+        ("hidden_size", 1_000_000),
+        ("vocab_size", 10**12),
+        ("intermediate_size", 10**9),
+        ("num_labels", 10**8),
+        ("num_attention_heads", 10**9),
+    ],
+)
+def test_sizes_that_the_weights_cannot_have(name, value, folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    refused(folder, f"{folder / 'config.json'} has {name} {value}, which")
+
+
+def test_a_tokenizer_of_millions_of_added_tokens(folder):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    token = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] = [{**token, "id": n, "content": f"t{n}"} for n in range(150_000)]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refused(folder, r"tokenizer\.json has 150,000 added tokens")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_json_of_great_depth(name, folder):
+    (folder / name).write_text("[" * 200_000)
+    refused(folder, f"{folder}")
 
 
 def test_no_config(folder):

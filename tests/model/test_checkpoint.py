@@ -244,5 +244,5 @@ def test_a_plain_folder_says_what_it_is_taken_for(tiny_bert):
 def test_a_damaged_contrasent_json_is_named(content, tiny_encoder, tmp_path):
     tiny_encoder.save(tmp_path / "saved")
     (tmp_path / "saved" / "contrasent.json").write_text(content, encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"contrasent\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"contrasent\.json( is damaged|:)"):
         loaded(tmp_path / "saved")

@@ -10,9 +10,9 @@ import transformers
 from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
+from contrasent.model.conventions import Conventions, role_options, similarities
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
-from contrasent.model.st_layers import Conventions, role_options, similarities
 
 st = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")

@@ -1,17 +1,29 @@
-"""sentence-transformers folders that would give other vectors here are refused by name."""
+"""sentence-transformers folders: what would give other vectors here is refused by name, all else
+gives the same."""
 
 import json
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from helpers.tiny_models import SENTENCES, save_tiny
+from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import pooler
 
-OWN = "config_sentence_transformers.json"
+st = pytest.importorskip("sentence_transformers")
+
+OWN, TRANSFORMER, MODULES = (
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "modules.json",
+)
+POOLING, DENSE, NORMALIZE = (f"{it}/config.json" for it in ("1_Pooling", "2_Dense", "3_Normalize"))
+USUAL = "sentence_embedding"
+TEXTS = [*SENTENCES, "The Dog SITS", "the cat sits . the dog runs here and there and more"]
 
 
 @pytest.fixture
@@ -42,38 +54,144 @@ def refused(folder, said):
 
 def modules_of(folder, *names):
     """Let the folder be made of these modules."""
-    kept = {
-        m["type"].rsplit(".", 1)[-1]: m for m in json.loads((folder / "modules.json").read_text())
-    }
-    modules = []
-    for name in names:
-        module = kept.get(
-            name, {"path": f"9_{name}", "type": f"sentence_transformers.models.{name}"}
+    rows = json.loads((folder / MODULES).read_text())
+    kept = {row["type"].rsplit(".", 1)[-1]: row for row in rows}
+    new = [
+        kept.get(name) or {"path": f"9_{name}", "type": f"sentence_transformers.models.{name}"}
+        for name in names
+    ]
+    (folder / MODULES).write_text(json.dumps(new))
+
+
+WRONG = [
+    *(
+        (TRANSFORMER, {name: value})
+        for name, value in (
+            ("processing_kwargs", {"text": {"add_special_tokens": False}}),
+            ("tokenizer_args", {"truncation_side": "left"}),
+            ("processor_kwargs", {"do_lower_case": True}),
+            ("config_args", {"is_causal": False}),
+            ("model_args", {"num_hidden_layers": 1}),
+            ("transformer_task", "fill-mask"),
+            ("module_output_name", USUAL),
+            ("modality_config", {"text": {"method": "forward", "method_output_name": "pooled"}}),
+            ("modality_config", {"message": {}}),
+            ("tokenizer_name_or_path", "other"),
+            ("max_seq_length", "128"),
+            ("max_seq_length", 0),
+            ("max_seq_length", 12.5),
+            ("document_length", -1),
+            ("query_expansion", "fixed"),
+            ("from_a_later_version", True),
         )
-        modules.append(module)
-    (folder / "modules.json").write_text(json.dumps(modules))
+    ),
+    (POOLING, {"include_prompt": False}),
+    (POOLING, {"from_a_later_version": 1}),
+    (NORMALIZE, {"module_input_name": "token_embeddings"}),
+    (NORMALIZE, {"module_output_name": "other"}),
+    (NORMALIZE, {"p": 1}),
+    *(
+        (DENSE, {name: value})
+        for name, value in (
+            ("activation_function", "torch.nn.modules.activation.ReLU"),
+            ("activation_function", None),
+            ("use_residual", True),
+            ("module_input_name", "token_embeddings"),
+            ("module_output_name", "other"),
+            ("scale", 2),
+        )
+    ),
+    (OWN, {"prompts": ["query"]}),
+    (OWN, {"similarity_fn_name": "maxsim"}),
+    (OWN, {"model_type": "SparseEncoder"}),
+    (OWN, {"query_prefix": "[Q] "}),
+]
+
+
+@pytest.mark.parametrize(("file", "settings"), WRONG)
+def test_a_setting_that_is_not_computed_is_refused_by_name(file, settings, folder):
+    change(folder / file, **settings)
+    ((name, value),) = settings.items()
+    with pytest.raises(CheckpointError) as told:
+        SentenceEncoder.load(folder)
+    assert f"{folder / file} has {name}" in str(told.value)
+    assert repr(value) in str(told.value) and "not computed here" in str(told.value)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "said"),
     [
-        {"processing_kwargs": {"text": {"add_special_tokens": False}}},
-        {"tokenizer_args": {"model_max_length": 7}},
-        {"config_args": {"is_causal": False}},
-        {"transformer_task": "fill-mask"},
-        {"module_output_name": "sentence_embedding"},
-        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+        ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "no prompt named 'qury'"),
+        ({"prompts": {"query": 3}}, r"prompts\.query 3"),
+        ({"truncate_dim": 0}, "truncate_dim must be above 0"),
     ],
 )
-def test_settings_with_which_a_text_has_other_states(folder, settings):
-    change(folder / "sentence_bert_config.json", **settings)
-    refused(folder, f"has {next(iter(settings))} .* not computed here")
+def test_conventions_that_cannot_be(settings, said, folder):
+    change(folder / OWN, **settings)
+    refused(folder, f"{OWN}.*{said}")
 
 
-def test_modules_of_someone_else(folder):
-    text = (folder / "modules.json").read_text()
-    kinds = [m["type"] for m in json.loads(text) if m["type"].endswith(".Pooling")]
-    (folder / "modules.json").write_text(text.replace(kinds[0], "custom_st.Pooling"))
+EXPANSION = {"strategy": "fixed", "length": 12}
+RIGHT = [
+    (TRANSFORMER, {"query_length": 6, "document_length": 9}),
+    (TRANSFORMER, {"query_expansion": EXPANSION}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True, "token": "dog"}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min", "attend": True}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min"}, "query_length": 14}),
+    (TRANSFORMER, {"do_lower_case": True}),
+    (TRANSFORMER, {"max_seq_length": 20, "tokenizer_args": {"model_max_length": 7}}),
+    (TRANSFORMER, {"model_args": {"torch_dtype": "float32"}, "unpad_inputs": False}),
+    (TRANSFORMER, {"max_seq_length": None, "processing_kwargs": {"image": {"size": 3}}}),
+    (DENSE, {"activation_function": "torch.nn.Tanh", "module_output_name": None}),
+    (NORMALIZE, {"module_input_name": USUAL}),
+    (POOLING, {"include_prompt": True}),
+    (OWN, {"model_type": "SentenceTransformer", "truncate_dim": 5, "similarity_fn_name": None}),
+]
+
+
+@pytest.mark.parametrize("cased", [False, True])
+@pytest.mark.parametrize(("file", "settings"), RIGHT)
+@pytest.mark.filterwarnings("ignore")
+def test_other_settings_give_the_vectors_of_sentence_transformers(file, settings, cased, tmp_path):
+    if cased and file != TRANSFORMER:
+        pytest.skip("its case does not matter to other modules")
+    encoder = SentenceEncoder(save_tiny(tmp_path / "plain"), pooler="mean", head="none")
+    encoder.head, encoder.normalize = MlpHead(16), True
+    encoder.save(tmp_path / "saved")
+    if cased:
+        change(tmp_path / "saved" / "tokenizer_config.json", do_lower_case=False)
+    change(tmp_path / "saved" / file, **settings)
+    encoder = SentenceEncoder(tmp_path / "saved", device="cpu")
+    encoder.save(tmp_path / "again")
+    again = SentenceEncoder(tmp_path / "again", device="cpu")
+    for folder in (tmp_path / "saved", tmp_path / "again"):
+        model = st.SentenceTransformer(str(folder), device="cpu")
+        for call in ("encode", "encode_query", "encode_document"):
+            wanted = getattr(model, call)(TEXTS)
+            for ours in (encoder, again):
+                rows = getattr(ours, call)(TEXTS, precision="fp32", on_overflow="truncate")
+                np.testing.assert_allclose(rows, wanted, atol=2e-6)
+    assert again.fingerprint() == encoder.fingerprint()
+
+
+def test_a_dense_with_tanh_and_without_a_bias(folder):
+    change(folder / DENSE, bias=False)
+    weight = torch.randn(16, 16)
+    save_file({"linear.weight": weight}, folder / "2_Dense/model.safetensors")
+    ours = SentenceEncoder(folder, device="cpu").encode(TEXTS[:3], precision="fp32")
+    theirs = st.SentenceTransformer(str(folder), device="cpu").encode(TEXTS[:3])
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_dropout_does_nothing_and_modules_of_someone_else_are_refused(folder):
+    before = SentenceEncoder.load(folder).encode(TEXTS)
+    modules_of(folder, "Transformer", "Pooling", "Dropout", "Dense", "Normalize")
+    assert np.array_equal(SentenceEncoder.load(folder).encode(TEXTS), before)
+    text = (folder / MODULES).read_text()
+    (folder / MODULES).write_text(
+        text.replace("sentence_transformers.models.Pooling", "custom_st.Pooling")
+    )
     refused(folder, "is made of Transformer, custom_st.Pooling")
 
 
@@ -84,11 +202,11 @@ def test_modules_of_someone_else(folder):
         ("Transformer", "Pooling", "FittedTransform", "Dense"),
         ("Transformer", "Dense", "Pooling"),
         ("Transformer", "Pooling", "Normalize", "Dense"),
-        ("Transformer", "Pooling", "CNN"),
+        ("Transformer", "WeightedLayerPooling", "CNN", "Pooling"),
         ("CNN", "Transformer", "Pooling"),
-        ("StaticEmbedding",),
+        ("BoW", "Dense"),
+        ("WordEmbeddings", "Pooling"),
         ("Transformer",),
-        ("Pooling",),
         (),
     ],
     ids=" ".join,
@@ -102,9 +220,9 @@ def test_modules_in_another_order_or_of_another_kind(names, folder):
 def test_a_module_outside_the_folder(path, folder):
     (folder.parent / "outside").mkdir()
     (folder / "link").symlink_to(folder.parent / "outside")
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["path"] = path
-    (folder / "modules.json").write_text(json.dumps(modules))
+    rows = json.loads((folder / MODULES).read_text())
+    rows[1]["path"] = path
+    (folder / MODULES).write_text(json.dumps(rows))
     refused(folder, f"names '{path}', which is no path inside that folder")
 
 
@@ -114,145 +232,58 @@ def test_two_heads(folder):
 
 
 @pytest.mark.parametrize(
-    ("module", "setting", "value"),
-    [
-        ("1_Pooling", "include_prompt", False),
-        ("3_Normalize", "module_input_name", "token_embeddings"),
-        ("3_Normalize", "module_output_name", "other"),
-    ],
-)
-def test_a_module_that_reads_or_leaves_out_something_else(module, setting, value, folder):
-    change(folder / module / "config.json", **{setting: value})
-    refused(folder, f"{module} has {setting} {value!r}.* only ")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, r"activation\.ReLU'; only"),
-        ({"activation_function": None}, "activation_function None; only a Linear map"),
-        ({"bias": False}, "bias False"),
-        ({"use_residual": True}, "use_residual True"),
-        ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings'"),
-        ({"module_output_name": "other"}, "module_output_name 'other'"),
-    ],
-)
-def test_another_dense(settings, said, folder):
-    change(folder / "2_Dense" / "config.json", **settings)
-    refused(folder, f"2_Dense has .*{said}")
-
-
-@pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"pooling_mode": "sum"}, "pools by sum; only cls, mean, max and lasttoken"),
         ({"pooling_mode": ["cls", "mean"]}, r"pools by cls \+ mean; only"),
-        ({"pooling_mode": "weightedmean"}, "pools by weightedmean; only"),
         ({"pooling_mode_weightedmean_tokens": True}, "pools by weightedmean; only"),
         (
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
             r"pools by cls \+ mean; only",
         ),
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len; only"),
-        ({"pooling_mode_cls_token": False}, "pools by nothing; only"),
     ],
 )
 def test_another_pooling(config, said, folder):
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    (folder / POOLING).write_text(json.dumps(config))
     refused(folder, said)
 
 
-def test_the_new_spelling_goes_before_the_old_flags(folder):
-    both = {
-        "pooling_mode": "mean",
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_cls_token": True,
-    }
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(both))
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"pooling_mode_cls_token": False},
+        {"pooling_mode": "mean", "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+    ],
+)
+def test_the_usual_pooling_and_the_newer_spelling(config, folder):
+    (folder / POOLING).write_text(json.dumps({"word_embedding_dimension": 16, **config}))
     assert SentenceEncoder.load(folder).pooler == "mean"
 
 
 def test_layers_weighed_in_another_way(layered):
-    from safetensors.torch import save_file
-
-    path = layered / "1_WeightedLayerPooling" / "model.safetensors"
+    path = layered / "1_WeightedLayerPooling"
     for weights in ([1.0, 2.0], [1.0], [0.0, 0.0]):
-        save_file({"layer_weights": torch.tensor(weights)}, path)
+        save_file({"layer_weights": torch.tensor(weights)}, path / "model.safetensors")
         refused(layered, "weighs layers in a way that is none of our poolers")
-    save_file({"other": torch.ones(2)}, path)
+    save_file({"other": torch.ones(2)}, path / "model.safetensors")
     refused(layered, "weighs layers in a way that is none of our poolers")
-
-
-def test_cls_of_weighted_layers(layered):
     change(layered / "2_Pooling" / "config.json", pooling_mode="cls")
     refused(layered, "pools by cls")
 
 
-def test_text_lower_cased_outside_the_tokenizer(folder):
-    change(folder / "sentence_bert_config.json", do_lower_case=True)
-    refused(folder, "do_lower_case.*set it to false in sentence_bert_config.json")
+@pytest.mark.parametrize("name", [MODULES, POOLING, DENSE, OWN, TRANSFORMER])
+def test_what_is_no_json_or_of_another_form_is_named(name, folder):
+    for content in ("", "not JSON", '{"a": ', "\x00", "[" * 100_000, "3", "null", '["a"]'):
+        (folder / name).write_text(content)
+        refused(folder, f"{folder / name}")
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "no prompt named 'qury'"),
-        ({"prompts": {"query": 3}}, "prompt 'query' must be a string, not 3"),
-        ({"prompts": ["query"]}, "is damaged"),
-        ({"truncate_dim": 0}, "truncate_dim must be above 0"),
-        ({"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim'"),
-    ],
-)
-def test_conventions_that_cannot_be(settings, said, folder):
-    change(folder / OWN, **settings)
-    refused(folder, said)
-
-
-@pytest.mark.parametrize("limit", ["128", 0, -1, 12.5])
-def test_a_limit_that_is_none(limit, folder):
-    change(folder / "sentence_bert_config.json", max_seq_length=limit)
-    refused(folder, f"sentence_bert_config.json: max_seq_length cannot be {limit!r}")
-
-
-@pytest.mark.parametrize("content", ["", "not JSON", '{"a": ', "\x00"])
-@pytest.mark.parametrize(
-    "name", ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", OWN]
-)
-def test_what_is_no_json_is_named(name, content, folder):
-    (folder / name).write_text(content)
-    refused(folder, f"cannot read .*{Path(name).name}")
-
-
-@pytest.mark.parametrize(
-    "content", ["{}", "3", "null", '["a"]', "[{}]", '[{"type": 3, "path": ""}]']
-)
-def test_json_of_another_form_is_named(content, folder):
-    (folder / "modules.json").write_text(content)
-    refused(folder, "modules.json.*is not in the form that sentence-transformers writes|is made of")
-
-
-@pytest.mark.parametrize("name", ["1_Pooling/config.json", "2_Dense/config.json"])
-@pytest.mark.parametrize("content", ["[]", "3", "null"])
-def test_a_configuration_of_another_form_is_named(name, content, folder):
-    (folder / name).write_text(content)
-    refused(folder, "is not in the form that sentence-transformers writes")
-
-
-def test_a_missing_configuration_is_named(layered):
-    (layered / "1_WeightedLayerPooling" / "config.json").write_text("{}")
-    refused(layered, r"is not in the form .*KeyError: 'num_hidden_layers'")
-    (layered / "2_Pooling" / "config.json").unlink()
-    refused(layered, r"cannot read .*2_Pooling.config\.json")
-
-
-def test_a_dense_without_its_weights(folder):
-    (folder / "2_Dense" / "model.safetensors").unlink()
-    refused(folder, r"stores no Linear\+Tanh head \(linear\)")
-
-
-def test_a_dense_for_another_width(folder):
-    from safetensors.torch import save_file
-
+def test_a_dense_without_its_weights_or_for_another_width(folder):
+    path = folder / "2_Dense/model.safetensors"
+    path.unlink()
+    refused(folder, r"2_Dense has nothing for linear.weight")
     state = {"linear.weight": torch.ones(16, 12), "linear.bias": torch.ones(16)}
-    save_file(state, folder / "2_Dense" / "model.safetensors")
+    save_file(state, path)
     refused(folder, r"2_Dense has \[16, 12\] for linear.weight, where a head .* needs \[16, 16\]")

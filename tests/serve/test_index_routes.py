@@ -21,8 +21,8 @@ from helpers.tiny_models import SENTENCES, WORDS
 from contrasent.cli.serve import application
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
+from contrasent.model.conventions import Conventions
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.st_layers import Conventions
 from contrasent.search import index as index_module
 from contrasent.search.index import Index
 from contrasent.serve import index_routes

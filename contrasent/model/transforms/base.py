@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from contrasent.errors import pick
 from contrasent.model.precision import FULL_FP32
@@ -48,6 +49,32 @@ class Transform(nn.Module, ABC):
         # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.
         with torch.autocast(rows.device.type, enabled=False), FULL_FP32:
             return self.map_rows(rows.float())
+
+
+class LinearMap(Transform):
+    """``x W + b``, which sentence-transformers has as a Dense without activation."""
+
+    name, is_dense = "linear", True
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.input_width, self.width = input_width, width
+        self.weight = nn.Buffer(torch.zeros(width, input_width))
+        self.bias = nn.Buffer(torch.zeros(width))
+
+    def settings(self) -> dict[str, Any]:
+        return {"input_width": self.input_width, "width": self.width}
+
+    def map_rows(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight, self.bias)
+
+    def then(self, after: LinearMap) -> LinearMap:
+        """This map and ``after`` as one."""
+        both = LinearMap(self.input_width, after.width)
+        weight, bias = after.weight.double(), self.bias.double()
+        both.weight.copy_(weight @ self.weight.double())
+        both.bias.copy_(weight @ bias + after.bias.double())
+        return both
 
 
 _NOT_KINDS = ("base", "folder")

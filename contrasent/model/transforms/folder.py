@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contrasent.errors import CheckpointError, ContrasentError
-from contrasent.model.st_layers import read_json, write_json
+from contrasent.files import read_json, write_json
 from contrasent.model.transforms.base import Transform, empty
 from contrasent.model.weights import read_exact
 

@@ -9,16 +9,13 @@ Shapes: N rows in all, n rows of a part, D width, K kept dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.base import LinearMap
 
 
 class Moments:
@@ -67,30 +64,10 @@ _CONSTANT = 0.02
 have a fixed weighted sum, and some of its components may be constant."""
 
 
-class Whitening(Transform):
-    """``x W - mu W``, which sentence-transformers has as a Dense without activation."""
+class Whitening(LinearMap):
+    """``x W - mu W``."""
 
-    name, is_dense = "whitening", True
-
-    def __init__(self, input_width: int, width: int) -> None:
-        super().__init__()
-        self.input_width, self.width = input_width, width
-        self.weight = nn.Buffer(torch.zeros(width, input_width))
-        self.bias = nn.Buffer(torch.zeros(width))
-
-    def settings(self) -> dict[str, Any]:
-        return {"input_width": self.input_width, "width": self.width}
-
-    def map_rows(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight, self.bias)
-
-    def then(self, after: Whitening) -> Whitening:
-        """This map and ``after`` as one."""
-        both = Whitening(self.input_width, after.width)
-        weight, bias = after.weight.double(), self.bias.double()
-        both.weight.copy_(weight @ self.weight.double())
-        both.bias.copy_(weight @ bias + after.bias.double())
-        return both
+    name = "whitening"
 
 
 build = Whitening

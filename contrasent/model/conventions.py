@@ -1,130 +1,22 @@
-"""Layers of a sentence-transformers folder, and its conventions of use.
-
-Dense and CNN modules; and the prompts, dimensions and similarity that
-``config_sentence_transformers.json`` states.
+"""Conventions of use that a sentence-transformers folder states: prompts, lengths, similarity.
 
 Shapes: N and M sentences, D dimensions.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
-from contrasent.model.heads import Convolutions
-from contrasent.model.weights import read_exact
+from contrasent.files import read_config, write_json
 from contrasent.records import installed_versions
 from contrasent.settings import settings
-
-TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
-
-
-def head_and_map(paths: list[Path]) -> tuple[Path | None, tuple[Path, ...]]:
-    """Of the Dense modules, the head, which is None if there is none, and the linear maps."""
-    kinds = [_activation(path) for path in paths]
-    if TANH in kinds[1:]:
-        raise CheckpointError(
-            f"{paths[0].parent} has the Dense modules {', '.join(path.name for path in paths)}; "
-            "only the first may have Tanh as activation_function, the others must have Identity"
-        )
-    heads = kinds.count(TANH)
-    bias = read_json(paths[0] / "config.json").get("bias", True) if heads else True
-    if not bias:
-        raise CheckpointError(f"{paths[0]} has bias {bias!r}; a Linear map with Tanh needs one")
-    return (paths[0] if heads else None), tuple(paths[heads:])
-
-
-def write_dense(path: Path, linear: nn.Module, activation: str) -> None:
-    """Write what has ``weight`` and ``bias`` as a Dense module."""
-    state = {name: tensor.detach().cpu() for name, tensor in linear.state_dict().items()}
-    rows, columns = state["weight"].shape
-    config = {
-        "in_features": columns,
-        "out_features": rows,
-        "bias": True,
-        "activation_function": activation,
-    }
-    write_json(path / "config.json", config)
-    tensors = {f"linear.{name}": tensor for name, tensor in state.items()}
-    save_file(tensors, path / "model.safetensors")
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds; CheckpointError if it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file, and the folder it is in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _activation(path: Path) -> str:
-    """The activation of a Dense module that is a Linear map before it."""
-    config = read_json(path / "config.json")
-    name = "sentence_embedding"
-    activation = config.get("activation_function")
-    asked = {
-        "activation_function": (activation, (TANH, IDENTITY)),
-        "use_residual": (config.get("use_residual", False), (False,)),
-        "module_input_name": (config.get("module_input_name", name), (name,)),
-        "module_output_name": (config.get("module_output_name") or name, (name,)),
-    }
-    for key, (value, computed) in asked.items():
-        if value not in computed:
-            raise CheckpointError(
-                f"{path} has {key} {value!r}; only a Linear map followed by Tanh or "
-                f"Identity ({key} {' or '.join(map(repr, computed))}) is computed"
-            )
-    return str(activation)
-
-
-_CONFIG = "cnn_config.json"
-
-
-def write_cnn(path: Path, convolutions: Convolutions) -> None:
-    """Write ``convolutions`` as a CNN module."""
-    config = {
-        "in_word_embedding_dimension": convolutions.convs[0].in_channels,
-        "out_channels": convolutions.channels,
-        "kernel_sizes": list(convolutions.widths),
-        "stride_sizes": [1] * len(convolutions.widths),
-    }
-    write_json(path / _CONFIG, config)
-    state = {name: tensor.detach().cpu() for name, tensor in convolutions.state_dict().items()}
-    save_file(state, path / "model.safetensors")
-
-
-def read_cnn(path: Path, width: int) -> Convolutions:
-    """The convolutions of a CNN module, for token states of ``width`` dimensions."""
-    config = read_json(path / _CONFIG)
-    try:
-        widths, channels = [int(n) for n in config["kernel_sizes"]], int(config["out_channels"])
-        strides = config.get("stride_sizes") or [1] * len(widths)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path / _CONFIG} is damaged: {error!r}") from error
-    if strides != [1] * len(widths) or not widths or any(n < 1 or n % 2 == 0 for n in widths):
-        raise CheckpointError(
-            f"{path} has kernel_sizes {widths} and stride_sizes {strides}; only odd sizes, and "
-            "strides of 1, are computed"
-        )
-    convolutions = Convolutions(width, widths, channels)
-    reason = f"its configuration with token states of {width} dimensions"
-    read_exact(convolutions, path, reason)
-    return convolutions
-
 
 USE_CONFIG = "config_sentence_transformers.json"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -196,8 +88,8 @@ class Conventions:
             if of_roles != [self._former_prompt_of(role) for role in ROLES]:
                 prompting += ("chosen",) if self.chosen else ("roles", *of_roles)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
-        lengths = (self.query_length, self.document_length, self.query_expansion)
-        return (*prompting, *kept, *(("lengths", *lengths) if any(lengths) else ()))
+        lengths = self.stated_lengths
+        return (*prompting, *kept, *(("lengths", lengths) if lengths else ()))
 
     def _former_prompt_of(self, role: str) -> str:
         """The prompt that a role had when the fingerprints of older indexes were made."""
@@ -249,6 +141,17 @@ class Conventions:
             return expansion.length
         return {"query": self.query_length, "document": self.document_length}.get(role or "")
 
+    @property
+    def stated_lengths(self) -> dict[str, Any]:
+        """What a query and a document have of their own, as the Transformer module states it."""
+        expansion = self.query_expansion
+        stated = {
+            "query_length": self.query_length,
+            "document_length": self.document_length,
+            "query_expansion": None if expansion is None else asdict(expansion),
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
     def expansion_of(self, role: str | None) -> QueryExpansion | None:
         """The expansion of a query."""
         return self.query_expansion if role == "query" else None
@@ -292,27 +195,31 @@ def similarity_of(encoder: object) -> str:
     return getattr(encoder, "similarity_fn_name", "cosine")
 
 
-def module_name(kind: str) -> str:
-    """The name of a module by its type; of one that neither they nor we made the whole type."""
-    known = kind.startswith(("sentence_transformers.", "contrasent."))
-    return kind.rpartition(".")[2] if known else kind
+@settings
+class _UseConfig:
+    """Settings of ``config_sentence_transformers.json``."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    truncate_dim: StrictInt | None = None
+    similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
+    model_type: Literal["SentenceTransformer"] | None = None
+    versions: Annotated[Any, Field(validation_alias="__version__")] = None
 
 
-def read_conventions(folder: Path) -> Conventions:
-    """What ``folder`` states; CheckpointError if its file is damaged."""
+def read_conventions(folder: Path, **lengths: Any) -> Conventions:
+    """What ``folder`` states, with the ``lengths`` of a task; CheckpointError if it cannot be."""
     path = folder / USE_CONFIG
-    if not path.is_file():
-        return Conventions()
-    config: dict[str, Any] = read_json(path)
+    stated = read_config(_UseConfig, path)
     try:
-        prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
         return Conventions(
-            prompts=prompts,
-            default_prompt_name=config.get("default_prompt_name"),
-            truncate_dim=config.get("truncate_dim"),
-            similarity=config.get("similarity_fn_name") or "cosine",
+            prompts={name: prompt or "" for name, prompt in (stated.prompts or {}).items()},
+            default_prompt_name=stated.default_prompt_name,
+            truncate_dim=stated.truncate_dim,
+            similarity=stated.similarity_fn_name or "cosine",
+            **lengths,
         )
-    except (AttributeError, ConfigError) as error:
+    except ConfigError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
