@@ -30,7 +30,7 @@ from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_modules import TANH, dense_rows, read_cnn, read_dense, write_dense
 from contrasent.model.st_words import read_lstm, read_words
-from contrasent.model.transforms.base import LinearMap, Transform, empty
+from contrasent.model.transforms.base import DenseMap, Transform, empty
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
@@ -333,16 +333,16 @@ def _linear(paths: Sequence[Path], width: int, about: Mapping[str, Any]) -> Tran
 
     A single one is of the kind that our file is ``about``.
     """
-    maps: list[LinearMap] = []
+    maps: list[DenseMap] = []
     for path in paths:
-        after: Any = LinearMap(width, rows := dense_rows(path))
+        after: Any = DenseMap(width, rows := dense_rows(path))
         settings = about.get("settings", after.settings())
         if len(paths) == 1 and about.get("name", after.name) != after.name:
             after = empty(about["name"], settings)
         read_dense(after, path, f"a linear map of {width} dimensions")
         maps.append(after)
         width = rows
-    return reduce(LinearMap.then, maps)
+    return reduce(DenseMap.then, maps)
 
 
 def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:

@@ -51,7 +51,7 @@ class Transform(nn.Module, ABC):
             return self.map_rows(rows.float())
 
 
-class LinearMap(Transform):
+class DenseMap(Transform):
     """``x W + b``, which sentence-transformers has as a Dense without activation."""
 
     name, is_dense = "linear", True
@@ -68,9 +68,9 @@ class LinearMap(Transform):
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
-    def then(self, after: LinearMap) -> LinearMap:
+    def then(self, after: DenseMap) -> DenseMap:
         """This map and ``after`` as one."""
-        both = LinearMap(self.input_width, after.width)
+        both = DenseMap(self.input_width, after.width)
         weight, bias = after.weight.double(), self.bias.double()
         both.weight.copy_(weight @ self.weight.double())
         both.bias.copy_(weight @ bias + after.bias.double())

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.model.transforms.base import LinearMap
+from contrasent.model.transforms.base import DenseMap
 
 
 class Moments:
@@ -64,7 +64,7 @@ _CONSTANT = 0.02
 have a fixed weighted sum, and some of its components may be constant."""
 
 
-class Whitening(LinearMap):
+class Whitening(DenseMap):
     """``x W - mu W``."""
 
     name = "whitening"
