@@ -210,6 +210,8 @@ MISTAKES = [
     (("similarity", "./tinny", "a", "b"), ("no folder ./tinny", "Did you mean 'tiny'?")),
     (("similarity", "all-MiniLM-L6-v3", "a", "b"), ("Did you mean 'all-MiniLM-L6-v2'?",)),
     (("mteb", "tiny", "--tasks", "STSBenchmrk"), ("STSBenchmrk",)),
+    (("encode", "tiny", "text.txt", f"{'x' * 240}.npy"), ("a name of 244 bytes", "230 or fewer")),
+    (train("--output", "caf\udce9"), (r"'caf\udce9' is not UTF-8", "another name")),
 ]  # fmt: skip
 
 
@@ -225,6 +227,13 @@ def test_a_mistake_is_explained_and_leaves_nothing_behind(desk, words, held):
     for part in held:
         assert part in message, message
     assert tree(desk) == before
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "the working folder is gone; change to one" in call("encode", "m", "in", "out").err
 
 
 def test_there_are_eighty():

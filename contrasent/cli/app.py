@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
@@ -40,6 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISTAKE, _INTERRUPTED = 2, 130
+_LONGEST = 230  # bytes of a name: systems take 255, of which a lock or a partial file adds some
 _SHARED = ("train", "pretrain")
 _YELLOW = "33"
 _COLOURS = {"error": "1;31", "stopped": "1"}
@@ -63,6 +65,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             with _speaking_on_stderr():
                 _refuse_launchers(command.__name__, kwargs)
+                _require_paths(kwargs)
                 _require_models(kwargs)
                 result = command(*args, **kwargs)
             sys.stdout.flush()
@@ -94,6 +97,28 @@ def _refuse_launchers(command: str, given: Mapping[str, Any]) -> None:
         f"processes of a launcher; start {command} once, without torchrun, accelerate launch or "
         "srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
     )
+
+
+def _require_paths(given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a path that cannot be written at the end, or is nowhere."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError("the working folder is gone; change to one that is there") from error
+    for path in filter(lambda it: isinstance(it, Path), given.values()):
+        longest = max(map(os.fsencode, path.parts), key=len, default=b"")
+        if len(longest) > _LONGEST:
+            raise ConfigError(
+                f"{path}: a name of {len(longest)} bytes; take one of {_LONGEST} or fewer, since "
+                "a file is written under a longer one first"
+            )
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{str(path)!r} is not UTF-8, and what is written there names itself in it; take "
+                "another name"
+            ) from error
 
 
 def _require_models(given: Mapping[str, Any]) -> None:

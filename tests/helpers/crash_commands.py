@@ -214,6 +214,7 @@ def prepare(row, folder, starts):
     write(folder / "wiki.txt", SENTENCES[:20])
     pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
     write(folder / "pairs.tsv", pairs)
+    write(folder / "anchors.tsv", [f"{it}\t{it} ." for it in SENTENCES[:20]])
     if row.recipe:
         given = {"train.max_steps": 2, "evaluation.every": 1}
         if row.recipe != "pretrain-mlm":
