@@ -66,7 +66,10 @@ def load_backbone(folder: Path) -> Backbone:
     model, lost = _pretrained(folder, config, kind, **options)
     refuse_random(folder, [name for name in lost if not name.startswith("pooler.")])
     backbone = backbone_of(model)
-    backbone.depends_on_padding()  # an architecture that cannot compute a few tokens says so here
+    # An architecture without a table of tokens, or that cannot compute a few, says so here.
+    with name_failures(backbone.kind, "tokens of a vocabulary"):
+        backbone.model.get_input_embeddings()
+    backbone.depends_on_padding()
     return backbone
 
 

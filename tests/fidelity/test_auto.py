@@ -127,20 +127,22 @@ def xmod(vocabulary):
     return transformers.XmodConfig(vocab_size=vocabulary, languages=["en", "de"], **SIZES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "config"),
-    [
-        (transformers.FunnelBaseModel, funnel),
-        (transformers.AutoModel, nystromformer),
-        (transformers.AutoModel, xmod),
-    ],
-)
-def test_an_architecture_that_cannot_compute_a_few_tokens_is_named_on_load(kind, config, tmp_path):
-    make = kind if kind is transformers.FunnelBaseModel else kind.from_config
+def vit(_):
+    return transformers.ViTConfig(**SIZES, image_size=32, patch_size=16)
+
+
+def canine(_):
+    return transformers.CanineConfig(**SIZES, num_hash_buckets=50)
+
+
+@pytest.mark.parametrize("config", [funnel, nystromformer, xmod, vit, canine])
+def test_an_architecture_that_cannot_compute_a_few_tokens_is_named_on_load(config, tmp_path):
+    is_funnel = config is funnel
+    make = transformers.FunnelBaseModel if is_funnel else transformers.AutoModel.from_config
     make(config(word_piece(tmp_path, LIMIT, "PreTrainedTokenizerFast"))).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=f"a transformer of type '{config.__name__}' cannot"):
         load_backbone(tmp_path)
-    if config is funnel:  # with its decoder it gives a state for every token
+    if is_funnel:  # with its decoder it gives a state for every token
         transformers.FunnelModel(config(60)).save_pretrained(tmp_path)
         assert load_backbone(tmp_path).width == 16
 

@@ -125,8 +125,9 @@ class AutoBackbone(Backbone):
                     self.model(input_ids=ids[:, :n], attention_mask=mask[:, :n]).last_hidden_state
                     for n in (_PROBED, longer)
                 )
-                if alone.shape[1] != _PROBED:
-                    raise ValueError(f"it gives {alone.shape[1]} states for {_PROBED} tokens")
+                if alone.shape[1:] != (_PROBED, self.width):
+                    shape, expected = list(alone.shape[1:]), [_PROBED, self.width]
+                    raise ValueError(f"it gives states of shape {shape}, not {expected}")
             off = (beside[:, :_PROBED] - alone).abs().max()
             self._padding_counts = bool(off > _OFF * alone.abs().max())
         return self._padding_counts

@@ -44,8 +44,9 @@ def name_failures(kind: str, doing: str) -> Iterator[None]:
         if isinstance(error, ContrasentError) or is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"{kind} cannot compute {doing}: {first_line(error)}; take texts of another length "
-            "(max_tokens), or an encoder of another architecture, such as BERT, MPNet or ModernBERT"
+            f"{kind} cannot compute {doing}: {first_line(error)}; take an encoder of another "
+            "architecture, such as BERT, MPNet or ModernBERT, or, if it computes others, texts of "
+            "another length (max_tokens)"
         ) from error
 
 
@@ -133,7 +134,7 @@ class Backbone(nn.Module, ABC):
     @property
     def padding_id(self) -> int:
         """A token id for places that are masked."""
-        return max(0, self.model.config.pad_token_id or 0)  # LLaMA's may be -1
+        return max(0, getattr(self.model.config, "pad_token_id", None) or 0)  # LLaMA's may be -1
 
     @property
     def device(self) -> torch.device:

@@ -83,7 +83,8 @@ class PackedBert(Backbone):
         with torch.autocast(device.type, enabled=False):
             plain = first_state is None and batch.positions is None and not batch.changes_embeddings
             infers = plain and self._infers(device, dtype)
-            if infers and batch.sentences == 1 and self._serving.is_open:
+            is_alone = batch.sentences == 1 and self._serving.is_open
+            if infers and is_alone and not self.spec.distances:  # which have no bias there
                 layers = self._serving.get(dtype, lambda: self._lay_out(dtype, alone=True))
                 spare = -len(batch.token_ids) % _FEW_ROWS if dtype == torch.bfloat16 else 0
                 blocks = Blocks.single(len(batch.token_ids), self.heads, spare)
@@ -235,10 +236,6 @@ class PackedBert(Backbone):
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        if self.spec.distances:  # a single sentence has no bias there
-            with self._unchanging:
-                yield
-            return
         with self._unchanging, self._serving:
             yield
 
