@@ -141,12 +141,6 @@ def test_an_objective_built_for_no_encoder_is_refused():
         objectives.build("simcse", {"mlm_weight": 1}, width=8, data_views=2)
 
 
-@pytest.mark.parametrize("rate", [0, 1, 1.5])
-def test_a_mask_rate_that_is_no_share_is_refused(encoder, rate):
-    with pytest.raises(ConfigError, match=r"objective\.mlm_mask_rate cannot be"):
-        built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=rate)
-
-
 def test_a_batch_that_was_not_prepared_is_a_mistake_of_the_caller(encoder):
     batch = batch_of(encoder)
     objective = built(encoder, mlm_weight=WEIGHT)

@@ -161,19 +161,6 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
     assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
 
 
-def test_a_complete_run_is_left_alone(tmp_path, recipe):
-    train(recipe(), tmp_path / "run")
-    before = RunFiles.read(tmp_path / "run")
-    assert train(recipe(), tmp_path / "run", resume=True) is None
-    assert RunFiles.read(tmp_path / "run") == before
-
-
-def test_other_settings_cannot_be_resumed(tmp_path, recipe):
-    train(recipe(), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"train.seed is 42 there, 7 now"):
-        train(recipe(train__seed=7), tmp_path / "run", resume=True)
-
-
 def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file):
     with kill_after("save_state"):
         train(recipe(), tmp_path / "run")

@@ -165,12 +165,6 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
 # Refusals
 
 
-def test_the_better_of_one_encoder_is_refused(recipe, tmp_path):
-    with pytest.raises(ConfigError, match=r"encoder.keep is better, but .* there is one encoder"):
-        train_recipe(recipe(encoder__keep="better"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_without_a_dev_task_the_first_is_kept_and_that_is_said(recipe, tmp_path, caplog):
     settings = recipe(**TWIN, encoder__keep="better", evaluation__task="none")
     train_recipe(settings, tmp_path / "run")
