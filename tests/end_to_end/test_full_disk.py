@@ -1,7 +1,6 @@
 """A disk that fills up, a real one where a small one can be mounted: what was saved stays whole,
 the message says what to do, and with room again the work goes on."""
 
-import errno
 import json
 import os
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 from helpers.command_line import refused, tree, worked
 from helpers.tiny_sentences import SENTENCES
 
-from contrasent import files
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training import run as run_module
 
@@ -107,30 +105,6 @@ def test_a_run_goes_on_when_there_is_room_again(
     assert "resuming after 5 of 13 steps" in worked(*command, "--resume").err
     for name in FILES:
         assert (run / name).read_bytes() == (whole / name).read_bytes()
-
-
-@pytest.mark.parametrize("at", range(0, 40, 5))
-def test_wherever_a_write_fails_a_resumed_run_has_the_same_bits(
-    at, arguments, whole, tmp_path, monkeypatch
-):
-    """As above with a full disk that is only said, so that it can be full at any write."""
-    writes = []
-    sync = files._sync
-
-    def full(path):
-        writes.append(path)
-        if len(writes) > at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        sync(path)
-
-    command = arguments("unsup-simcse", "text.txt", tmp_path / "run")
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "_sync", full)
-        message = refused(*command)
-    assert "No space left on device" in message
-    worked(*command, "--resume")
-    for name in FILES:
-        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_no_room_to_begin_leaves_nothing_in_the_way(arguments, small_disk):

@@ -424,19 +424,6 @@ def kill_when(output, process, count):
     process.wait()
 
 
-def test_a_killed_command_goes_on(tmp_path):
-    output = tmp_path / "out"
-    kill_when(output, start(output, "simcse/T7"), 3)
-    before = made_jobs(output)
-    assert 0 < len(before) < 10
-    worked("reproduce", "simcse/T7", "--output", output, *SMOKE)
-    after = made_jobs(output)
-    assert before.items() <= after.items()
-    whole = tmp_path / "whole"
-    worked("reproduce", "simcse/T7", "--output", whole, *SMOKE)
-    assert (output / "simcse-T7.csv").read_bytes() == (whole / "simcse-T7.csv").read_bytes()
-
-
 def processor_time():
     """Seconds that processors worked for this process and its children.
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers.command_line import call, refused, started, worked
+from helpers.command_line import call, refused, worked
 from helpers.dummy_encoder import DummyEncoder
 from helpers.tiny_sentences import sentence
 from pyarrow import parquet
@@ -223,30 +222,6 @@ def test_a_worker_gets_the_words_of_the_command_without_those_that_start_it():
     assert [line[3:] for line in commands(words, 2)] == [
         ["encode", "m", "t", "o", "--shard-size=3", "--shard", f"{n}/2"] for n in (1, 2)
     ]
-
-
-@pytest.mark.acceptance
-def test_two_workers_that_are_killed_ten_times_write_the_same_bytes(tiny_bert, tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("".join(f"{sentence(n, 3 + n % 9)} {n}\n" for n in range(200_000)))
-    words = ["encode", tiny_bert, path, "--shard-size", 4000, "--precision", "fp32"]
-    worked(*words[:3], tmp_path / "alone.npy", *words[3:])
-    parts, written = tmp_path / ".rows.npy.parts", {}
-    for _ in range(10):
-        process = started(
-            *words[:3], tmp_path / "rows.npy", *words[3:], "--workers", 2, start_new_session=True
-        )
-        before = len(written)
-        while len(written) < before + 2:
-            assert process.poll() is None, process.stderr.read()
-            notes = {note: note.stat().st_mtime_ns for note in parts.glob("0*.json")}
-            assert notes.items() >= written.items()
-            written = notes
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    worked(*words[:3], tmp_path / "rows.npy", *words[3:])
-    assert (tmp_path / "rows.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
 def in_python(code):

@@ -1,10 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,39 +118,6 @@ def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monk
     assert write(source, output, again, shard_size=6).resumed == 50
     assert again.embedded == [] and (np.load(output) == expected()).all()
     assert [p.name for p in output.parent.iterdir()] == ["rows.npy"]
-
-
-SLOW = """
-import sys, time
-sys.path.insert(0, sys.argv[3])
-from helpers.dummy_encoder import DummyEncoder
-from contrasent.search.shards import Settings
-from contrasent.search.sentences import open_sentences
-from contrasent.search.shards import write_embeddings
-
-class Slow(DummyEncoder):
-    def vector(self, text):
-        time.sleep(0.02)
-        return super().vector(text)
-
-with open_sentences(sys.argv[1]) as sentences:
-    write_embeddings(Slow(), sentences, sys.argv[2], Settings(shard_size=4))
-"""
-
-
-def test_a_kill_loses_no_whole_shard(source, output):
-    tests = str(Path(__file__).parents[1])
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(output), tests])
-    second = output.with_name(".rows.npy.parts") / "000001.json"
-    deadline = time.monotonic() + 300
-    while not second.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert second.exists() and not output.exists()
-    written = write(source, output, shard_size=4)
-    assert 8 <= written.resumed < 50
-    assert (np.load(output) == expected()).all()
 
 
 def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):

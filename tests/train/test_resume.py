@@ -1,13 +1,7 @@
 """A run that is cut off anywhere and resumed ends with the bits of one that was not."""
 
 import json
-import random
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from helpers.interrupted import CutError, cut, kill_after
@@ -211,32 +205,3 @@ def test_the_form_of_a_state_is_the_first_one_and_another_is_refused(tmp_path, r
     path.write_text(json.dumps({**progress, "format": 2}), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"another version of contrasent; .* --overwrite"):
         train(recipe(), tmp_path / "run", resume=True)
-
-
-@pytest.mark.acceptance
-@pytest.mark.minutes
-def test_ten_kills_at_random_moments_change_no_bit(tmp_path, recipe):
-    settings = recipe(train__epochs=40, evaluation__every=5)
-    (tmp_path / "recipe.yaml").write_text(to_yaml(settings), encoding="utf-8")
-    command = [sys.executable, "-m", "contrasent", "train", str(tmp_path / "recipe.yaml")]
-    start = time.perf_counter()
-    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True, capture_output=True)
-    whole = time.perf_counter() - start
-
-    draw, kills = random.Random(0), 0
-    resumed = [*command, "--output", str(tmp_path / "cut"), "--resume"]
-    while kills < 10:
-        process = subprocess.Popen(resumed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=draw.uniform(0.3, 0.9) * whole)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        else:
-            assert process.returncode == 0
-            if RunFiles.read(tmp_path / "cut") != RunFiles.read(tmp_path / "whole"):
-                break
-            shutil.rmtree(tmp_path / "cut")
-    subprocess.run(resumed, check=True, capture_output=True)
-    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")

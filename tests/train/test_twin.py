@@ -7,7 +7,7 @@ import pytest
 from helpers.careless import prepare, train
 from helpers.command_line import tree, worked
 from helpers.interrupted import CutError, cut, kill_after
-from helpers.run_files import RunFiles, logged_losses, metrics
+from helpers.run_files import logged_losses, metrics
 from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError
@@ -90,26 +90,6 @@ def test_encoders_of_different_steps_never_lie_beside_each_other(moment, tmp_pat
     assert steps_of(tmp_path) == [1 if moment == "before the first" else 2, None]
     save_encoders(best, encoder, twin, {"step": 2})
     assert steps_of(tmp_path) == [2, 2]
-
-
-def test_a_run_cut_off_between_the_two_has_both_when_resumed(tmp_path, recipe, monkeypatch):
-    settings = recipe(train__epochs=2, **TWIN)
-    train_recipe(settings, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        save = SentenceEncoder.save
-
-        def dying(self, folder, info, **how):
-            if "twin_of" in info:
-                raise CutError
-            save(self, folder, info, **how)
-
-        patched.setattr(SentenceEncoder, "save", dying)
-        with pytest.raises(CutError):
-            train_recipe(settings, tmp_path / "cut")
-    assert not (tmp_path / "cut" / "best-twin").exists()
-    train_recipe(settings, tmp_path / "cut", resume=True)
-    assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
-    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
 
 
 def test_overwriting_removes_the_twins(tmp_path, recipe):
