@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contrasent.api import analyze, fit, mine, pretrain, train, tune
     from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.loading import load_encoder
     from contrasent.recipe import load_recipe
     from contrasent.records import Record
     from contrasent.search.index import Index
@@ -25,6 +26,7 @@ _HOMES = {
     "analyze": "contrasent.api",
     "evaluate": "contrasent.evaluation.suite",
     "fit": "contrasent.api",
+    "load_encoder": "contrasent.model.loading",
     "load_recipe": "contrasent.recipe",
     "mine": "contrasent.api",
     "pretrain": "contrasent.api",
@@ -40,6 +42,7 @@ __all__ = [
     "analyze",
     "evaluate",
     "fit",
+    "load_encoder",
     "load_recipe",
     "mine",
     "objectives",

@@ -53,8 +53,6 @@ COMMANDS = {
         *(*FITTING, "--levels", "--depth", "--coupling-width", "--learning-rate"),
         *("--batch-size", "--epochs", "--dropout/--no-dropout", "--seed"),
     ],
-    "import": [],
-    "import infersent": ["WEIGHTS", "WORDS", "--output", "--version"],
     "evaluate": [
         "MODELS...",
         *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),

@@ -23,7 +23,7 @@ from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import calibrate, evaluate
-from contrasent.cli.fit import export, flow, infersent, push, sif, whitening
+from contrasent.cli.fit import export, flow, push, sif, whitening
 from contrasent.cli.reproduce import mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
@@ -303,8 +303,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=_HELP,
 )
-data_app, build_app, index_app, fit_app, import_app = (
-    typer.Typer(rich_markup_mode=None, no_args_is_help=True) for _ in range(5)
+data_app, build_app, index_app, fit_app = (
+    typer.Typer(rich_markup_mode=None, no_args_is_help=True) for _ in range(4)
 )
 
 
@@ -339,12 +339,10 @@ _add(app, adapt, train, tune, pretrain, allow_extra_args=True, ignore_unknown_op
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
 _add(app, encode, similarity, calibrate, search, export, push, serve)
 _add(fit_app, whitening, flow, sif)
-_add(import_app, infersent)
 _add(index_app, build, add, remove, optimize, copy, info)
 _add(data_app, check, fetch, leaks, mine)
 _add(build_app, nli, captions, duplicates, paraphrases)
 app.add_typer(fit_app, name="fit", help="Fit whitening, flow or SIF to an encoder.")
-app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")
 app.add_typer(index_app, name="index", help="Build and change a search index.")
 app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")
 data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")

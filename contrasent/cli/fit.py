@@ -28,39 +28,7 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
 
-Weights = Annotated[Path, typer.Argument(help="infersent1.pkl or infersent2.pkl.")]
-Words = Annotated[
-    Path,
-    typer.Argument(
-        help="The word vectors it was trained over: glove.840B.300d.txt, or crawl-300d-2M.vec."
-    ),
-]
 Output = Annotated[Path, typer.Option(help="The folder to write; it must not exist.")]
-Version = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=2,
-        help="1 is over GloVe, with <s> and </s> around a sentence, 2 over fastText, with <p> and "
-        "</p>.",
-    ),
-]
-
-
-def infersent(weights: Weights, words: Words, output: Output, version: Version = 1) -> None:
-    """Make an encoder of InferSent's published weights and its word vectors.
-
-    OUTPUT is an encoder for every command. The weights are read as tensors and nothing else; the
-    word vectors go into OUTPUT too, linked to the cache where the disk allows it.
-    """
-    from contrasent.fitting.maps import require_output, save_fitted
-    from contrasent.model.word_encoder import origin_of, read_infersent
-
-    require_output(output)
-    encoder = read_infersent(weights, words, version)
-    save_fitted(encoder, {"imported": origin_of(weights, words, version)}, output)
-    typer.echo(f"{output}: {encoder.width} dimensions, over {encoder.tokenizer.source}")
-    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.hub import INFO_FILE, resolve, write_card
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
+from contrasent.model.st_folder import is_static
 from contrasent.model.st_modules import TANH, dense_rows, read_cnn, read_dense, write_dense
 from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import DenseMap, Transform, empty
@@ -69,6 +70,11 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     if head is not None:
         pick("head", head, HEADS)
     folder = resolve(name)
+    if is_static(folder):
+        raise CheckpointError(
+            f"{folder} holds a static table, and no transformer; load it with "
+            f"contrasent.load_encoder({str(name)!r}), which takes every kind"
+        )
     stated = st_folder.read(folder) if st_folder.is_in(folder) else None
     if stated is None:
         stated = _plain(str(name), folder, pooler, head)

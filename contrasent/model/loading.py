@@ -10,7 +10,8 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import base as engines
 from contrasent.model.hub import CARD, INFO_FILE, REASON, card_text, hub_id, resolve, without_paths
-from contrasent.model.static_encoder import StaticEncoder, is_static
+from contrasent.model.st_folder import is_static
+from contrasent.model.static_encoder import StaticEncoder
 from contrasent.model.word_encoder import WordEncoder, are_words
 
 LoadedEncoder = SentenceEncoder | WordEncoder | StaticEncoder
@@ -26,16 +27,28 @@ def load_encoder(
     truncate_dim: int | None = None,
     prompt_name: str | None = None,
 ) -> LoadedEncoder:
-    """Load a transformer, or a table of vectors, which takes only the last two and a CPU.
+    """Load an encoder of any kind: a transformer, a static table or word vectors.
 
-    ``prompt_name`` is put before every sentence, those that are queries or documents too.
+    Args:
+        name: as `SentenceEncoder` takes it; or a folder with a StaticEmbedding, or of model2vec; a
+            ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder that ``contrasent
+            fit sif`` made of one.
+        pooler: of a transformer, as the next two, as `SentenceEncoder` takes them.
+        head: as there.
+        engine: as there.
+        device: as there; tables of vectors are read on the CPU.
+        truncate_dim: keep only so many leading dimensions of an embedding.
+        prompt_name: the prompt for every sentence, those that are queries or documents too.
 
-    ``name`` may also be a folder with a StaticEmbedding, a ``.txt`` or ``.vec`` file of word
-    vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; the rest, and
-    errors, as in `SentenceEncoder.load`.
+    Raises:
+        ContrasentError: as of `SentenceEncoder`.
+
+    Example:
+        >>> import contrasent
+        >>> contrasent.load_encoder("glove.6B.300d.txt").encode(["a dog"])  # doctest: +SKIP
     """
     encoder: LoadedEncoder
-    static = is_static(name)
+    static = not are_words(name) and is_static(resolve(name))
     if static or are_words(name):
         engines.require("torch" if engine == "static" else engine, device)
         encoder = StaticEncoder.load(name) if static else WordEncoder.load(name)

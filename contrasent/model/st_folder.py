@@ -34,7 +34,7 @@ from contrasent.model.transforms.folder import FittedTransform, write_transform
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
-_MODULES = "modules.json"
+_MODULES, STATIC = "modules.json", "StaticEmbedding"
 _ORDER = re.compile(
     r"(Transformer( WeightedLayerPooling| CNN)?|WordVectors LSTM) Pooling"
     r"(( Dense)*|( Dense)? FittedTransform)( Normalize)?"
@@ -71,6 +71,15 @@ class FolderSpec:
 def is_in(folder: Path) -> bool:
     """Whether ``folder`` is a sentence-transformers folder."""
     return (folder / _MODULES).is_file()
+
+
+def is_static(folder: Path) -> bool:
+    """Whether ``folder`` is one with a StaticEmbedding, or one that model2vec saved."""
+    if is_in(folder):
+        return [kind for kind, _ in read_rows(folder)][:1] == [STATIC]
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else None
+    return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
 def read(folder: Path) -> FolderSpec:

@@ -29,7 +29,7 @@ from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_folder import is_in, write_rows
+from contrasent.model.st_folder import STATIC, is_in, write_rows
 from contrasent.model.st_modules import read_rows
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
@@ -37,7 +37,6 @@ from contrasent.progress import sentence_progress
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
-_STATIC = "StaticEmbedding"
 _MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
 _ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
@@ -45,16 +44,6 @@ _TOKENS = 4_096
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SIF = 1e-4
 """The ``a`` of Arora et al. 2017, eq. 3: a piece of probability p weighs a / (a + p)."""
-
-
-def is_static(name: str | Path) -> bool:
-    """Whether ``name`` is a folder with a StaticEmbedding, or one that model2vec saved."""
-    folder = Path(name).expanduser()
-    if is_in(folder):
-        return [kind for kind, _ in read_rows(folder)][:1] == [_STATIC]
-    path = folder / "config.json"
-    config = read_json(path) if path.is_file() else None
-    return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
 class LookupEncoder(Encoder):
@@ -140,10 +129,10 @@ class StaticEncoder(LookupEncoder):
             modules, path = [kind for kind, _ in rows], rows[0][1]
         else:
             is_normal = read_json(folder / "config.json").get("normalize")
-            modules, path = [_STATIC, *["Normalize"] * bool(is_normal)], folder
+            modules, path = [STATIC, *["Normalize"] * bool(is_normal)], folder
         if modules[1:] not in ([], ["Normalize"]):
             raise CheckpointError(
-                f"{folder} is made of {', '.join(modules)}; after {_STATIC} only Normalize can "
+                f"{folder} is made of {', '.join(modules)}; after {STATIC} only Normalize can "
                 "follow"
             )
         table = _table(path)
@@ -169,7 +158,7 @@ class StaticEncoder(LookupEncoder):
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
         with checkpoint.writing_encoder(folder) as partial:
-            path = partial / f"0_{_STATIC}"
+            path = partial / f"0_{STATIC}"
             path.mkdir()
             self.tokenizer.save(path)
             described = read_json(path / "tokenizer.json")
@@ -179,7 +168,7 @@ class StaticEncoder(LookupEncoder):
             if self.unknown is not None:  # it is counted then, and changes no direction
                 table = table.index_fill(0, torch.tensor([self.unknown]), 0.0)
             save_file({_TABLES[0]: table}, path / "model.safetensors")
-            names = [_STATIC] + ["Normalize"] * self.normalize
+            names = [STATIC] + ["Normalize"] * self.normalize
             paths = [f"{number}_{name}" for number, name in enumerate(names)]
             for inside in paths[1:]:
                 (partial / inside).mkdir()

@@ -1,4 +1,4 @@
-"""Encoders of word vectors: means, SIF embeddings, and InferSent's published weights.
+"""Encoders of word vectors: means, and SIF embeddings.
 
 Shapes: N sentences, W words, D dimensions of a vector, C removed components.
 """
@@ -12,28 +12,18 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from contrasent.data.word_vectors import (
     MANIFEST,
-    MARKS,
     Vectors,
     WordStore,
-    WordTokenizer,
     open_words,
 )
-from contrasent.errors import CheckpointError, first_line
-from contrasent.files import sha256_of
-from contrasent.model.backbones.word_lstm import WordLstm
+from contrasent.errors import CheckpointError
 from contrasent.model.checkpoint import write_info, writing_encoder
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE
-from contrasent.model.protocol import EncoderParts
-from contrasent.model.st_words import shape_of
 from contrasent.model.static_encoder import LookupEncoder
-from contrasent.model.weights import load_exact
 
 _WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
 _ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
@@ -147,56 +137,3 @@ def _array(path: Path, shape: tuple[int, ...]) -> Vectors:
     if values.dtype != np.float32 or values.shape != values.reshape(shape).shape:
         raise ValueError(f"{path.name} holds {values.dtype} of shape {values.shape}")
     return values
-
-
-VERSIONS = {1: MARKS[0], 2: MARKS[1]}
-"""What each version puts around a sentence: 1 was trained over GloVe, 2 over fastText."""
-
-_PREFIX = "enc_lstm."
-
-
-def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
-    """The encoder of ``infersent1.pkl`` or ``infersent2.pkl`` (facebookresearch/InferSent).
-
-    ``words`` are the vectors it was trained over: ``glove.840B.300d.txt`` for version 1,
-    ``crawl-300d-2M.vec`` for version 2. CheckpointError if they do not fit, or one is damaged.
-    """
-    tensors = _tensors(weights)
-    recurrent = tensors.get("weight_hh_l0")
-    if recurrent is None or recurrent.dim() != 2:
-        raise CheckpointError(
-            f"{weights} holds no {_PREFIX}weight_hh_l0, so it is no InferSent encoder; give "
-            "infersent1.pkl or infersent2.pkl"
-        )
-    store = open_words(words)
-    tokenizer = WordTokenizer(store, VERSIONS[version])
-    backbone = WordLstm(store, recurrent.shape[1])
-    load_exact(backbone.lstm, tensors, weights, shape_of(backbone))
-    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler="max"))
-    encoder.name = str(weights)
-    return encoder.eval()
-
-
-def origin_of(weights: Path, words: Path, version: int) -> dict[str, object]:
-    """What is kept of where an encoder was read from."""
-    return {
-        "weights": weights.name,
-        "sha256": sha256_of(weights),
-        "words": words.name,
-        "version": version,
-    }
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """The LSTM's weights, by torch's names."""
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {path}; look for a misspelling")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        named = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    except Exception as error:  # the reader raises what the damage leads to
-        raise CheckpointError(
-            f"{path} cannot be read as torch tensors and nothing else ({first_line(error)}); "
-            "nothing in it was run"
-        ) from error
-    return {n.removeprefix(_PREFIX): t for n, t in named.items() if n.startswith(_PREFIX)}

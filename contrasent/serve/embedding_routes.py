@@ -117,9 +117,20 @@ class EmbeddingRoutes:
         width = self._encoder.width
         if dimensions is not None and dimensions > width:
             raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
-        entries = await self._embed_cut(request, texts, options.truncate_prompt_tokens or -1)
+        limit = options.truncate_prompt_tokens or self._length_of(of_role.get("task"))
+        entries = await self._embed_cut(request, texts, limit)
         rows = np.stack([entry.row[: dimensions or width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
+
+    def _length_of(self, task: str | None) -> int:
+        """The tokens of a query or document, -1 for those of any text."""
+        conventions, most = self._encoder.conventions, self._encoder.max_tokens
+        expansion, length = conventions.expansion_of(task), conventions.length_of(task) or -1
+        if (expansion is not None and expansion.attend) or length > most:
+            raise RefusalError(
+                424, f"this model reads a {task} longer than other text, which is not served here"
+            )
+        return length
 
     async def _embed_cut(self, request: Request, texts: list[Text], limit: int) -> list[Embedded]:
         """`embedded`, of texts of at most ``limit`` tokens, or of those the model reads if -1."""

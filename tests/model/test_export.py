@@ -199,6 +199,38 @@ def test_a_static_table_of_model2vec_shares_rows_and_weighs_them(encoder, tmp_pa
     )
 
 
+@pytest.mark.parametrize("normalize", [True, False, None])
+def test_a_folder_of_model2vec_without_modules_leaves_unknown_pieces_out(
+    encoder, normalize, tmp_path
+):
+    folder, tokenizer = tmp_path / "m2v", encoder.tokenizer
+    folder.mkdir()
+    tokenizer.save(folder)
+    (folder / "tokenizer_config.json").unlink()
+    table = torch.randn(tokenizer.vocabulary, 4)
+    save_file({"embeddings": table}, folder / "model.safetensors")
+    config = {"model_type": "model2vec", "normalize": normalize}
+    (folder / "config.json").write_text(json.dumps(config))
+    static = load_encoder(folder)
+    unknown = tokenizer.vocabulary_map[tokenizer.special_names["unk_token"]]
+    texts = ["a dog runs", "a dog \u4e16 runs", "\u4e16"]
+    rows = []
+    for text in texts:
+        pieces = [it.id for it in tokenizer.spans([text], specials=False)[0] if it.id != unknown]
+        mean = table[pieces].mean(0) if pieces else torch.zeros(4)
+        rows.append(torch.nn.functional.normalize(mean, dim=0) if normalize else mean)
+    with pytest.warns(UserWarning, match="1 of 3 sentences have no known word piece"):
+        given = static.encode(texts)
+    np.testing.assert_allclose(given, torch.stack(rows), atol=1e-6)
+    assert np.array_equal(given[0], given[1])
+    static.save(tmp_path / "saved")
+    again = load_encoder(tmp_path / "saved").encode(texts[:2])
+    for ours, theirs in zip(again, given, strict=False):
+        assert ours @ theirs == pytest.approx(np.linalg.norm(ours) * np.linalg.norm(theirs))
+    with pytest.raises(CheckpointError, match=r"static table.*contrasent\.load_encoder"):
+        SentenceEncoder(folder)
+
+
 @pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
 def test_a_static_folder_keeps_how_it_is_used(encoder, tmp_path):
     export(encoder, tmp_path / "static", "static", dimensions=6)
