@@ -8,8 +8,9 @@ import pytest
 from helpers.command_line import call
 from helpers.tables import records, write
 
+from contrasent.data.batch import Need
 from contrasent.data.examples import open_examples
-from contrasent.data.labelled_pairs import open_labelled
+from contrasent.data.labelled_pairs import open_pairs
 from contrasent.errors import DataError
 from contrasent.evaluation.labelled import read_labelled
 from contrasent.evaluation.retrieval_data import read_retrieval
@@ -47,8 +48,8 @@ def examples(source):
 
 
 def labelled_examples(source):
-    pairs = open_labelled(source)
-    return list(pairs), list(pairs.labels), pairs.unlabelled
+    pairs = open_pairs(source, "nli")
+    return list(pairs), list(pairs.numbers[Need.LABELS]), pairs.unlabelled
 
 
 def build(kind):

@@ -12,7 +12,7 @@ from helpers.tiny_runs import write_data
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.data.labelled_pairs import open_scored
+from contrasent.data.labelled_pairs import open_pairs
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.protocol import Encoded
 
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_sentence_transformers(loss, rng):
 def test_scores_are_read_and_brought_to_one(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("a dog\ta cat\t2\na\tb\t5\n\tempty\t1\n")
-    examples = open_scored(str(path))
+    examples = open_pairs(str(path), "scores")
     for loss, expected in {"cosent": [2, 5], "cosine": [0.4, 1.0]}.items():
         objective = objectives.build("scored_pairs", {"loss": loss}, width=4, data_views=2)
         column = objective.columns(examples)[Need.SCORES]
@@ -81,10 +81,10 @@ def test_scores_are_read_and_brought_to_one(tmp_path):
     with pytest.raises(
         DataError, match=r"scores from -1 to 1, but loss cosine takes scores from 0"
     ):
-        objective.columns(open_scored(str(path)))
+        objective.columns(open_pairs(str(path), "scores"))
     path.write_text("a\tb\t3\nc\td\tmany\n")
     with pytest.raises(DataError, match=r"pairs.tsv:2: the score must be a number, not 'many'"):
-        list(open_scored(str(path)))
+        list(open_pairs(str(path), "scores"))
 
 
 @pytest.mark.parametrize("name", ["scored_pairs", "simcse"])

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from contrasent.data.examples import open_examples
 from contrasent.data.spans import sentences_of
-from contrasent.data.view_sources import document_lengths, has_lines
+from contrasent.data.view_sources import document_lengths
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.proxy import FEWEST, crop_pairs, next_pairs
 from contrasent.evaluation.task_names import CROPS, NEXT
@@ -154,7 +154,7 @@ class Text:
                 "or text per example; for pairs there is 'contrasent train sup-simcse'"
             )
         lines = [" ".join(text.split()) for (text,) in examples]
-        lengths = document_lengths(examples) if has_lines(examples) else np.ones(len(lines), int)
+        lengths = document_lengths(examples) if examples.is_lines else np.ones(len(lines), int)
         if len(lengths) < 2:
             return cls(source, [[line] for line in lines], in_documents=False)
         ends = np.cumsum(lengths)

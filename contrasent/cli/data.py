@@ -301,7 +301,8 @@ def nli(
 
     Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
     """
-    from contrasent.data.build.nli import WANTED, Nli
+    from contrasent.data.build.nli import Nli
+    from contrasent.data.column_specs import NLI
 
     kind = partial(
         Nli,
@@ -311,7 +312,7 @@ def nli(
         order=listed(labels),
         seed=options.seed,
     )
-    _build(kind, WANTED, sources, options)
+    _build(kind, NLI, sources, options)
 
 
 @grouped
@@ -320,7 +321,8 @@ def captions(sources: Sources, options: BuildOptions) -> None:
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    from contrasent.data.build.paraphrases import CAPTIONS, Captions
+    from contrasent.data.build.paraphrases import Captions
+    from contrasent.data.column_specs import CAPTIONS
 
     _build(Captions, CAPTIONS, sources, options)
 
@@ -331,7 +333,8 @@ def duplicates(sources: Sources, options: BuildOptions) -> None:
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    from contrasent.data.build.paraphrases import DUPLICATES, Duplicates
+    from contrasent.data.build.paraphrases import Duplicates
+    from contrasent.data.column_specs import DUPLICATES
 
     _build(Duplicates, DUPLICATES, sources, options)
 
@@ -347,7 +350,8 @@ def paraphrases(
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
     """
-    from contrasent.data.build.paraphrases import PARAPHRASES, Paraphrases
+    from contrasent.data.build.paraphrases import Paraphrases
+    from contrasent.data.column_specs import PARAPHRASES
 
     kind = partial(Paraphrases, min_score=min_score, max_score=max_score)
     _build(kind, PARAPHRASES, sources, options)

@@ -38,6 +38,12 @@ class Need(Enum):
     TOKENS = "the tokens, for a transformer of its own, whose memory grows with the batch"
     ENCODER = "the weights of the encoder, which it also runs itself"
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number of each example."""
+        rows = (Need.TARGETS, Need.NEXT_SENTENCES)
+        return self not in (*rows, Need.TOKEN_STATES, Need.TOKENS, Need.ENCODER)
+
 
 EMBEDDING = ("embedding_mask", "embedding_shift")
 """What changes the output of the embedding layer, token by token."""

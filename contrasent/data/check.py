@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.batch import Need
 from contrasent.data.columns import kind_of
 from contrasent.data.examples import Examples, open_examples, portions
-from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
+from contrasent.data.labelled_pairs import NliClasses, PairExamples, open_pairs, require_classes
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.view_sources import document_lengths, has_lines
+from contrasent.data.view_sources import document_lengths
 from contrasent.errors import DataError, pick
 
 _SHOWN = 3
@@ -170,7 +171,7 @@ def check(
     and then how many further examples were read.
     """
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
-    examples = open_labelled(source, columns) if of_nli else open_examples(source, columns)
+    examples = open_pairs(source, "nli", columns) if of_nli else open_examples(source, columns)
     survey = _Survey()
     words, tokens = array("I"), array("I")
     for portion in portions(survey.look_at(examples, progress)):
@@ -178,7 +179,7 @@ def check(
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
     documents = None
-    if has_lines(examples) and examples.blank:
+    if examples.is_lines and examples.blank:
         lengths = document_lengths(examples, lambda _: None)
         documents = lengths if len(lengths) > 1 else None
     return Report(
@@ -208,17 +209,17 @@ def check(
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
         kinds=tuple(kind_of(cells) for cells in zip(*survey.sample, strict=True)),
         shown=tuple(survey.sample[:_SHOWN]),
-        layout=examples.layout,
-        later=examples.later,
+        layout=examples.rows.reader.layout,
+        later=examples.rows.reader.later,
     )
 
 
 def _classes(examples: Examples) -> dict[str, int] | None:
     """How many examples are of each class, those of none included."""
-    if not isinstance(examples, LabelledExamples) or examples.labels is None:
+    if not isinstance(examples, PairExamples) or not isinstance(examples.parse, NliClasses):
         return None
-    counts = Counter(examples.labels)
-    return {name: counts[number] for number, name in enumerate(examples.class_names)}
+    counts = Counter(examples.numbers[Need.LABELS])
+    return {name: counts[number] for number, name in enumerate(examples.parse.names)}
 
 
 def _lengths_of_views(lengths: array[int], views: int) -> tuple[Lengths, ...]:

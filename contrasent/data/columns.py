@@ -100,61 +100,96 @@ def sentence_columns(
     the place of ``first``, for messages. ConfigError if ``columns`` does not fit; DataError if the
     columns cannot be told without ``columns``, or one holds no sentences.
     """
-    chosen = _sentence_columns(first, columns, where, named=named, below=below)
-    for position in chosen.positions:
-        cells = [row[position] for row in below]
-        if (kind_of(cells) if len(below) >= _FEWEST_ROWS else _certain_kind(cells)) == _CODES:
-            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
-            raise DataError(
-                f"{where}: column {first[position].strip()!r} holds {_CODES} ({shown}), no "
-                "sentences; choose others with --columns"
-            )
-    return chosen
-
-
-def _sentence_columns(
-    first: Sequence[str],
-    columns: Sequence[str] | None,
-    where: str,
-    *,
-    named: bool,
-    below: Sequence[Sequence[str]],
-) -> ColumnMap:
     names = [cell.strip() for cell in first]
     known = [_is_known(name) for name in names]
     header = named or all(known)
     if columns is not None:
-        if not columns:
-            raise ConfigError("--columns is empty; name at least one, or leave it out")
-        if repeated := [column for column in columns if list(columns).count(column) > 1]:
-            raise ConfigError(f"--columns names {repeated[0]!r} twice; every sentence is a column")
-        positions = _positions(names, columns, where)
-        shown = [names[position] for position in positions] if named else columns
-        how = "chosen by name"
-        if _are_numbers(columns):
-            how = "chosen by number"
-            how += "" if named else f"; {'first row is a header' if header else 'no header'}"
-        header = header or not _are_numbers(columns)
-        described = f"{_as_roles(shown, _roles(len(shown)))} ({how})"
-        by: Literal["choice", "number"] = "number" if _are_numbers(columns) else "choice"
-        return ColumnMap(positions, header, described, by)
-    if header:
-        return _known_columns(names, where)
-    _refuse_doubtful(names, known, where)
-    if _is_header(names, below):
-        if len(names) == 1:
+        chosen = _asked_columns(names, columns, where, header=header, named=named)
+    elif header:
+        chosen = _known_columns(names, where)
+    else:
+        chosen = _columns_in_order(names, known, below, where)
+    _refuse_codes(chosen, names, below, where)
+    return chosen
+
+
+def _asked_columns(
+    names: list[str], columns: Sequence[str], where: str, *, header: bool, named: bool
+) -> ColumnMap:
+    if not columns:
+        raise ConfigError("--columns is empty; name at least one, or leave it out")
+    if repeated := [column for column in columns if list(columns).count(column) > 1]:
+        raise ConfigError(f"--columns names {repeated[0]!r} twice; every sentence is a column")
+    positions = _positions(names, columns, where)
+    shown = [names[position] for position in positions] if named else columns
+    by, how = _choice(columns)
+    if by == "number" and not named:
+        how += f"; {'first row is a header' if header else 'no header'}"
+    described = f"{_as_roles(shown, _roles(len(shown)))} ({how})"
+    return ColumnMap(positions, header or by == "choice", described, by)
+
+
+def _columns_in_order(
+    names: list[str], known: list[bool], below: Sequence[Sequence[str]], where: str
+) -> ColumnMap:
+    """All columns, unless the first row may be a header of names that are not known."""
+    count, headings = len(names), [name for name in names if _is_sentence(name.lower())]
+    joined = re.split(r"[,;|:^~]+", names[0]) if count == 1 else []
+    if any("\t" in name for name in names):
+        raise DataError(f"{where}: cells are separated by tabs, not commas; name the file .tsv")
+    if len(joined) > 1 and all(_is_known(cell.strip()) for cell in joined):
+        raise DataError(
+            f"{where}: {names[0]!r} looks like {len(joined)} names of columns; separate cells "
+            "by commas in a .csv, and by tabs in a .tsv"
+        )
+    if headings:
+        unknown = names[known.index(False)]
+        raise DataError(
+            f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
+            "choose with --columns, by name if it is a header, by number if it is an example"
+        )
+    many = len(below) >= _FEWEST_ROWS
+    texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
+    alike = all(map(_NAME.fullmatch, names)) and len(set(names)) == count
+    if alike and texts:
+        if count > 1:
+            raise DataError(
+                f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
+                f"but not all are known; name the sentences with --columns "
+                f"{shlex.quote(','.join(texts[:2]))}, or, if this row is an example, by number "
+                "from 0"
+            )
+        if len(names[0].split()) < min(len(row[0].split()) for row in below):
             described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
             return ColumnMap((0,), True, described, "order")
-        raise DataError(
-            f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
-            f"but not all are known; name the sentences with {_suggested(names, below)}, or, if "
-            "this row is an example, by number from 0"
-        )
-    _refuse_codes(names, below, where)
-    count = len(names)
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
     described = f"{what}: {', '.join(_roles(count))} (no header)"
     return ColumnMap(tuple(range(count)), False, described, "order")
+
+
+def _refuse_codes(
+    chosen: ColumnMap, names: list[str], below: Sequence[Sequence[str]], where: str
+) -> None:
+    """Refuse columns of ids, numbers, dates or, in a table without names, single words."""
+    columns = [
+        [row[position] for row in below] or [names[position]] for position in chosen.positions
+    ]
+    few = len(below) < _FEWEST_ROWS
+    kinds = [_certain_kind(cells) if few else kind_of(cells) for cells in columns]
+    if chosen.by != "order" or len(below) < _MANY_ROWS or all(kinds):  # words may be all there is
+        kinds = [kind if kind == _CODES else None for kind in kinds]
+    if chosen.header and few and not below:
+        return
+    for position, cells, kind in zip(chosen.positions, columns, kinds, strict=True):
+        if kind:
+            name = repr(names[position]) if chosen.header else position
+            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
+            rest = [str(k) for k, it in zip(chosen.positions, kinds, strict=True) if not it]
+            such = f", as {','.join(rest)}" if rest else ""
+            raise DataError(
+                f"{where}: column {name} holds {kind} ({shown}), no sentences; choose others with "
+                f"--columns, by name, or by number from 0{such}"
+            )
 
 
 def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
@@ -189,6 +224,11 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
 def _negatives(spelt: dict[str, str]) -> list[str]:
     matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
     return [name for match, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
+
+
+def _choice(columns: Sequence[str]) -> tuple[Literal["choice", "number"], str]:
+    """How columns are chosen, also in words."""
+    return ("number", "chosen by number") if _are_numbers(columns) else ("choice", "chosen by name")
 
 
 def _are_numbers(columns: Sequence[str]) -> bool:
@@ -241,36 +281,6 @@ def _is_sentence(name: str) -> bool:
     return name in ALONE or any(name in p for p in PAIRS) or bool(_NEGATIVE.fullmatch(name))
 
 
-def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
-    """Refuse what would make a header, a label or another delimiter part of a sentence."""
-    if any("\t" in name for name in names):
-        raise DataError(f"{where}: cells are separated by tabs, not commas; name the file .tsv")
-    if len(names) == 1:
-        cells = re.split(r"[,;|:^~]+", names[0])
-        if len(cells) > 1 and all(_is_known(cell.strip()) for cell in cells):
-            raise DataError(
-                f"{where}: {names[0]!r} looks like {len(cells)} names of columns; separate cells "
-                "by commas in a .csv, and by tabs in a .tsv"
-            )
-        return
-    headings = [name for name in names if _is_sentence(name.lower())]
-    if headings:
-        unknown = names[known.index(False)]
-        raise DataError(
-            f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
-            "choose with --columns, by name if it is a header, by number if it is an example"
-        )
-
-
-def _is_header(names: list[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether a first row of unknown names heads columns of text: names are short, text is not."""
-    alike = all(map(_NAME.fullmatch, names)) and len(set(names)) == len(names)
-    if not alike or len(below) < _FEWEST_ROWS or not any(map(_is_text, zip(*below, strict=True))):
-        return False
-    shortest = min(len(row[0].split()) for row in below)
-    return len(names) > 1 or len(names[0].split()) < shortest
-
-
 def _is_text(cells: Sequence[str]) -> bool:
     return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
 
@@ -281,12 +291,6 @@ def _certain_kind(cells: Sequence[str]) -> str | None:
     return _CODES if full and all(map(_NUMBERS.fullmatch, full)) else None
 
 
-def _suggested(names: list[str], below: Sequence[Sequence[str]]) -> str:
-    columns = zip(names, zip(*below, strict=True), strict=True)
-    texts = [name for name, cells in columns if _is_text(cells)]
-    return f"--columns {shlex.quote(','.join(texts[:2]))}"
-
-
 def kind_of(cells: Sequence[str]) -> str | None:
     """What most of a column's cells are if they are no sentences: ids and the like, or words."""
     full = [cell.strip() for cell in cells if cell.strip()]
@@ -294,27 +298,6 @@ def kind_of(cells: Sequence[str]) -> str | None:
         if full and sum(bool(pattern.fullmatch(it)) for it in full) >= _MOSTLY * len(full):
             return kind
     return None
-
-
-def _refuse_codes(names: list[str], below: Sequence[Sequence[str]], where: str) -> None:
-    """Refuse to take columns of ids, numbers, dates or single words for sentences."""
-    if len(names) == 1:
-        return
-    columns = list(zip(names, *below, strict=True))
-    kinds = [kind_of(cells) for cells in columns]
-    if len(below) < _FEWEST_ROWS:
-        kinds = [_certain_kind(cells[1:] or cells) for cells in columns]
-    elif len(below) < _MANY_ROWS or all(kinds):  # words may be what there is
-        kinds = [kind if kind == _CODES else None for kind in kinds]
-    odd = next((number for number, kind in enumerate(kinds) if kind), None)
-    if odd is None:
-        return
-    shown = ", ".join(repr(_shortened(cell)) for cell in columns[odd][:2])
-    rest = ",".join(str(number) for number, kind in enumerate(kinds) if not kind) or "NUMBERS"
-    raise DataError(
-        f"{where}: column {odd} holds {kinds[odd]} ({shown}), no sentences; choose the sentence "
-        f"columns of {len(names)} by number from 0, such as --columns {rest}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,14 +335,9 @@ def choose_columns(
     names = [cell.strip() for cell in first]
     if columns is not None:
         _require_one_for_each(columns, wanted)
-        positions, how = _positions(names, columns, where), "name"
-        header = True
-        if _are_numbers(columns):
-            header = named or _is_heading([names[position] for position in positions], wanted)
-            how = "number"
-        roles = _as_roles(columns, wanted.roles)
-        by: Literal["choice", "number"] = "number" if how == "number" else "choice"
-        return ColumnMap(positions, header, f"{roles} (chosen by {how})", by)
+        positions, (by, how) = _positions(names, columns, where), _choice(columns)
+        header = named or by == "choice" or _is_heading([names[it] for it in positions], wanted)
+        return ColumnMap(positions, header, f"{_as_roles(columns, wanted.roles)} ({how})", by)
     known = _by_name(names, wanted, where)
     if len(known) >= len(wanted.roles) - wanted.optional:
         roles = _as_roles([names[position] for position in known], wanted.roles)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contrasent.data.columns import ColumnMap, sentence_columns
 from contrasent.data.readers import Trouble, source_kind, stop
@@ -25,43 +24,70 @@ from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.files import default_cache, exclusive, writing
 
+if TYPE_CHECKING:
+    from contrasent.data.batch import Need
+
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 20
 
 
-class Examples(ABC):
+class Examples:
     """Examples of V sentences each, read anew from the source by every iteration.
+
+    A null is an empty sentence.
 
     Attributes:
         views: V, sentences per example: anchor, positive, hard negatives.
         columns: one line saying which columns were understood, and how.
+        is_lines: blank lines separate documents.
+        with_ids: the second column holds ids, which may be whole numbers.
         skipped: rows with an empty sentence, which are left out; known after a whole pass, as are
-            ``blank`` lines, the ``unlabelled`` rows that were left out, and ``labels``.
-        layout: how the source is read, where its content tells; ``later`` names of columns, by
-            their place, that come first in later rows, and are ignored.
-        labels: the number of the class of each example; None where they have none.
+            ``blank`` lines, the ``unlabelled`` rows that were left out, and ``numbers``.
+        numbers: numbers of each example that were read beside its sentences.
     """
 
-    def __init__(self, source: str, views: int, columns: str) -> None:
-        self.source = source
-        self.views = views
-        self.columns = columns
-        self.skipped = 0
-        self.blank = 0
-        self.labels: Sequence[int] | None = None
-        self.unlabelled = 0
-        self.layout = ""
-        self.later: Mapping[str, str] = {}
+    def __init__(
+        self, rows: SourceRows, views: int, *, is_lines: bool = False, with_ids: bool = False
+    ) -> None:
+        self.source, self.columns = rows.source, rows.described
+        self.rows, self.views = rows, views
+        self.is_lines, self.with_ids = is_lines, with_ids
+        self.skipped = self.blank = self.unlabelled = 0
+        self.numbers: Mapping[Need, Sequence[float]] = {}
 
     @property
-    @abstractmethod
     def sha256(self) -> str:
         """Hexadecimal hash of the source's content, its reading and the chosen columns."""
+        reader, layout, content = self.rows.reader, self.rows.chosen, self.rows.sha256
+        if isinstance(reader, HubSource):
+            return content
+        chosen: object = self.rows.names if reader.named else layout.positions
+        if isinstance(reader, TableSource):
+            chosen = (reader.number if layout.header else 0, chosen)
+            # What else the same bytes may be read as: the first column alone of a table as lines.
+            if reader.quoted or (len(reader.first) > 1 and layout.positions == (0,)):
+                chosen = (*chosen, "quoted" if reader.quoted else "tabs")
+        return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
 
-    @abstractmethod
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
+        skipped, checked = 0, self.rows.reader.checked and not self.with_ids
+        for where, row in self.rows.rows(trouble):
+            cells = [row[0], _id_as_text(row[1])] if self.with_ids else row
+            if not checked:
+                try:
+                    for cell in cells:
+                        require_text(cell, where)
+                except DataError as error:
+                    trouble(error)
+                    continue
+            sentences = tuple([(cell or "").strip() for cell in cells])
+            if all(sentences):
+                yield where, sentences
+            else:
+                skipped += 1
+        self.skipped, self.blank = skipped, self.rows.reader.blank
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Yield V sentences at a time, without white space around them."""
@@ -76,53 +102,6 @@ class Examples(ABC):
                 f"{self.source} holds {count} example{'s' if count != 1 else ''} without an empty "
                 f"sentence, but at least {minimum} are needed; an example is a line or row"
             )
-
-
-class SourceExamples(Examples):
-    """Examples of the sentence columns of a source; a null is an empty sentence.
-
-    With ``is_lines``, blank lines separate documents. With ``with_ids``, the second column holds
-    ids, which may be whole numbers.
-    """
-
-    def __init__(self, rows: SourceRows, *, is_lines: bool, with_ids: bool = False) -> None:
-        super().__init__(rows.source, rows.width, rows.described)
-        self.is_lines = is_lines
-        self._rows, self._with_ids = rows, with_ids
-        self.layout, self.later = rows.reader.layout, rows.reader.later
-        if isinstance(rows.reader, ParquetSource):
-            rows.reader.require_text(rows.names[:1] if with_ids else rows.names)
-
-    @property
-    def sha256(self) -> str:
-        reader, layout, content = self._rows.reader, self._rows.chosen, self._rows.sha256
-        if isinstance(reader, HubSource):
-            return content
-        chosen: object = self._rows.names if reader.named else layout.positions
-        if isinstance(reader, TableSource):
-            chosen = (reader.number if layout.header else 0, chosen)
-            # What else the same bytes may be read as: the first column alone of a table as lines.
-            if reader.quoted or (len(reader.first) > 1 and layout.positions == (0,)):
-                chosen = (*chosen, "quoted" if reader.quoted else "tabs")
-        return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
-
-    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        skipped, checked = 0, self._rows.reader.checked and not self._with_ids
-        for where, row in self._rows.rows(trouble):
-            cells = [row[0], _id_as_text(row[1])] if self._with_ids else row
-            if not checked:
-                try:
-                    for cell in cells:
-                        require_text(cell, where)
-                except DataError as error:
-                    trouble(error)
-                    continue
-            sentences = tuple([(cell or "").strip() for cell in cells])
-            if all(sentences):
-                yield where, sentences
-            else:
-                skipped += 1
-        self.skipped, self.blank = skipped, self._rows.reader.blank
 
 
 def _id_as_text(cell: Any) -> Any:
@@ -155,7 +134,7 @@ def open_examples(
 
     ========== ====================================================================================
     ``.txt``   a sentence per line; blank lines separate documents and are left out
-    ``.csv``   comma separated, cells quoted with ``"``
+    ``.csv``   comma separated (or ``;``, ``|``), cells quoted with ``"``
     ``.tsv``   tab separated, quotes are literal
     ``.jsonl`` an object or an array of strings per line
     .parquet   text columns
@@ -164,9 +143,9 @@ def open_examples(
     ========== ====================================================================================
 
     The text files may be gzipped, with ``.gz`` after the name's end. UTF-8 with or without byte
-    order mark, lines ended by ``\n`` or ``\r\n``. DataError if the source is missing, empty, of
-    unknown kind, or its first row cannot be understood; further rows are checked when they are
-    read. ConfigError if ``columns`` does not fit the source. MissingExtraError if a data set is
+    order mark, lines ended by ``\n``, ``\r\n`` or ``\r``. DataError if the source is missing, empty
+    or of unknown kind, or its first row cannot be understood; further rows are checked when they
+    are read. ConfigError if ``columns`` does not fit the source. MissingExtraError if a data set is
     asked for, but ``datasets`` is not installed.
 
     Args:
@@ -193,7 +172,11 @@ def open_examples(
             raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
         chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named, below=below)
-    return SourceExamples(SourceRows(rows, chosen), is_lines=kind == ".txt", with_ids=with_ids)
+    if isinstance(rows, ParquetSource):
+        texts = chosen.positions[:1] if with_ids else chosen.positions
+        rows.require_text([rows.first[position] for position in texts])
+    table = SourceRows(rows, chosen)
+    return Examples(table, table.width, is_lines=kind == ".txt", with_ids=with_ids)
 
 
 def text_kind(source: str) -> str | None:

@@ -26,7 +26,6 @@ from contrasent.data.view_sources import (
     document_lengths,
     end_to_end,
     example_of,
-    has_lines,
 )
 from contrasent.errors import DataError
 
@@ -180,7 +179,7 @@ def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexA
             f"spans are drawn from documents, but {examples.source} has "
             f"{example_of(examples.views)}; choose one of its columns with data.columns"
         )
-    lengths = document_lengths(examples) if has_lines(examples) else np.ones(1, dtype=np.int64)
+    lengths = document_lengths(examples) if examples.is_lines else np.ones(1, dtype=np.int64)
     by_line = len(lengths) < 2
     ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)
     what = "every line is one" if by_line else "with a blank line between"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from contrasent.data.batch import Need
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
@@ -18,7 +19,7 @@ from contrasent.files import cached, map_array
 
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
-_TOKENLESS, _LABELS = "tokenless.bin", "labels.bin"
+_TOKENLESS = "tokenless.bin"
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -39,8 +40,9 @@ class TokenManifest:
     max_tokens: int | None
     data_sha256: str
     tokenizer: str
-    # every example has the number of a class; ``unlabelled`` rows were left out
-    labelled: bool = False
+    # types of the numbers of each example, by the need that they meet; ``unlabelled`` rows without
+    # a number were left out
+    columns: dict[str, str] = field(default_factory=dict)
     unlabelled: int = 0
 
 
@@ -50,11 +52,17 @@ class TokenStore:
     def __init__(self, folder: Path) -> None:
         text = (folder / _MANIFEST).read_text(encoding="utf-8")
         self.folder = folder
-        self.manifest = kept = TokenManifest(**json.loads(text))
+        known = json.loads(text)
+        if known.pop("labelled", False):  # as releases that kept nothing but labels wrote
+            known["columns"] = {Need.LABELS.name: "uint8"}
+        self.manifest = kept = TokenManifest(**known)
         self._tokens = map_array(folder / _TOKENS, kept.dtype, kept.tokens)
         sentences = kept.examples * kept.views
         self._offsets: IndexArray = map_array(folder / _OFFSETS, np.int64, sentences + 1)
-        self._labels = map_array(folder / _LABELS, np.uint8, len(self)) if kept.labelled else None
+        self._columns = {
+            Need[name]: map_array(_column_file(folder, name), dtype, len(self))
+            for name, dtype in kept.columns.items()
+        }
         if len(self.tokenless()) != kept.tokenless:
             raise ValueError(f"{_TOKENLESS} does not hold {kept.tokenless} numbers")
 
@@ -71,9 +79,12 @@ class TokenStore:
         """Numbers, ascending, of what was left out for want of a token, among all examples."""
         return np.fromfile(self.folder / _TOKENLESS, dtype=np.int64)
 
-    def labels(self, examples: IndexArray) -> IndexArray | None:
-        """``(B,)`` int64, the class of each of the ``examples``; None if they have none."""
-        return None if self._labels is None else self._labels[examples].astype(np.int64)
+    def column(self, need: Need) -> np.ndarray | None:
+        """``(N,)`` int64 or float32, a number of each example; None if they have none."""
+        numbers = self._columns.get(need)
+        if numbers is None:
+            return None
+        return np.array(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
 
     def tokens(self, example: int, view: int) -> IdArray:
         """Token ids of one sentence."""
@@ -153,9 +164,9 @@ def _write_store(
             if progress is not None:
                 progress(examples_kept)
     np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
-    if examples.labels is not None:
-        labels = np.array(examples.labels, dtype=np.uint8)
-        np.delete(labels, tokenless).tofile(folder / _LABELS)
+    columns = {need.name: np.array(numbers) for need, numbers in examples.numbers.items()}
+    for name, numbers in columns.items():
+        np.delete(numbers, tokenless).tofile(_column_file(folder, name))
     if not examples_kept:
         raise DataError(f"{examples.source} holds no example whose sentences all have a token")
     return TokenManifest(
@@ -169,9 +180,13 @@ def _write_store(
         max_tokens=max_tokens,
         data_sha256=examples.sha256,
         tokenizer=tokenizer.fingerprint,
-        labelled=examples.labels is not None,
+        columns={name: numbers.dtype.name for name, numbers in columns.items()},
         unlabelled=examples.unlabelled,
     )
+
+
+def _column_file(folder: Path, name: str) -> Path:
+    return folder / f"{name.lower()}.bin"
 
 
 _TEXTS_FORMAT = 1

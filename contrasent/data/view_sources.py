@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 from numpy.random import Generator
 
 from contrasent.data.batch import Need
-from contrasent.data.examples import Examples, SourceExamples
+from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, line_rows, stop
 from contrasent.data.token_store import IndexArray, TextStore, TokenStore
 from contrasent.data.tokenizer import Template, Tokenizer
@@ -50,18 +49,13 @@ class Documents:
         return np.arange(count) + document * count
 
 
-def has_lines(examples: Examples) -> TypeGuard[SourceExamples]:
-    """Whether blank lines between ``examples`` would tell documents apart."""
-    return isinstance(examples, SourceExamples) and examples.is_lines
-
-
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     """``(documents,)`` int64: sentences of each document, in the order of a ``.txt`` file.
 
     Blank lines at the start, at the end or next to each other separate nothing. ``trouble`` is
     called with the error of each line that cannot be read. Examples of another source are refused.
     """
-    if not has_lines(examples):
+    if not examples.is_lines:
         raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
     lengths, current = [], 0
     for _, (line,) in line_rows(Path(examples.source), trouble):

@@ -1,6 +1,7 @@
 """Views: from the recipe's ``view`` and the data to the sentences of every batch.
 
-A view is a row of `VIEWS`; a number of each example that objectives may need is one of `COLUMNS`.
+A view is a row of `VIEWS`. A number of each example that objectives may need is a row of
+``labelled_pairs.SIDE_COLUMNS``, if it is read, or one of `COLUMNS`, if documents give it.
 """
 
 from __future__ import annotations
@@ -142,28 +143,10 @@ VIEWS = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ViewColumn:
-    """The source of the numbers of the examples that objectives may need, ``(N,)`` int64."""
-
-    # reads them from the stored examples; None if they come from documents
-    of_examples: Callable[[TokenStore], IndexArray | None] | None = None
-    # makes them of the documents of the text, one for each sentence in its order
-    of_documents: Callable[[Documents], IndexArray] | None = None
-
-    def values(self, store: TokenStore, documents: Documents | None) -> IndexArray | None:
-        """The numbers of all examples; None if the data does not have them."""
-        if self.of_documents and documents:
-            return self.of_documents(documents)
-        return self.of_examples(store) if self.of_examples else None
-
-
-COLUMNS = MappingProxyType(
-    {
-        Need.LABELS: ViewColumn(of_examples=lambda store: store.labels(np.arange(len(store)))),
-        Need.POSITIONS: ViewColumn(of_documents=Documents.positions),
-    }
+COLUMNS: MappingProxyType[Need, Callable[[Documents], IndexArray]] = MappingProxyType(
+    {Need.POSITIONS: Documents.positions}
 )
+"""Numbers ``(N,)`` of each sentence that the documents of the text give; others are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +205,14 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
             source = NextSentences(store, documents, view.reach, views)
         if view.reach or next_needed:
             chosen = documents.with_next()
-    values = {need: COLUMNS[need].values(store, documents) for need in COLUMNS if need in needs}
+    values = {need: _numbers(need, store, documents) for need in Need if need in needs}
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if own_columns is not None:
         rows = text_numbers(store)
         columns |= {need: _at(numbers, rows) for need, numbers in own_columns(examples).items()}
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
-    labelled = store.manifest.labelled
+    labelled = Need.LABELS.name in store.manifest.columns
     described = _LABELLED if labelled else _describe(settings, views, examples.views)
     described += "".join(words for need, words in _BESIDE.items() if need in needs)
     return Views(source, _left_out(store, max_tokens), described, origin)
@@ -268,6 +251,12 @@ def _text_edit(view: View, share: float | None) -> Callable[[str, Generator], st
         return text if changed == words else " ".join(changed)
 
     return edited
+
+
+def _numbers(need: Need, store: TokenStore, documents: Documents | None) -> np.ndarray | None:
+    """A number of each example; None if the data does not have it."""
+    of_documents = COLUMNS.get(need)
+    return of_documents(documents) if of_documents and documents else store.column(need)
 
 
 def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
@@ -319,8 +308,7 @@ def _left_out(store: TokenStore, max_tokens: int) -> str:
 
 def _document_lengths(name: str, examples: Examples, needs: frozenset[Need]) -> IndexArray | None:
     """Sentences of each document, where the view or the objective is about documents."""
-    of_text = {need for need, column in COLUMNS.items() if column.of_documents}
-    asked = [need for need in Need if need in needs & {*of_text, Need.NEXT_SENTENCES}]
+    asked = [need for need in Need if need in needs & {*COLUMNS, Need.NEXT_SENTENCES}]
     if VIEWS[name].reach:
         reason = f"view.name {name} takes a sentence's positive from those after it"
     elif asked:

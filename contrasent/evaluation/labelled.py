@@ -10,8 +10,8 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from contrasent.data.column_specs import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.labelled_pairs import PAIRS
 from contrasent.data.readers import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
@@ -27,35 +27,7 @@ from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import SPLITS, Transfer
 from contrasent.evaluation.transfer_data import Item, TransferData, sorted_part
 
-_LABELS = (
-    *("label", "class", "category", "coarse_label", "gold_label", "target"),
-    *("sentiment", "intent", "topic", "emotion", "labels"),
-)
 _MEND = "mend the row or take it out"
-SENTENCES = ColumnSpec(
-    roles=("sentence", "class"),
-    names=(
-        (
-            *("text", "sentence", "review", "question", "query", "comment", "tweet", "utterance"),
-            *("content", "document", "headline", "title"),
-        ),
-        _LABELS,
-    ),
-    ranked=("sentence", "class"),
-    bare=(2,),
-    mend=_MEND,
-)
-"""A sentence and its class."""
-
-SENTENCE_PAIRS = ColumnSpec(
-    roles=("first sentence", "second sentence", "class"),
-    names=(*PAIRS.names[:2], _LABELS),
-    ranked=("class",),
-    bare=(3,),
-    mend=_MEND,
-)
-"""Two sentences and the class of the pair."""
-
 _PARTS = {1: ("all",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 _SHARES = 1 / HELD_OUT
 
@@ -77,7 +49,7 @@ def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
     """
     if columns is not None:
         return len(columns) == len(SENTENCES.roles)
-    return _known(source, PAIRS) is None and _known(source, SENTENCES) is not None
+    return _known(source, RATED_PAIRS) is None and _known(source, SENTENCES) is not None
 
 
 def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferData:

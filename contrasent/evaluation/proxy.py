@@ -15,7 +15,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from contrasent.data.examples import Examples, keep_rows, open_examples
-from contrasent.data.view_sources import document_lengths, has_lines
+from contrasent.data.view_sources import document_lengths
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
@@ -169,7 +169,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
 
 def has_documents(examples: Examples) -> bool:
     """Whether something tells where a document ends."""
-    return has_lines(examples) and len(document_lengths(examples)) > 1
+    return examples.is_lines and len(document_lengths(examples)) > 1
 
 
 def _units(examples: Examples, documents: bool) -> Iterator[Unit]:

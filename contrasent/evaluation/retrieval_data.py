@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.columns import ColumnSpec
+from contrasent.data.column_specs import RELEVANCE, TEXTS
 from contrasent.data.readers import (
     Dataset,
     dataset_parts,
@@ -37,21 +37,6 @@ class RetrievalTask:
     sha256: str
     every_query: tuple[str, ...]  # all that were read, those without a relevant document among them
 
-
-_MEND = "mend the row or take it out"
-IDS = (
-    *("_id", "id", "query-id", "query_id", "qid", "corpus-id", "corpus_id", "document_id"),
-    *("doc_id", "docid", "did", "pid", "passage_id"),
-)
-TEXTS = ("text", "query", "question", "document", "passage", "contents", "content", "sentence")
-_WANTED = ColumnSpec(
-    roles=("id", "text", "title"),
-    names=(IDS, TEXTS, ("title",)),
-    ranked=("id", "text"),
-    optional=1,
-    bare=(2,),
-    mend=_MEND,
-)
 
 Row = tuple[str, str, str, str]
 """Where a row stands (``path:line``), its id, its title and its text."""
@@ -87,7 +72,7 @@ def id_of(cell: Any) -> str | None:
 
 
 def _rows(source: str) -> Iterator[Row]:
-    for where, (cell, text, *title) in open_rows_of(source, _WANTED).rows():
+    for where, (cell, text, *title) in open_rows_of(source, TEXTS).rows():
         number = id_of(cell)
         if number is None:
             raise DataError(f"{where}: the id must be a text or a number, not {shown(cell)}")
@@ -101,22 +86,6 @@ _LAYOUT = (
     "and text) and qrels.tsv of query, document and relevance, or qrels/test.tsv"
 )
 _THREE = "name three, retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
-_RELEVANCE = ColumnSpec(
-    roles=("query's id", "document's id", "relevance"),
-    names=(
-        ("query-id", "query_id", "queryid", "qid", "query"),
-        (
-            *("corpus-id", "corpus_id", "document_id", "document-id", "doc_id", "docid"),
-            *("passage_id", "pid", "did", "document", "passage"),
-        ),
-        ("score", "relevance", "rel", "grade", "label"),
-    ),
-    ranked=("query's id", "document's id", "relevance"),
-    bare=(3,),
-    numeric=True,
-    mend=_MEND,
-)
-
 Judgement = tuple[str, str, str, Any]  # ``path:line``, ids of query and document, relevance
 
 
@@ -249,7 +218,7 @@ def _judgements(source: str) -> Iterator[Judgement]:
     if path.is_file() and kind not in (".csv", ".jsonl", ".parquet") and not _is_named(path):
         yield from _tab_judgements(path)
         return
-    for where, (query, document, relevance) in open_rows_of(source, _RELEVANCE).rows():
+    for where, (query, document, relevance) in open_rows_of(source, RELEVANCE).rows():
         query_id, document_id = id_of(query), id_of(document)
         if query_id is None or document_id is None:
             wrong = query if query_id is None else document
@@ -261,7 +230,7 @@ def _is_named(path: Path) -> bool:
     """Whether the first row names all three columns, in whatever order."""
     _, cells = next(tab_rows(path), (0, []))
     names = {cell.strip().lower() for cell in cells}
-    return all(names & set(known) for known in _RELEVANCE.names)
+    return all(names & set(known) for known in RELEVANCE.names)
 
 
 def _tab_judgements(path: Path) -> Iterator[Judgement]:
@@ -276,5 +245,5 @@ def _tab_judgements(path: Path) -> Iterator[Judgement]:
             raise DataError(
                 f"{where}: {len(row)} columns instead of 3: query, document and relevance"
             )
-        if line > 1 or row[2].lower() not in _RELEVANCE.names[2]:
+        if line > 1 or row[2].lower() not in RELEVANCE.names[2]:
             yield where, row[0], row[1], row[2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.labelled_pairs import PAIRS
+from contrasent.data.column_specs import RATED_PAIRS
 from contrasent.data.readers import dataset_parts, lines, tab_rows
 from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
@@ -38,7 +38,7 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
         DataError: a row, whose file and line are named, does not hold a pair and its score, or
             there are fewer than three.
     """
-    records = open_rows_of(source, PAIRS, columns)
+    records = open_rows_of(source, RATED_PAIRS, columns)
     by_place = records.chosen.by in ("order", "number") and not records.chosen.header
     note = "" if by_place else f"{source}: {records.described}"
     pairs: list[Pair] = []

@@ -146,8 +146,6 @@ def duplicates(batch: Batch) -> Tensor:
 MATRYOSHKA = ("matryoshka", "matryoshka_weights")
 """Settings of every objective that reads embeddings only."""
 
-_EMBEDDINGS_ONLY = frozenset({Need.LABELS, Need.SCORES, Need.POSITIONS})
-
 
 def read_dimensions(settings: Mapping[str, Any]) -> dict[int, float]:
     """The weight of each number of dimensions; nothing without the setting ``matryoshka``.
@@ -192,9 +190,9 @@ class Matryoshka(Objective):
                 f"{start.width}; leave it out"
             )
         whole = make(start)
-        unsuited = whole.needs - _EMBEDDINGS_ONLY
+        unsuited = [need for need in whole.needs if not need.is_number]
         if unsuited or whole.provides_views:
-            reason = next(iter(need.value for need in unsuited), "makes views of its own")
+            reason = next((need.value for need in unsuited), "makes views of its own")
             raise ConfigError(
                 f"objective.matryoshka is for objectives that read embeddings only, but this one "
                 f"needs {reason}; leave it out, or choose another, such as simcse"

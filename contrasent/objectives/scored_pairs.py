@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
-from contrasent.data.labelled_pairs import ScoredExamples
 from contrasent.errors import DataError
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms
@@ -62,11 +61,9 @@ class ScoredPairs(Objective):
         self.config = config
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        if not isinstance(examples, ScoredExamples):
-            raise DataError(f"{examples.source} was not read for scores; set data.labels to scores")
         for _ in examples:
             pass
-        scores = np.array(examples.scores, np.float32)
+        scores = np.array(examples.numbers[Need.SCORES], np.float32)
         if self.config.loss in ("cosine", "contrastive"):
             top = self.config.top_score or float(scores.max(initial=0))
             if not top > 0 or scores.min(initial=0) < 0 or scores.max(initial=0) > top:

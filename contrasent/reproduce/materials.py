@@ -175,10 +175,11 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
     """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
     from contrasent.data.build.base import build
-    from contrasent.data.build.nli import WANTED, Nli
+    from contrasent.data.build.nli import Nli
+    from contrasent.data.column_specs import NLI
     from contrasent.data.rows import open_rows_of
 
-    source = open_rows_of(str(labelled), WANTED)
+    source = open_rows_of(str(labelled), NLI)
     folder.mkdir(parents=True, exist_ok=True)
     origin = file_sha256(str(labelled))[:8]
     if name == "nli-sentences":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -15,7 +14,7 @@ import torch
 
 from contrasent import objectives
 from contrasent.data.examples import Examples, open_examples
-from contrasent.data.labelled_pairs import open_labelled, open_scored
+from contrasent.data.labelled_pairs import open_pairs
 from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
@@ -121,9 +120,10 @@ def _open_data(recipe: Recipe) -> Examples:
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
-    openers: dict[str, Callable[..., Examples]] = {"nli": open_labelled, "scores": open_scored}
-    opened = openers.get(recipe.data.labels, open_examples)
-    examples = opened(recipe.data.file, recipe.data.columns)
+    file, labels, columns = recipe.data.file, recipe.data.labels, recipe.data.columns
+    examples = (
+        open_examples(file, columns) if labels == "none" else open_pairs(file, labels, columns)
+    )
     logger.info("data: %s", examples.columns)
     return examples
 

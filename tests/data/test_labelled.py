@@ -1,6 +1,7 @@
 """Labelled pairs: what is read, numbered, left out, kept with the tokens, and refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from typer.testing import CliRunner
 from contrasent.cli.app import app
 from contrasent.data.batch import Need
 from contrasent.data.check import check
-from contrasent.data.labelled_pairs import CLASSES, open_labelled, open_scored
+from contrasent.data.labelled_pairs import CLASSES, SIDE_COLUMNS, open_pairs
 from contrasent.data.loader import Loader
-from contrasent.data.token_store import tokenize
+from contrasent.data.token_store import TokenStore, tokenize
 from contrasent.data.view_sources import Columns, WithNeeds
 from contrasent.errors import ConfigError, DataError
 
@@ -54,11 +55,11 @@ def write(path, rows, header=("sentence1", "sentence2", "gold_label")):
     ],
 )
 def test_rows_are_read_with_their_labels(header, tmp_path):
-    examples = open_labelled(write(tmp_path / "snli.txt", ROWS, header))
+    examples = open_pairs(write(tmp_path / "snli.txt", ROWS, header), "nli")
     examples.require(2)
     kept = [row[:2] for row in ROWS if row[2] != "-" and row[0]]
     assert list(examples) == kept
-    assert list(examples.labels) == EXPECTED
+    assert list(examples.numbers[Need.LABELS]) == EXPECTED
     assert (examples.views, examples.skipped, examples.unlabelled) == (2, 1, 1)
     assert CLASSES == ("contradiction", "entailment", "neutral")
 
@@ -67,24 +68,24 @@ def test_rows_are_read_with_their_labels(header, tmp_path):
 def test_words_may_be_short_or_large(marks, tmp_path):
     names = dict(zip(("entailment", "contradiction", "neutral"), marks, strict=True))
     rows = [(a, b, names.get(label, label)) for a, b, label in ROWS]
-    examples = open_labelled(write(tmp_path / "nli.csv", rows))
+    examples = open_pairs(write(tmp_path / "nli.csv", rows), "nli")
     list(examples)
-    assert list(examples.labels) == EXPECTED
+    assert list(examples.numbers[Need.LABELS]) == EXPECTED
 
 
 def test_numbers_are_taken_as_they_are(tmp_path):
     rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1)]
     for name in ("nli.csv", "nli.jsonl"):
-        examples = open_labelled(write(tmp_path / name, rows))
+        examples = open_pairs(write(tmp_path / name, rows), "nli")
         examples.require(2)
         list(examples)
-        assert (list(examples.labels), examples.unlabelled) == ([2, 0, 1], 1)
+        assert (list(examples.numbers[Need.LABELS]), examples.unlabelled) == ([2, 0, 1], 1)
 
 
 def test_columns_can_be_named(tmp_path):
     rows = [(label, b, a) for a, b, label in ROWS]
     path = write(tmp_path / "odd.csv", rows, ("what", "second", "first"))
-    examples = open_labelled(path, ["first", "second", "what"])
+    examples = open_pairs(path, "nli", ["first", "second", "what"])
     assert next(iter(examples)) == ("a dog", "an animal")
     assert "what as label" in examples.columns
 
@@ -92,10 +93,10 @@ def test_columns_can_be_named(tmp_path):
 def test_the_hash_is_of_the_reading_too(tmp_path):
     """The same bytes as quoted cells, and as cells between tabs."""
     rows = "a dog,a cat,1,x\ta puppy\t2\na man,a boy,0,x\ta child\t1\n"
-    for open_pairs in (open_labelled, open_scored):
-        quoted, tabs = (tmp_path / f"{open_pairs.__name__}.{kind}" for kind in ("csv", "tsv"))
+    for labels in ("nli", "scores"):
+        quoted, tabs = (tmp_path / f"{labels}.{kind}" for kind in ("csv", "tsv"))
         quoted.write_text(rows), tabs.write_text(rows)
-        quoted, tabs = (open_pairs(str(path), ["0", "1", "2"]) for path in (quoted, tabs))
+        quoted, tabs = (open_pairs(str(path), labels, ["0", "1", "2"]) for path in (quoted, tabs))
         assert next(iter(quoted)) == ("a dog", "a cat")
         assert next(iter(tabs)) == ("a dog,a cat,1,x", "a puppy")
         assert quoted.sha256 != tabs.sha256
@@ -104,14 +105,14 @@ def test_the_hash_is_of_the_reading_too(tmp_path):
 def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
     rows = [*ROWS[:2], ("xx", "b", "neutral"), *ROWS[3:]]
     path = write(tmp_path / "nli.csv", rows)
-    store = tokenize(open_labelled(path), Letters(), None)
+    store = tokenize(open_pairs(path, "nli"), Letters(), None)
     assert store.manifest.tokenless == 1 and len(store) == 4
-    again = tokenize(open_labelled(path), Letters(), None)
+    again = tokenize(open_pairs(path, "nli"), Letters(), None)
     for found in (store, again):
-        assert found.labels(np.arange(4)).tolist() == EXPECTED
-        assert found.labels(np.array([2, 0])).dtype == np.int64
-        assert found.manifest.labelled
-    labels = {Need.LABELS: store.labels(np.arange(4))}
+        assert found.column(Need.LABELS).tolist() == EXPECTED
+        assert found.column(Need.LABELS).dtype == np.int64
+        assert found.manifest.columns == {"LABELS": "uint8"}
+    labels = {Need.LABELS: store.column(Need.LABELS)}
     loader = Loader(WithNeeds(Columns(store, 2), labels), batch_size=4, seed=3)
     batch = loader.batch(0)
     firsts = [
@@ -129,20 +130,25 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
 
 def test_other_labels_are_another_entry_of_the_cache(tmp_path):
     first = write(tmp_path / "nli.csv", ROWS)
-    before = tokenize(open_labelled(first), Letters(), None)
+    before = tokenize(open_pairs(first, "nli"), Letters(), None)
     changed = [(a, b, {"neutral": "contradiction"}.get(label, label)) for a, b, label in ROWS]
     write(tmp_path / "nli.csv", changed)
-    after = tokenize(open_labelled(first), Letters(), None)
+    after = tokenize(open_pairs(first, "nli"), Letters(), None)
     assert after.folder != before.folder
-    assert after.labels(np.arange(4)).tolist() == [1, 0, 0, 0]
+    assert after.column(Need.LABELS).tolist() == [1, 0, 0, 0]
 
 
 def test_a_store_that_lost_labels_is_made_again(tmp_path):
     path = write(tmp_path / "nli.csv", ROWS)
-    store = tokenize(open_labelled(path), Letters(), None)
+    store = tokenize(open_pairs(path, "nli"), Letters(), None)
+    manifest = json.loads((store.folder / "manifest.json").read_text())
+    assert manifest.pop("columns") == {"LABELS": "uint8"}
+    former = json.dumps({**manifest, "labelled": True})
+    (store.folder / "manifest.json").write_text(former)  # as releases before wrote it
+    assert TokenStore(store.folder).column(Need.LABELS).tolist() == EXPECTED
     (store.folder / "labels.bin").write_bytes(b"\x00")
-    store = tokenize(open_labelled(path), Letters(), None)
-    assert store.labels(np.arange(4)).tolist() == EXPECTED
+    store = tokenize(open_pairs(path, "nli"), Letters(), None)
+    assert store.column(Need.LABELS).tolist() == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,7 @@ def test_a_store_that_lost_labels_is_made_again(tmp_path):
 def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
     path = write(tmp_path / "nli.csv", rows)
     with pytest.raises(DataError, match=said):
-        open_labelled(path).require(2)
+        open_pairs(path, "nli").require(2)
     with pytest.raises(DataError, match=said):
         check(path, labels="nli").require_usable()
 
@@ -185,7 +191,7 @@ def test_a_check_counts_the_classes(tmp_path):
     report.require_usable()
     assert report.classes == {"contradiction": 2, "entailment": 1, "neutral": 1}
     assert (report.examples, report.skipped, report.unlabelled) == (4, 1, 1)
-    assert report.shown[0] == ROWS[0][:2] and report.sha256 == open_labelled(path).sha256
+    assert report.shown[0] == ROWS[0][:2] and report.sha256 == open_pairs(path, "nli").sha256
     with pytest.raises(DataError, match=r"'gold_label' says .* classify them with data.labels nli"):
         check(path)
     renamed = write(tmp_path / "renamed.csv", ROWS, ("sent0", "sent1", "label"))
@@ -231,15 +237,16 @@ def test_missing_columns_are_asked_for_as_the_recipe_names_them(tmp_path):
     path = write(tmp_path / "pairs.csv", [row[:2] for row in ROWS], ("sent0", "sent1"))
     said = r"no column is known as the label; there are sent0, sent1; choose .* --data\.columns"
     with pytest.raises(DataError, match=said):
-        open_labelled(path)
+        open_pairs(path, "nli")
     with pytest.raises(ConfigError, match=r"--data\.columns '\[sent0,sent1\]' does not name"):
-        open_labelled(path, ["sent0", "sent1"])
+        open_pairs(path, "nli", ["sent0", "sent1"])
 
 
 def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):
     path = write(tmp_path / "nli.csv", ROWS)
-    before = open_labelled(path).sha256
-    assert open_labelled(path).sha256 == before
-    assert open_labelled(path, ["sentence2", "sentence1", "gold_label"]).sha256 != before
-    monkeypatch.setattr("contrasent.data.labelled_pairs.CLASSES", CLASSES[::-1])
-    assert open_labelled(path).sha256 != before
+    before = open_pairs(path, "nli").sha256
+    assert open_pairs(path, "nli").sha256 == before
+    assert open_pairs(path, "nli", ["sentence2", "sentence1", "gold_label"]).sha256 != before
+    other = replace(SIDE_COLUMNS["nli"], content=f"labels {CLASSES[::-1]}")
+    monkeypatch.setitem(SIDE_COLUMNS, "nli", other)
+    assert open_pairs(path, "nli").sha256 != before

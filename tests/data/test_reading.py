@@ -2,13 +2,15 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from contrasent.data.check import check
+from contrasent.data.column_specs import RATED_PAIRS
 from contrasent.data.examples import keep_rows, open_examples
-from contrasent.data.labelled_pairs import PAIRS, open_labelled, open_scored
+from contrasent.data.labelled_pairs import open_pairs
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number, open_rows_of
 from contrasent.data.view_sources import document_lengths
@@ -56,7 +58,8 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
     path = write("f.csv", content)
     examples = open_examples(path)
     assert [tuple(cell.rstrip(";") for cell in row) for row in examples] == ROWS
-    assert examples.layout.endswith(layout) and bool(examples.layout) == bool(layout)
+    told = examples.rows.reader.layout
+    assert told.endswith(layout) and bool(told) == bool(layout)
     assert layout in examples.columns
     assert any(layout in it for it in check(path).cautions()) or not layout
 
@@ -85,7 +88,7 @@ def test_other_delimiters_are_refused(write, name, content, said):
 
 def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
     path = write("f.csv", table(";", rows=[("a dog", "a cat", "4,5"), ("x", "y", "1,0")] * 2))
-    assert next(open_rows_of(path, PAIRS).rows())[1] == ["a dog", "a cat", "4,5"]
+    assert next(open_rows_of(path, RATED_PAIRS).rows())[1] == ["a dog", "a cat", "4,5"]
     with pytest.raises(DataError, match=r"f.csv:1: the score must be a number, not '4,5'"):
         read_pairs(path)
 
@@ -153,9 +156,9 @@ RATED = {"sentence1": "a dog", "sentence2": "a puppy"}
     [
         (open_examples, PAIR, {**PAIR, "negative": "a cat"}),
         (open_examples, PAIR, {**PAIR, "hard_neg_2": "a cat"}),
-        (open_labelled, NLI, {**NLI, "label": "neutral"}),
-        (open_scored, RATED, {**RATED, "score": 1}),
-        (lambda path: open_rows_of(path, PAIRS), RATED, {**RATED, "score": 1}),
+        (partial(open_pairs, labels="nli"), NLI, {**NLI, "label": "neutral"}),
+        (partial(open_pairs, labels="scores"), RATED, {**RATED, "score": 1}),
+        (lambda path: open_rows_of(path, RATED_PAIRS), RATED, {**RATED, "score": 1}),
     ],
 )
 @pytest.mark.parametrize("count", [3, 1000])

@@ -13,7 +13,6 @@ from torch import distributed, multiprocessing, nn
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.data.views import COLUMNS
 from contrasent.distributed import ProcessGroup, split_of_group
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
@@ -35,7 +34,7 @@ def given(objective, examples, sentences=SENTENCES):
     batch = pack(sentences[: objective.views * examples], objective.views)
     values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
     values[Need.TARGETS] = torch.randn(examples, 16)
-    given_ahead = objective.needs & {*COLUMNS, Need.TARGETS, Need.SCORES}
+    given_ahead = {need for need in objective.needs if need.is_number or need is Need.TARGETS}
     columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
     following = None
     if Need.NEXT_SENTENCES in objective.needs:

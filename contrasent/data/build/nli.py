@@ -19,7 +19,6 @@ from contrasent.data.build.base import (
     pair,
     parse_rows,
 )
-from contrasent.data.columns import ColumnSpec
 from contrasent.data.rows import SourceRows
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -111,16 +110,6 @@ def _ordered(order: Sequence[str]) -> list[str]:
         )
     return named
 
-
-WANTED = ColumnSpec(
-    roles=("premise", "hypothesis", "label"),
-    names=(
-        (PAIR[0], "sentence1", "premise", "context", "sentence_a", "text1", "text_a"),
-        (PAIR[1], "sentence2", "hypothesis", "sentence_b", "text2", "text_b"),
-        ("gold_label", "label", "entailment_judgment"),
-    ),
-    ranked=("label",),
-)
 
 _NEGATIVES = MappingProxyType(
     {"triplets": (CONTRADICTION,), "triplets+neutral": (CONTRADICTION, NEUTRAL)}

@@ -17,39 +17,8 @@ from contrasent.data.build.base import (
     parse_rows,
 )
 from contrasent.data.build.nli import yes_or_no
-from contrasent.data.columns import ColumnSpec
 from contrasent.data.rows import SourceRows, as_text, score_of
 from contrasent.errors import ConfigError
-
-_IMAGES = ("image", "image_id", "image_name", "file_name", "filename", "group")
-_FIRSTS = ("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "anchor", "sent0")
-_SECONDS = ("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "positive", "sent1")
-
-CAPTIONS = ColumnSpec(
-    roles=("image", "caption"),
-    names=(_IMAGES, ("caption", "comment", "text", "sentence")),
-    bare=(2,),
-)
-DUPLICATES = ColumnSpec(
-    roles=("first question", "second question", "label"),
-    names=(
-        ("question1", "#1 string", *_FIRSTS),
-        ("question2", "#2 string", *_SECONDS),
-        ("is_duplicate", "label", "quality"),
-    ),
-    ranked=("label",),
-)
-PARAPHRASES = ColumnSpec(
-    roles=("reference", "paraphrase", "score"),
-    names=(
-        ("reference", "source", *_FIRSTS),
-        ("paraphrase", "target", *_SECONDS),
-        ("score", "similarity"),
-    ),
-    optional=1,
-    bare=(2, 3),
-    numeric=True,
-)
 
 _NUMBERED = re.compile(r"(.+)#\d+", re.DOTALL)
 
