@@ -1,5 +1,6 @@
 """Every reader of data gets the same rows from every format, and tells the same faults of them."""
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +149,8 @@ KINDS = ("csv", "tsv", "jsonl", "txt")
 FORMATS = [
     *((kind, *end) for kind in KINDS for end in ENDS),
     *((f"{kind}.gz", *ENDS[0]) for kind in KINDS),
+    *((kind, "", "\r") for kind in KINDS),
+    *(("csv;", "", "\n"), ("csv|", "\ufeff", "\r\n"), ("csv;", "sep=;\r\n", "\r\n")),
     *(("parquet", "", ""), ("hub", "", "")),
 ]
 
@@ -174,7 +177,9 @@ def test_every_format_gives_the_same_rows(name, kind, mark, end, tmp_path, hub):
             hub.tables[f"org/t{number}", None] = {"train": table.records()}
             sources.append(f"org/t{number}@train")
         else:
-            sources.append(table.write(tmp_path / f"{number}.{kind}", mark=mark, end=end))
+            between = kind[-1] if kind[-1] in ";|" else ","
+            path = tmp_path / f"{number}.{kind.rstrip(';|')}"
+            sources.append(table.write(path, mark=mark, end=end, between=between))
     assert reader.read(*sources) == reader.expected
 
 
@@ -202,6 +207,21 @@ def test_a_bad_row_is_named_by_its_line(name, kind, row, message, tmp_path):
         file.write(row)
     line = paths[0].read_bytes().count(b"\n")
     with pytest.raises(DataError, match=f"{re.escape(str(paths[0]))}:{line}: (?:{message})"):
+        reader.read(*sources)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("number", [0, 1500])
+def test_a_name_that_a_row_lacks_is_named_by_its_line(name, number, tmp_path):
+    reader = READERS[name]
+    paths = [tmp_path / f"{number}.jsonl" for number in range(len(reader.tables))]
+    sources = [table.write(path) for table, path in zip(reader.tables, paths, strict=True)]
+    rows = [json.loads(line) for line in paths[-1].read_text().splitlines()]
+    rows *= 2 + number // len(rows)
+    last = [key for key in rows[0] if key not in ("title", "n", "id")][-1]
+    rows[number] = {key: value for key, value in rows[number].items() if key != last}
+    paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=rf"{paths[-1]}:{number + 1}: no '{last}', which other"):
         reader.read(*sources)
 
 

@@ -301,11 +301,11 @@ def nli(
 
     Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
     """
-    from contrasent.data.build.nli import Nli
+    from contrasent.data.build.nli import nli as of_nli
     from contrasent.data.column_specs import NLI
 
     kind = partial(
-        Nli,
+        of_nli,
         make=make,
         per=per,
         contradictions=contradictions,
@@ -321,10 +321,10 @@ def captions(sources: Sources, options: BuildOptions) -> None:
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    from contrasent.data.build.paraphrases import Captions
+    from contrasent.data.build.paraphrases import captions as of_captions
     from contrasent.data.column_specs import CAPTIONS
 
-    _build(Captions, CAPTIONS, sources, options)
+    _build(of_captions, CAPTIONS, sources, options)
 
 
 @grouped
@@ -333,10 +333,10 @@ def duplicates(sources: Sources, options: BuildOptions) -> None:
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    from contrasent.data.build.paraphrases import Duplicates
+    from contrasent.data.build.paraphrases import duplicates as of_duplicates
     from contrasent.data.column_specs import DUPLICATES
 
-    _build(Duplicates, DUPLICATES, sources, options)
+    _build(of_duplicates, DUPLICATES, sources, options)
 
 
 @grouped
@@ -350,10 +350,10 @@ def paraphrases(
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
     """
-    from contrasent.data.build.paraphrases import Paraphrases
+    from contrasent.data.build.paraphrases import paraphrases as of_paraphrases
     from contrasent.data.column_specs import PARAPHRASES
 
-    kind = partial(Paraphrases, min_score=min_score, max_score=max_score)
+    kind = partial(of_paraphrases, min_score=min_score, max_score=max_score)
     _build(kind, PARAPHRASES, sources, options)
 
 

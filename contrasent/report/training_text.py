@@ -240,14 +240,22 @@ def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
     yield "sha256", built.sha256
 
 
+_LEFT_OUT = {
+    "unlabelled": ("row", "without a label"),
+    "empty": ("row", "with an empty sentence"),
+    "other": ("row", ""),
+    "identical": ("row", "with the same sentence twice"),
+    "contested": ("hard negative", "that the premise is also said to entail"),
+    "incomplete": ("group", ""),
+    "repeated": ("repeat", ""),
+    "unsampled": ("example", "outside the sample"),
+    "unreadable": ("row", "that cannot be read, first:"),
+}
+"""Words for the fields of Counts, where a kind has no other ones."""
+
+
 def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
-    counts, wording = built.counts, kind.wording
-    yield counts.unlabelled, "row", wording.unlabelled
-    yield counts.empty, "row", "with an empty sentence"
-    yield counts.other, "row", wording.other
-    yield counts.identical, "row", "with the same sentence twice"
-    yield counts.contested, "hard negative", "that the premise is also said to entail"
-    yield counts.incomplete, wording.group, wording.incomplete
-    yield counts.repeated, "repeat", ""
-    yield counts.unsampled, "example", "outside the sample"
-    yield counts.unreadable, "row", "that cannot be read, first:"
+    named = {**_LEFT_OUT, **{name: ("row", how) for name, how in kind.wording.items()}}
+    named["incomplete"] = kind.wording.get("group", ""), kind.wording.get("incomplete", "")
+    for name in _LEFT_OUT:
+        yield getattr(built.counts, name), *named[name]

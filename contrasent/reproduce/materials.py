@@ -175,7 +175,7 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
     """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
     from contrasent.data.build.base import build
-    from contrasent.data.build.nli import Nli
+    from contrasent.data.build.nli import nli
     from contrasent.data.column_specs import NLI
     from contrasent.data.rows import open_rows_of
 
@@ -192,7 +192,7 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
         return path
     path = folder / f"{name}-{origin}.csv"
     if not path.is_file():
-        build(Nli([source], name), path)
+        build(nli([source], name), path)
     return path
 
 

@@ -1,7 +1,5 @@
 """How the sources of ``data build`` are understood, and what is said about those that cannot be."""
 
-import sys
-
 import pytest
 from helpers.building import built, premises, write
 from helpers.command_line import refused
@@ -118,25 +116,6 @@ def test_a_caption_that_is_no_text_is_placed(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ("sentence1,sentence2", "--columns sentence1,sentence2 does not name premise, hypothesis "),
-        ("0,0,1", "--columns 0,0,1 does not name premise, hypothesis and label; give one column"),
-        ("0,1,3", ":1: no column 3; there are 3, counted from 0"),
-        ("sentence1,sentence2,gold", "'gold'; choose one of gold_label, sentence1, sentence2. Did"),
-    ],
-)
-def test_columns_that_are_not_there_are_refused(tmp_path, columns, expected):
-    source = write(tmp_path / "f.tsv", NLI)
-    assert expected in said("nli", source, "--columns", columns, folder=tmp_path)
-
-
-def test_a_folder_is_named(tmp_path):
-    told = said("nli", tmp_path, folder=tmp_path)
-    assert told == f"{tmp_path} is a folder; give the files in it"
-
-
 ROWS = [
     {"premise": "p", "hypothesis": "c", "label": 0},
     {"premise": "p", "hypothesis": "e", "label": 1},
@@ -167,15 +146,3 @@ def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
 def test_a_data_set_without_names_needs_them(hub, tmp_path):
     hub.labels = {}
     assert built("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)[0] == TRIPLET
-
-
-def test_a_data_set_out_of_reach_is_explained(hub, monkeypatch, tmp_path):
-    def fail(*_, **__):
-        raise ValueError("no such split")
-
-    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", fail)
-    told = said("nli", "org/name@x", folder=tmp_path)
-    assert told.startswith("cannot read the data set 'org/name@x': no such split; check the name")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "[datasets]'" in said("nli", "org/name", folder=tmp_path)
-    assert hub.asked == []

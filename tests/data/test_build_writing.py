@@ -183,7 +183,7 @@ class Fickle(DataKind):
     """Gives fewer examples every time."""
 
     def __init__(self):
-        super().__init__([])
+        super().__init__(sources=[], contents="fewer", parse=None)
         self.left = 3
 
     def examples(self, _):

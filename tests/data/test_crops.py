@@ -8,7 +8,6 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.examples import open_examples
-from contrasent.data.loader import Loader
 from contrasent.data.spans import sentences_of
 from contrasent.data.view_sources import Draws
 from contrasent.data.views import open_views
@@ -110,15 +109,6 @@ def test_it_is_described(crops):
     assert crops(TEXTS).described == f"a text and the same {without}"
 
 
-def test_a_batch_is_the_same_whenever_it_is_drawn(crops):
-    source = crops(TEXTS, sides="both", share=0.3).source
-    one, other = (Loader(source, batch_size=2, seed=3) for _ in range(2))
-    batches = [one.batch(step) for step in range(4)]
-    for step in (3, 1, 2, 0):
-        assert other.batch(step).token_ids.equal(batches[step].token_ids)
-    assert any(not a.token_ids.equal(b.token_ids) for a in batches for b in batches)
-
-
 def test_a_crop_without_a_token_is_drawn_again(crops):
     source = crops(["Aa. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both", share=0.5).source
     assert {texts_of(source, 0, epoch) for epoch in range(50)} == {("Aa.", "Aa.")}
@@ -155,11 +145,3 @@ def test_few_texts_of_several_sentences_are_warned_about(crops, caplog):
         "3 of 5 texts left out, which have a single sentence; the view crop_sentences is for texts "
         "of several"
     ]
-
-
-def test_pairs_are_refused(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("sent0,sent1\nAa. Bb.,Cc. Dd.\nEe.,Ff.\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"spans are drawn from documents, but .* has 2"):
-        view = ViewSettings(name="crop_sentences")
-        open_views(view, open_examples(str(path)), Letters(), 32, views=2)

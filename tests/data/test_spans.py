@@ -8,7 +8,6 @@ from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
 from contrasent.data.examples import open_examples
-from contrasent.data.loader import Loader
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.token_store import keep_texts
 from contrasent.data.view_sources import Draws
@@ -209,14 +208,6 @@ def test_spans_differ_by_epoch_and_not_by_order(views):
     assert first[::2] == again[1::2] and first[1::2] == again[::2]
     assert first != rows(views.source.gather(np.array([0, 3]), Draws(3, 1)))
     assert first != rows(views.source.gather(np.array([0, 3]), Draws(4, 0)))
-
-
-def test_any_batch_can_be_had_at_once(views):
-    made = [Loader(views.source, batch_size=2, seed=5) for _ in range(2)]
-    steps = [made[0].batch(step) for step in range(6)]
-    for step in (5, 2):
-        assert made[1].batch(step).token_ids.equal(steps[step].token_ids)
-    assert steps[0].views == 8 and steps[0].examples == 2
 
 
 def test_spans_are_cut_at_the_limit(tmp_path):

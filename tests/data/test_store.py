@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -200,33 +197,3 @@ def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, caplog):
     assert (len(slow.calls), len(quick.calls)) == (1, 0)
     assert content(found[0]) == content(found[1])
     assert "waiting for another process that computes the same token ids" in caplog.text
-
-
-PROGRAM = """
-import sys
-from contrasent.data.token_store import tokenize
-from contrasent.data.examples import open_examples
-from helpers.tiny_tokenizers import Letters, content
-print(content(tokenize(open_examples(sys.argv[1]), Letters(), None)))
-"""
-
-
-@pytest.mark.slow
-def test_processes_that_build_one_entry_at_once_agree(opened, cache, monkeypatch):
-    rows = rows_of(6, 3000, 2)
-    examples = opened(rows)
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join(map(str, (tests.parent, tests)))
-    commands = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, examples.source],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
-        for _ in range(3)
-    ]
-    said = {command.communicate(timeout=300)[0] for command in commands}
-    monkeypatch.setenv("CONTRASENT_CACHE", str(cache / "alone"))
-    expected = content(tokenize(examples, Letters(), None))
-    assert said == {f"{expected}\n".encode()}
-    assert all(command.returncode == 0 for command in commands)

@@ -6,7 +6,7 @@ import io
 import json
 
 
-def write(path, *, names, rows, mark="", end="\n"):
+def write(path, *, names, rows, mark="", end="\n", between=","):
     """A file with a column of numbers and then the rows', in the format that its name says.
 
     Args:
@@ -15,6 +15,7 @@ def write(path, *, names, rows, mark="", end="\n"):
         rows: cells of every row.
         mark: what stands before the first line, as a byte order mark.
         end: what ends a line.
+        between: what stands between the cells of a ``.csv``.
     """
     table = records(names, rows)
     if path.suffix == ".parquet":
@@ -27,7 +28,8 @@ def write(path, *, names, rows, mark="", end="\n"):
         text = "".join(json.dumps(row) + end for row in table)
     elif ".csv" in path.name:
         file = io.StringIO()
-        csv.writer(file, lineterminator=end).writerows([names, *(row.values() for row in table)])
+        writer = csv.writer(file, delimiter=between, lineterminator=end)
+        writer.writerows([names, *(row.values() for row in table)])
         text = file.getvalue()
     else:
         cells = [names, *(row.values() for row in table)]

@@ -8,15 +8,14 @@ import hashlib
 import io
 import json
 import re
-from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, TextIO, TypeVar, cast
+from typing import IO, Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,6 @@ from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing, sha256_of, writing
-
-T = TypeVar("T")
 
 _SHOWN = 3
 
@@ -49,6 +46,10 @@ class Counts:
     repeated: int = 0  # what was there already, letter by letter
     unsampled: int = 0
 
+    def add(self, name: str, count: int = 1) -> None:
+        """Count what was left out, by the name of its field."""
+        setattr(self, name, getattr(self, name) + count)
+
     def label(self, name: str) -> None:
         """Count a label."""
         self.labels[name] = self.labels.get(name, 0) + 1
@@ -58,6 +59,10 @@ class Counts:
         self.unreadable += 1
         if len(self.messages) < _SHOWN:
             self.messages.append(str(error))
+
+
+class LeftOutError(Exception):
+    """A row is not used; the argument is the field of :class:`Counts` that counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,61 +80,60 @@ TRIPLET = (*PAIR, "hard_neg")
 _TOLD_EVERY = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SourceDescription:
-    """How a kind of data speaks of a group, and of what :class:`Counts` counts."""
+@dataclass(kw_only=True)
+class DataKind:
+    """Examples of one kind, made from the rows of its sources."""
 
-    unlabelled: str = "without a label"
-    other: str = ""
-    group: str = ""
-    incomplete: str = ""
-
-
-class DataKind(ABC):
-    """Examples of one kind, made from its sources."""
-
-    header: tuple[str, ...] = PAIR  # names of the V sentences: anchor, positive, hard negatives
+    sources: Sequence[SourceRows]
     contents: str  # what the examples are, in words
-    wording = SourceDescription()  # words for what is left out
+    # from the number of a source, the cells of a row, and where it stands: an example, or the key
+    # of a group and a member of it; LeftOutError for a row that is not used
+    parse: Callable[[int, Sequence[Any], str, Counts], Any]
+    # makes examples of all members of a group, which need not stand together
+    group: Callable[[Any, list[Any], Counts], Iterator[Example]] | None = None
+    header: tuple[str, ...] = PAIR  # names of the V sentences: anchor, positive, hard negatives
     labels: Sequence[str] = ()  # a line for each source saying what its labels are taken for
+    # what a group is called, and words for the fields of :class:`Counts`
+    wording: Mapping[str, str] = field(default_factory=dict)
+    _groups: dict[Any, list[Any]] | None = None
 
-    def __init__(self, sources: Sequence[SourceRows]) -> None:
-        self.sources = sources
-
-    @abstractmethod
     def examples(self, reading: Reading) -> Iterator[Example]:
         """Examples in the order of the sources, the same in every pass."""
+        if self.group is None:
+            yield from self._rows(reading)
+            return
+        if self._groups is None:
+            self._groups = {}
+            for key, member in self._rows(reading):
+                self._groups.setdefault(key, []).append(member)
+        for key, members in self._groups.items():
+            yield from self.group(key, members, reading.counts)
+
+    def _rows(self, reading: Reading) -> Iterator[Any]:
+        """What ``parse`` makes of each row; those that it refuses are left to ``trouble``."""
+        counts = reading.counts
+        for number, source in enumerate(self.sources):
+            for where, cells in source.rows(reading.trouble):
+                counts.rows += 1
+                if reading.progress is not None and not counts.rows % _TOLD_EVERY:
+                    reading.progress(_TOLD_EVERY)
+                try:
+                    value = self.parse(number, cells, where, counts)
+                except DataError as error:
+                    reading.trouble(error)
+                except LeftOutError as reason:
+                    counts.add(str(reason))
+                else:
+                    yield value
 
 
-Parse = Callable[[Sequence[Any], str, Counts], T | None]
-"""From the cells of a row and where it stands; None, counted, for a row that is left out."""
-
-
-def parse_rows(source: SourceRows, reading: Reading, parse: Parse[T]) -> Iterator[T]:
-    """What ``parse`` makes of each row; those that it refuses are left to ``trouble``."""
-    counts = reading.counts
-    for where, cells in source.rows(reading.trouble):
-        counts.rows += 1
-        if reading.progress is not None and not counts.rows % _TOLD_EVERY:
-            reading.progress(_TOLD_EVERY)
-        try:
-            value = parse(cells, where, counts)
-        except DataError as error:
-            reading.trouble(error)
-            continue
-        if value is not None:
-            yield value
-
-
-def pair(first: object, second: object, where: str, counts: Counts) -> Example | None:
-    """Two sentences that are there and differ; None, counted, if they are not or do not."""
+def pair(first: object, second: object, where: str) -> Example:
+    """Two sentences that are there and differ; others are left out."""
     a, b = as_text(first, where), as_text(second, where)
     if not (a and b):
-        counts.empty += 1
-        return None
+        raise LeftOutError("empty")
     if a == b:
-        counts.identical += 1
-        return None
+        raise LeftOutError("identical")
     return a, b
 
 

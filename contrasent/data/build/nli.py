@@ -13,11 +13,9 @@ from contrasent.data.build.base import (
     Counts,
     DataKind,
     Example,
-    Reading,
-    SourceDescription,
+    LeftOutError,
     draw_key,
     pair,
-    parse_rows,
 )
 from contrasent.data.rows import SourceRows
 from contrasent.errors import ConfigError, DataError, pick
@@ -119,10 +117,16 @@ _LABELLED = "labelled"
 MAKE = (*_NEGATIVES, *_PAIRS, _LABELLED)
 PER = ("entailment", "premise")
 
-_Group = list[tuple[str, str]]
 
-
-class Nli(DataKind):
+def nli(
+    sources: Sequence[SourceRows],
+    make: str = "triplets",
+    *,
+    per: str = "entailment",
+    contradictions: int = 1,
+    order: Sequence[str] | None = None,
+    seed: int = 0,
+) -> DataKind:
     """SNLI, MultiNLI, ANLI and their like (SimCSE, section 4 and tables 4 and 7).
 
     Args:
@@ -138,109 +142,86 @@ class Nli(DataKind):
         order: names of labels that are numbers, from 0; None if they are words.
         seed: of the drawing.
     """
+    pick("value of --make", make, MAKE)
+    pick("value of --per", per, PER)
+    negatives = _NEGATIVES.get(make, ())
+    for option, given in (
+        (f"--per {per}", per != PER[0]),
+        (f"--contradictions {contradictions}", contradictions > 1),
+    ):
+        if given and not negatives:
+            raise ConfigError(f"{option} is for triplets, not for --make {make}; leave it out")
+    labels = [NliLabels(it.source, it.label_names, order) for it in sources]
+    wanted = (ENTAILMENT, *negatives) if negatives else _PAIRS.get(make, LABELS)
 
-    def __init__(
-        self,
-        sources: Sequence[SourceRows],
-        make: str = "triplets",
-        *,
-        per: str = "entailment",
-        contradictions: int = 1,
-        order: Sequence[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(sources)
-        self._make = pick("value of --make", make, MAKE)
-        self._per = pick("value of --per", per, PER)
-        if per != "entailment" and make not in _NEGATIVES:
-            raise ConfigError(f"--per {per} is for triplets, not for --make {make}; leave it out")
-        if contradictions > 1 and make not in _NEGATIVES:
-            raise ConfigError(
-                f"--contradictions {contradictions} is for triplets, not for --make {make}; leave "
-                "it out"
-            )
-        self._seed, self._contradictions = seed, contradictions
-        self._labels = [NliLabels(it.source, it.label_names, order) for it in sources]
-        self.labels = [labels.described for labels in self._labels]
-        self._groups: dict[str, _Group] | None = None
-        negatives = _NEGATIVES.get(make, ())
-        self.wording = SourceDescription(
-            unlabelled="without a gold label",
-            other="with another label",
-            group="premise",
-            incomplete=f"without each of {', '.join((ENTAILMENT, *negatives))}"
-            + (f", or with fewer than {contradictions} contradictions" * (contradictions > 1)),
-        )
-        self.contents = (
-            f"premise, {', '.join((ENTAILMENT, *negatives))}; one of these for each {per}"
-            if negatives
-            else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS.get(make, LABELS))}"
-        )
+    def parse(source: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
+        first, second, mark = cells
+        label = labels[source].understood(mark, where)
+        if label is None:
+            raise LeftOutError("unlabelled")
+        counts.label(label)
+        if label not in wanted:
+            raise LeftOutError("other")
+        premise, hypothesis = pair(first, second, where)
+        if negatives:
+            return premise, (label, hypothesis)
+        return (premise, hypothesis, *([label] if make == _LABELLED else []))
+
+    header: tuple[str, ...] = (*PAIR, "label") if make == _LABELLED else PAIR
+    contents = f"pairs of premise and hypothesis, labels: {', '.join(wanted)}"
+    group = None
+    if negatives:
         count = contradictions + len(negatives) - 1
-        if negatives and count > 1:
-            self.header = (*PAIR, *(f"hard_neg_{number + 1}" for number in range(count)))
-        elif negatives:
-            self.header = TRIPLET
-        elif make == _LABELLED:
-            self.header = (*PAIR, "label")
-
-    def examples(self, reading: Reading) -> Iterator[Example]:
-        if self._make not in _NEGATIVES:
-            for example, label in self._rows(reading, _PAIRS.get(self._make, LABELS)):
-                yield (*example, label) if self._make == _LABELLED else example
-            return
-        # Triplets need all hypotheses of a premise, which need not stand together in a file.
-        if self._groups is None:
-            self._groups = {}
-            wanted = (ENTAILMENT, *_NEGATIVES[self._make])
-            for (premise, hypothesis), label in self._rows(reading, wanted):
-                self._groups.setdefault(premise, []).append((label, hypothesis))
-        for premise, group in self._groups.items():
-            yield from self._triplets(premise, group, reading)
-
-    def _rows(self, reading: Reading, wanted: Sequence[str]) -> Iterator[tuple[Example, str]]:
-        """Premise and hypothesis with their label, of rows with one of the wanted labels."""
-        for source, labels in zip(self.sources, self._labels, strict=True):
-            yield from parse_rows(source, reading, partial(_labelled_pair, labels, wanted))
-
-    def _triplets(self, premise: str, group: _Group, reading: Reading) -> Iterator[Example]:
-        counts = reading.counts
-        unique = dict.fromkeys(group)
-        counts.repeated += len(group) - len(unique)
-        entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
-        drawn = []
-        for wanted in _NEGATIVES[self._make]:
-            matching = [hypothesis for label, hypothesis in unique if label == wanted]
-            fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
-            counts.contested += len(matching) - len(fit)
-            drawn.append(self._shuffled(premise, wanted, fit))
-        several = self._contradictions
-        if not (entailed and all(drawn) and len(drawn[0]) >= several):
-            counts.incomplete += 1
-            return
-        if self._per == "premise":
-            entailed = self._shuffled(premise, ENTAILMENT, entailed)[:1]
-        for number, positive in enumerate(entailed):
-            first, *others = drawn
-            contradictions = (first[(number * several + k) % len(first)] for k in range(several))
-            rest = (these[number % len(these)] for these in others)
-            yield (premise, positive, *contradictions, *rest)
-
-    def _shuffled(self, premise: str, label: str, hypotheses: list[str]) -> list[str]:
-        return sorted(hypotheses, key=lambda it: draw_key(self._seed, label, premise, it))
+        header = TRIPLET if count == 1 else (*PAIR, *(f"hard_neg_{k + 1}" for k in range(count)))
+        contents = f"premise, {', '.join(wanted)}; one of these for each {per}"
+        group = partial(_triplets, negatives, per, contradictions, seed)
+    fewer = f", or with fewer than {contradictions} contradictions" * (contradictions > 1)
+    return DataKind(
+        sources=sources,
+        contents=contents,
+        parse=parse,
+        group=group,
+        header=header,
+        labels=[it.described for it in labels],
+        wording={
+            "unlabelled": "without a gold label",
+            "other": "with another label",
+            "group": "premise",
+            "incomplete": f"without each of {', '.join((ENTAILMENT, *negatives))}{fewer}",
+        },
+    )
 
 
-def _labelled_pair(
-    labels: NliLabels, wanted: Sequence[str], cells: Sequence[Any], where: str, counts: Counts
-) -> tuple[Example, str] | None:
-    first, second, mark = cells
-    label = labels.understood(mark, where)
-    if label is None:
-        counts.unlabelled += 1
-        return None
-    counts.label(label)
-    if label not in wanted:
-        counts.other += 1
-        return None
-    sentences = pair(first, second, where, counts)
-    return None if sentences is None else (sentences, label)
+def _triplets(
+    negatives: Sequence[str],
+    per: str,
+    several: int,
+    seed: int,
+    premise: str,
+    members: list[tuple[str, str]],
+    counts: Counts,
+) -> Iterator[Example]:
+    """Triplets of a premise, from its hypotheses with their labels."""
+
+    def shuffled(label: str, hypotheses: list[str]) -> list[str]:
+        return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
+
+    unique = dict.fromkeys(members)
+    counts.repeated += len(members) - len(unique)
+    entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
+    drawn = []
+    for wanted in negatives:
+        matching = [hypothesis for label, hypothesis in unique if label == wanted]
+        fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
+        counts.contested += len(matching) - len(fit)
+        drawn.append(shuffled(wanted, fit))
+    if not (entailed and all(drawn) and len(drawn[0]) >= several):
+        counts.incomplete += 1
+        return
+    if per == "premise":
+        entailed = shuffled(ENTAILMENT, entailed)[:1]
+    for number, positive in enumerate(entailed):
+        first, *others = drawn
+        contradictions = (first[(number * several + k) % len(first)] for k in range(several))
+        rest = (these[number % len(these)] for these in others)
+        yield (premise, positive, *contradictions, *rest)

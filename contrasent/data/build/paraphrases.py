@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from contrasent.data.build.base import (
-    Counts,
-    DataKind,
-    Example,
-    Reading,
-    SourceDescription,
-    pair,
-    parse_rows,
-)
+from contrasent.data.build.base import Counts, DataKind, Example, LeftOutError, pair
 from contrasent.data.build.nli import yes_or_no
 from contrasent.data.rows import SourceRows, as_text, score_of
 from contrasent.errors import ConfigError
@@ -23,110 +15,89 @@ from contrasent.errors import ConfigError
 _NUMBERED = re.compile(r"(.+)#\d+", re.DOTALL)
 
 
-class Captions(DataKind):
+def captions(sources: Sequence[SourceRows]) -> DataKind:
     """Any two captions of an image (SimCSE, section 4): 10 pairs of 5 captions.
 
     An image is what stands before ``#k`` in Flickr's files, and otherwise the whole cell. Equal
     names in two sources are two images.
     """
-
-    contents = "pairs of captions of one image"
-    wording = SourceDescription(group="image", incomplete="with fewer than two captions")
-
-    def __init__(self, sources: Sequence[SourceRows]) -> None:
-        super().__init__(sources)
-        self._groups: dict[tuple[int, str], list[str]] | None = None
-
-    def examples(self, reading: Reading) -> Iterator[Example]:
-        # The captions of an image need not stand together in a file.
-        if self._groups is None:
-            self._groups = {}
-            for number, source in enumerate(self.sources):
-                for image, caption in parse_rows(source, reading, _caption):
-                    self._groups.setdefault((number, image), []).append(caption)
-        for captions in self._groups.values():
-            unique = list(dict.fromkeys(captions))
-            reading.counts.repeated += len(captions) - len(unique)
-            reading.counts.incomplete += len(unique) < 2
-            yield from combinations(unique, 2)
+    return DataKind(
+        sources=sources,
+        contents="pairs of captions of one image",
+        parse=_caption,
+        group=_any_two,
+        wording={"group": "image", "incomplete": "with fewer than two captions"},
+    )
 
 
-def _caption(cells: Sequence[Any], where: str, counts: Counts) -> tuple[str, str] | None:
+def _caption(
+    source: int, cells: Sequence[Any], where: str, _: Counts
+) -> tuple[tuple[int, str], str]:
     """The image, and a caption of it."""
     image, caption = str("" if cells[0] is None else cells[0]).strip(), as_text(cells[1], where)
     if not (image and caption):
-        counts.empty += 1
-        return None
+        raise LeftOutError("empty")
     numbered = _NUMBERED.fullmatch(image)
-    return numbered[1] if numbered else image, caption
+    return (source, numbered[1] if numbered else image), caption
 
 
-class Duplicates(DataKind):
+def _any_two(_: object, members: list[str], counts: Counts) -> Iterator[Example]:
+    unique = list(dict.fromkeys(members))
+    counts.repeated += len(members) - len(unique)
+    counts.incomplete += len(unique) < 2
+    return combinations(unique, 2)
+
+
+def duplicates(sources: Sequence[SourceRows]) -> DataKind:
     """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
 
-    contents = "pairs of duplicates"
-    wording = SourceDescription(other="whose sentences are no duplicates")
+    def parse(_: int, cells: Sequence[Any], where: str, counts: Counts) -> Example:
+        first, second, mark = cells
+        same = yes_or_no(mark, where)
+        if same is None:
+            raise LeftOutError("unlabelled")
+        counts.label("duplicate" if same else "not")
+        if not same:
+            raise LeftOutError("other")
+        return pair(first, second, where)
 
-    def __init__(self, sources: Sequence[SourceRows]) -> None:
-        super().__init__(sources)
-        self.labels = ["1 = duplicate, 0 = not"] * len(sources)
-
-    def examples(self, reading: Reading) -> Iterator[Example]:
-        for source in self.sources:
-            yield from parse_rows(source, reading, _duplicates)
-
-
-def _duplicates(cells: Sequence[Any], where: str, counts: Counts) -> Example | None:
-    first, second, mark = cells
-    same = yes_or_no(mark, where)
-    if same is None:
-        counts.unlabelled += 1
-        return None
-    counts.label("duplicate" if same else "not")
-    counts.other += not same
-    return pair(first, second, where, counts) if same else None
+    return DataKind(
+        sources=sources,
+        contents="pairs of duplicates",
+        parse=parse,
+        labels=["1 = duplicate, 0 = not"] * len(sources),
+        wording={"other": "whose sentences are no duplicates"},
+    )
 
 
-class Paraphrases(DataKind):
+def paraphrases(
+    sources: Sequence[SourceRows], min_score: float | None = None, max_score: float | None = None
+) -> DataKind:
     """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
+    low = -float("inf") if min_score is None else min_score
+    high = float("inf") if max_score is None else max_score
+    scored = not (min_score is None and max_score is None)
+    if not low <= high:
+        raise ConfigError(f"no score lies between {low:g} and {high:g}")
+    without = next((source.source for source in sources if source.width < 3), None)
+    if scored and without:
+        raise ConfigError(
+            f"{without} has no column of scores for --min-score and --max-score; name it with "
+            "--columns, or leave them out"
+        )
 
-    wording = SourceDescription(unlabelled="without a score", other="with another score")
-
-    def __init__(
-        self,
-        sources: Sequence[SourceRows],
-        min_score: float | None = None,
-        max_score: float | None = None,
-    ) -> None:
-        super().__init__(sources)
-        self._low = -float("inf") if min_score is None else min_score
-        self._high = float("inf") if max_score is None else max_score
-        if not self._low <= self._high:
-            raise ConfigError(f"no score lies between {self._low:g} and {self._high:g}")
-        self._scored = not (min_score is None and max_score is None)
-        scores = f" with scores from {self._low:g} to {self._high:g}" if self._scored else ""
-        self.contents = f"pairs of sentence and paraphrase{scores}"
-        for source in sources:
-            if self._scored and source.width < 3:
-                raise ConfigError(
-                    f"{source.source} has no column of scores for --min-score and --max-score; "
-                    "name it with --columns, or leave them out"
-                )
-
-    def examples(self, reading: Reading) -> Iterator[Example]:
-        for source in self.sources:
-            yield from parse_rows(source, reading, self._pair)
-
-    def _pair(self, cells: Sequence[Any], where: str, counts: Counts) -> Example | None:
+    def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Example:
         first, second, *score = cells
-        if self._scored and not self._fits(score[0], where, counts):
-            return None
-        return pair(first, second, where, counts)
+        if scored and (score[0] is None or not str(score[0]).strip()):
+            raise LeftOutError("unlabelled")
+        if scored and not low <= score_of(score[0], where) <= high:
+            raise LeftOutError("other")
+        return pair(first, second, where)
 
-    def _fits(self, cell: Any, where: str, counts: Counts) -> bool:
-        if cell is None or not str(cell).strip():
-            counts.unlabelled += 1
-            return False
-        fits = self._low <= score_of(cell, where) <= self._high
-        counts.other += not fits
-        return fits
+    return DataKind(
+        sources=sources,
+        contents="pairs of sentence and paraphrase"
+        + (f" with scores from {low:g} to {high:g}" if scored else ""),
+        parse=parse,
+        wording={"unlabelled": "without a score", "other": "with another score"},
+    )
