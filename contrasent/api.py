@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from contrasent.errors import pick
+from contrasent.options import AnalysisOptions, Loading, MiningOptions, shared, takes
+from contrasent.settings import checked
 
 if TYPE_CHECKING:
     from contrasent.adaptation.tuning import Tuning
@@ -242,19 +244,15 @@ def fit(
     return fitted.encoder
 
 
-def mine(  # noqa: PLR0913 - what the command takes, by name
+@takes(MiningOptions)
+def mine(
     encoder: str | Path | Encoder,
     pairs: str | Path | Rows,
     *,
     corpus: str | Path | Rows | None = None,
     output: str | Path | None = None,
-    negatives: int = 1,
-    margin: float = 0.05,
-    columns: Sequence[str] | None = None,
-    device: str | None = None,
-    precision: str = "auto",
-    overwrite: bool = False,
     show_progress: bool = False,
+    **options: Any,
 ) -> Mined:
     """Find hard negatives for pairs, as ``contrasent data mine`` does.
 
@@ -262,17 +260,12 @@ def mine(  # noqa: PLR0913 - what the command takes, by name
     NV-Retriever). The anchor and its positives are never taken, however they are written.
 
     Args:
-        encoder: says what is near; an encoder, or the name of one.
+        encoder: an encoder, or the name of one.
         pairs: anchors and positives, as `train` takes data.
         corpus: sentences to take negatives from, as `train` takes data; else the positives.
         output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``, each also ``.gz``.
-        negatives: how many each pair gets.
-        margin: a negative's cosine is below the positive's by this share of it or more.
-        columns: of a file of pairs: anchor and positive, by name or number.
-        device: such as ``cuda:1``, where the encoder is named; else the accelerator, if any.
-        precision: ``fp32``, ``bf16`` or ``auto``.
-        overwrite: replace ``output``.
         show_progress: progress bars on standard error.
+        **options: by name.
 
     Returns:
         The examples, and counts and cosines.
@@ -291,37 +284,40 @@ def mine(  # noqa: PLR0913 - what the command takes, by name
     from contrasent.model.loading import load_encoder
     from contrasent.search.mining import Mining, find_negatives, read_pairs
 
-    mining = Mining(negatives, margin)
+    given = checked(MiningOptions, options)
+    mining = Mining(given.negatives, given.margin)
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
-        require_output(Path(output), files, overwrite)
+        require_output(Path(output), files, given.overwrite)
 
     def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
         file = source if isinstance(source, str | Path) else keep_rows(source)
         return open_examples(str(file), columns)
 
-    anchors_positives = read_pairs(examples(pairs, columns))
+    anchors_positives = read_pairs(examples(pairs, given.columns))
     text = None if corpus is None else chain.from_iterable(examples(corpus))
     if isinstance(encoder, str | Path):
-        encoder = load_encoder(encoder, device=device)
+        encoder = load_encoder(encoder, device=given.device)
     mined = find_negatives(
-        encoder, anchors_positives, text, mining, precision=precision, show_progress=show_progress
+        encoder,
+        anchors_positives,
+        text,
+        mining,
+        precision=given.precision,
+        show_progress=show_progress,
     )
     if output is not None:
         mined.write(Path(output))
     return mined
 
 
-def analyze(  # noqa: PLR0913 - what the command takes, by name
+@takes(AnalysisOptions)
+def analyze(
     encoder: str | Path | Encoder,
     pairs: str = "stsb>4",
     *,
-    data_dir: str | Path | None = None,
-    pooler: str | None = None,
-    head: str | None = None,
-    device: str | None = None,
-    precision: str = "fp32",
     show_progress: bool = False,
+    **options: Any,
 ) -> Geometry:
     """Measure how embeddings lie in space, as ``contrasent analyze`` does.
 
@@ -329,12 +325,8 @@ def analyze(  # noqa: PLR0913 - what the command takes, by name
         encoder: an encoder, or the name of one.
         pairs: rated pairs, and which of them are positive: a task or file, ``>`` or ``>=``, and a
             rating.
-        data_dir: SentEval's data, as `evaluate` takes it.
-        pooler: in place of the encoder's own, where it is named.
-        head: in place of the encoder's own, ``none`` or ``mlp``, where it is named.
-        device: such as ``cuda:1``, where it is named; else the accelerator if there is one.
-        precision: ``fp32`` or ``bf16``.
         show_progress: a progress bar on standard error.
+        **options: by name.
 
     Returns:
         Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
@@ -355,8 +347,10 @@ def analyze(  # noqa: PLR0913 - what the command takes, by name
     from contrasent.evaluation.rated_pairs import RatedPairs
     from contrasent.model.loading import load_encoder
 
-    read = RatedPairs.read(pairs, data_dir)
+    given = checked(AnalysisOptions, {"pairs": pairs, **options})
+    read = RatedPairs.read(given.pairs, given.data_dir, given.columns)
     if isinstance(encoder, str | Path):
-        encoder = load_encoder(str(encoder), pooler=pooler, head=head, device=device)
-    use = EncoderUse(encoder, precision, show_progress=show_progress)
+        encoder = load_encoder(str(encoder), **shared(given, Loading))
+    resolve = getattr(encoder, "resolve_precision", str)
+    use = EncoderUse(encoder, resolve(given.precision_name), show_progress=show_progress)
     return measure(use, read)

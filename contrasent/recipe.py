@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from itertools import chain, takewhile
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -23,7 +22,9 @@ from contrasent.settings import (
     EvaluationSettings,
     TrainSettings,
     ViewSettings,
+    expected,
     settings,
+    shown,
 )
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ _DATA = re.compile(r"Data: ([^.]+)\.")
 _SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
-_SHOWN, _LONGEST = 60, 200
+_SHOWN = 60
 _MOST = 10_000  # values in a YAML text
 _CLOSE, _FAR = 0.85, 0.5  # how alike two names are
 
@@ -82,8 +83,9 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
     if content is None:
         return {}, {}
     if not isinstance(content, dict):
-        shown = repr(content)[:_SHOWN]
-        raise ConfigError(f"{path} must hold sections such as 'encoder:', not {shown}")
+        raise ConfigError(
+            f"{path} must hold sections such as 'encoder:', not {repr(content)[:_SHOWN]}"
+        )
     lines: Lines = {}
     _note(path, tree, (), lines)
     return content, lines
@@ -333,31 +335,6 @@ def fields_of(cls: Any) -> dict[str, Any]:
     return {field.name: field for field in dataclasses.fields(cls)}
 
 
-def explanations(cls: Any) -> dict[str, str]:
-    """The docstring of each setting, by its name, and its choices if that does not name them."""
-    fields = [vars(base).get("__pydantic_fields__", {}) for base in reversed(cls.__mro__)]
-    # Of a setting that is inherited only the class that has it knows the docstring.
-    texts = {
-        name: field.description
-        for each in fields
-        for name, field in each.items()
-        if field.description
-    }
-    return {
-        name: _with_choices(texts.get(name, ""), field.annotation)
-        for name, field in cls.__pydantic_fields__.items()
-    }
-
-
-def _with_choices(text: str, kind: Any) -> str:
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
-    if all(re.search(rf"\b{choice}\b", text) for choice in choices):
-        return text
-    null = ["null"] if NoneType in kinds else []
-    return f"{text} One of: {', '.join([*choices, *null])}."
-
-
 def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
     section, _, key = dotted.partition(".")
     pick("recipe section", section, fields_of(Recipe))
@@ -401,9 +378,7 @@ def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
             return unknown
     prefix = [] if where == "recipe" else [where]
     dotted = ".".join([*prefix, *location])
-    expected = first["msg"][0].lower() + first["msg"][1:]
+    words = expected(first["msg"])
     if first["type"] == "dataclass_type":
-        expected = "a section holds settings, each as NAME: VALUE"
-    shown = repr(first["input"])
-    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-    return ConfigError(f"{dotted} cannot be {shown}: {expected}")
+        words = "a section holds settings, each as NAME: VALUE"
+    return ConfigError(f"{dotted} cannot be {shown(first['input'])}: {words}")

@@ -1,8 +1,22 @@
-"""Sections of a recipe: typed settings, each explained by the docstring under it."""
+"""Typed settings, each explained by the docstring under it; those of a recipe, by section."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar, cast, dataclass_transform
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     AfterValidator,
@@ -12,10 +26,15 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    TypeAdapter,
+    ValidationError,
 )
 from pydantic.dataclasses import dataclass
 
+from contrasent.errors import ConfigError, pick
+
 T = TypeVar("T")
+_LONGEST = 200  # characters of a value in a message
 
 
 def _odd(width: int) -> int:
@@ -30,8 +49,90 @@ OddInt = Annotated[PositiveInt, AfterValidator(_odd)]
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
     """Make a frozen class of checked settings; the docstring under a field explains it."""
-    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    config = ConfigDict(
+        extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
     return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spelling:
+    """How the command line spells a setting, where its name and type do not say it."""
+
+    flag: str = ""  # such as ``--learning-rate/--lr``; else the name after ``--``
+    metavar: str = ""  # of the value, in help
+    argument: bool = False  # whether it stands without a flag
+    variable: str = ""  # of the environment, that sets it too
+    default: str = ""  # in help, where it is no value
+    of: Any = None  # the class whose setting, of this name or ``name``, explains it
+    name: str = ""
+    end: str = ""  # what the explanation ends with
+    complete: Callable[[str], list[str]] | None = None  # what a shell may complete a word to
+
+
+ARGUMENT = Spelling(argument=True)
+
+
+def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] = str) -> T:
+    """Make settings of what was given, by name.
+
+    None stands for a setting that is not given. ConfigError if one is unknown or missing or cannot
+    take its value; the message has its name as ``spell`` writes it, the value, what is expected.
+    """
+    try:
+        return TypeAdapter(cls).validate_python(
+            {name: value for name, value in given.items() if value is not None}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] == "unexpected_keyword_argument":
+            pick("option", name, explanations(cls))
+        raise ConfigError(
+            f"{spell(name)} cannot be {shown(given.get(name))}: {expected(first['msg'])}"
+        ) from error
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def expected(message: str) -> str:
+    """A message of pydantic in the middle of a sentence."""
+    message = message.removeprefix("Value error, ")
+    return message[0].lower() + message[1:]
+
+
+def explanations(cls: Any) -> dict[str, str]:
+    """The docstring of each setting, by its name, and its choices if that does not name them."""
+    fields = [vars(base).get("__pydantic_fields__", {}) for base in reversed(cls.__mro__)]
+    # Of a setting that is inherited only the class that has it knows the docstring.
+    texts = {
+        name: field.description
+        for each in fields
+        for name, field in each.items()
+        if field.description
+    }
+    for name, field in cls.__pydantic_fields__.items():
+        for spelling in field.metadata:
+            if isinstance(spelling, Spelling) and spelling.of is not None:
+                text = explanations(spelling.of)[spelling.name or name]
+                texts[name] = f"{text} {spelling.end}".strip()
+    return {
+        name: _with_choices(texts.get(name, ""), field.annotation)
+        for name, field in cls.__pydantic_fields__.items()
+    }
+
+
+def _with_choices(text: str, kind: Any) -> str:
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
+    if all(re.search(rf"\b{choice}\b", text) for choice in choices):
+        return text
+    null = ["null"] if NoneType in kinds else []
+    return f"{text} One of: {', '.join([*choices, *null])}."
 
 
 @settings

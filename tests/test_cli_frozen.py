@@ -1,12 +1,17 @@
 """The command line is a promise: commands and options may be added here on purpose, not by chance,
 and none may go or change its name."""
 
+import inspect
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 import typer
 from helpers.command_line import call, worked
 
 import contrasent
 from contrasent.cli.app import app
+from contrasent.errors import ConfigError
 
 LOADING = ("--pooler", "--head", "--engine", "--device", "--truncate-dim", "--prompt-name")
 BUILDING = (
@@ -172,6 +177,33 @@ def test_every_command_explains_itself_in_eighty_columns(name, monkeypatch):
     for given in COMMANDS[name]:
         if given.startswith("--"):
             assert given.partition("/")[0] in said.out
+
+
+def test_no_text_of_an_option_stands_twice():
+    typer.main.get_command(app)
+    folder = Path(contrasent.cli.app.__file__).parent
+    modules = [import_module(f"contrasent.cli.{path.stem}") for path in folder.glob("*.py")]
+    texts = {}
+    for cls in {it for module in modules for it in vars(module).values() if isinstance(it, type)}:
+        for name in set(vars(cls).get("__annotations__", ())):
+            field = vars(cls).get("__pydantic_fields__", {}).get(name)
+            if field is not None and field.description:
+                texts.setdefault(field.description, set()).add(f"{cls.__name__}.{name}")
+    assert len(texts) > 150
+    assert not {text: where for text, where in texts.items() if len(where) > 1}
+
+
+def test_keyword_arguments_are_the_options_of_the_command():
+    for name in ("evaluate", "analyze"):
+        parameters = set(inspect.signature(getattr(contrasent, name)).parameters)
+        options = {it.name for it in typer.main.get_command(app).commands[name].params}
+        assert parameters - {"encoder", "seed", "show_progress"} <= options
+        text = inspect.getdoc(getattr(contrasent, name))
+        assert all(f"\n    {it}: " in text for it in parameters)
+    with pytest.raises(ConfigError, match="unknown option 'metrik'"):
+        contrasent.evaluate("none", ["none.tsv"], metrik="pearson")
+    with pytest.raises(ConfigError, match="margin cannot be 'wide': input should be"):
+        contrasent.mine("none", "none.csv", margin="wide")
 
 
 def test_the_version_is_told():

@@ -7,13 +7,14 @@ import yaml
 
 from contrasent.cli.options import describe
 from contrasent.objectives import config_of
-from contrasent.recipe import Recipe, explanations, fields_of, load_recipe, recipes, to_yaml
+from contrasent.recipe import Recipe, fields_of, load_recipe, recipes, to_yaml
 from contrasent.settings import (
     DataSettings,
     EncoderSettings,
     EvaluationSettings,
     TrainSettings,
     ViewSettings,
+    explanations,
 )
 
 # Gao et al. 2021, Table A.1: batch size and learning rate. Supervised: BERT and RoBERTa alike.

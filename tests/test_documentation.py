@@ -46,9 +46,9 @@ SIGNATURES = {
     "pretrain": "encoder data options",
     "adapt": "encoder data output minutes dev test candidates settings seed resume overwrite",
     "fit": "encoder kind data output data_dir show_progress settings",
-    "mine": "encoder pairs corpus output negatives margin columns device precision overwrite "
-    "show_progress",
-    "analyze": "encoder pairs data_dir pooler head device precision show_progress",
+    "mine": "encoder pairs corpus output show_progress device precision negatives margin columns "
+    "overwrite",
+    "analyze": "encoder pairs show_progress data_dir pooler head device engine",
 }
 
 

@@ -17,7 +17,7 @@ LAYERS = [
     {"__init__"},
     {"errors"},
     {"distributed", "files", "progress", "settings"},
-    {"functional", "metrics", "profiling", "records", "recipe"},
+    {"functional", "metrics", "options", "profiling", "records", "recipe"},
     {"data"},
     {"model"},
     {"objectives"},

@@ -207,6 +207,8 @@ MISTAKES = [
     (("calibrate", "tiny", "pairs.tsv>="), ("pairs.tsv>=",)),
     (("calibrate", "tiny", "text.txt"), ("'text.txt' is no file of rated pairs", ".tsv, .csv")),
     (("evaluate", "tiny", "--tasks", "text.txt"), ("'text.txt'", "crops:text.txt")),
+    (train("--lr", "fast"), ("--learning-rate", "'fast'", "valid number")),
+    (("encode", "tiny", "text.txt", "o.npy", "--workers", "0"), ("--workers", "'0'", "1")),
     (("similarity", "./tinny", "a", "b"), ("no folder ./tinny", "Did you mean 'tiny'?")),
     (("similarity", "all-MiniLM-L6-v3", "a", "b"), ("Did you mean 'all-MiniLM-L6-v2'?",)),
     (("mteb", "tiny", "--tasks", "STSBenchmrk"), ("STSBenchmrk",)),

@@ -11,8 +11,8 @@ from contrasent import objectives
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
-from contrasent.recipe import explanations, fields_of, load_recipe
-from contrasent.settings import settings
+from contrasent.recipe import fields_of, load_recipe
+from contrasent.settings import explanations, settings
 from contrasent.training.run import train
 
 

@@ -7,18 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field, PositiveInt
 
-from contrasent.cli.options import (
-    Device,
-    Model,
-    Precision,
-    complete_recipe,
-    grouped,
-    listed,
-    print_settings,
-)
+from contrasent.cli.options import command, complete_recipe, print_settings
 from contrasent.cli.train import (
-    TrainOptions,
+    RunOptions,
     check_run,
     leads,
     load_settings,
@@ -26,6 +19,8 @@ from contrasent.cli.train import (
     print_speed,
     run_in,
 )
+from contrasent.options import Listed, MiningOptions, Named, NewFile, OnDevice, Start, shared
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.adaptation.halving import Adaptation
@@ -34,39 +29,43 @@ if TYPE_CHECKING:
     from contrasent.training.masked_text import HeldOutScores
 
 
-def adapt(  # noqa: PLR0913 - the arguments are the command's options
-    context: typer.Context,
-    encoder: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
-    data: Annotated[
-        str,
-        typer.Option(
-            help="Text without labels, a sentence or text per line or row; in a .txt an empty "
-            "line ends a document."
-        ),
-    ],
-    output: Annotated[Path, typer.Option(help="Folder of the search.")] = Path("runs/adapt"),
-    minutes: Annotated[float, typer.Option(min=0, help="Time for all of it.")] = 30,
-    dev: Annotated[
-        str | None,
-        typer.Option(help="A task or file of rated pairs that chooses; else held-out text."),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated tasks to score the start and the result on."),
-    ] = None,
-    candidates: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated names of what is tried; else all that fit."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the held-out text and all runs.")] = 42,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the search in the output folder.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the search in the output folder.")
-    ] = False,
-    device: Device = None,
-) -> None:
+@settings
+class AdaptOptions(OnDevice):
+    """Options of ``adapt``."""
+
+    encoder: Annotated[str, Spelling(argument=True, of=Start)]
+
+    data: str
+    """Text without labels, a sentence or text per line or row; in a .txt an empty line ends a
+    document."""
+
+    output: Path = Path("runs/adapt")
+    """Folder of the search."""
+
+    minutes: Annotated[float, Field(ge=0)] = 30
+    """Time for all of it."""
+
+    dev: str | None = None
+    """A task or file of rated pairs that chooses; else held-out text."""
+
+    test: Listed = ()
+    """Comma-separated tasks to score the start and the result on."""
+
+    candidates: Listed | None = None
+    """Comma-separated names of what is tried; else all that fit."""
+
+    seed: int = 42
+    """Seed of the held-out text and all runs."""
+
+    resume: bool = False
+    """Go on with the search in the output folder."""
+
+    overwrite: bool = False
+    """Replace the search in the output folder."""
+
+
+@command
+def adapt(*, context: typer.Context, options: AdaptOptions) -> None:
     """Search for the best encoder of your text in a given time, without labels.
 
     Tries several recipes for a few steps each, continues those that do best on held-out text, and
@@ -76,25 +75,25 @@ def adapt(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.adaptation.halving import adapt as search
     from contrasent.recipe import overrides_in
 
-    options = [option.removeprefix("--") for it in context.command.params for option in it.opts]
+    flags = [flag.removeprefix("--") for it in context.command.params for flag in it.opts]
     try:
         result = search(
-            encoder,
-            data=data,
-            output=output,
-            minutes=minutes,
-            dev=dev,
-            test=listed(test) or (),
-            candidates=listed(candidates),
-            settings=overrides_in(context.args, options),
-            seed=seed,
-            resume=resume,
-            overwrite=overwrite,
-            device=device,
+            options.encoder,
+            data=options.data,
+            output=options.output,
+            minutes=options.minutes,
+            dev=options.dev,
+            test=options.test,
+            candidates=options.candidates,
+            settings=overrides_in(context.args, flags),
+            seed=options.seed,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            device=options.device,
             show_progress=True,
         )
     except KeyboardInterrupt as error:
-        if not (output / "search.json").is_file():
+        if not (options.output / "search.json").is_file():
             raise
         how = "interrupted; what was written is whole; go on with the same command and --resume"
         raise KeyboardInterrupt(how) from error
@@ -161,40 +160,37 @@ def trials_table(result: Adaptation) -> Table:
 _RECIPE = "pretrain-mlm"
 
 
-@grouped
-def pretrain(
-    *,
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, "
-            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else runs/pretrain-mlm.")
-    ] = None,
-    held_out: Annotated[
-        Path | None,
-        typer.Option(help="Text that is not trained on, to measure the loss on before and after."),
-    ] = None,
-    options: TrainOptions,
-) -> None:
+@settings
+class PretrainOptions(RunOptions):
+    """Options of ``pretrain``."""
+
+    model: Annotated[str, Spelling(argument=True, of=Start, name="encoder")]
+
+    data: str | None = None
+    """Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, .jsonl, .parquet,
+    .gz of these, or a Hugging Face dataset id."""
+
+    output: Path | None = None
+    """Folder of the run; else runs/pretrain-mlm."""
+
+    held_out: Path | None = None
+    """Text that is not trained on, to measure the loss on before and after."""
+
+
+@command
+def pretrain(*, context: typer.Context, options: PretrainOptions) -> None:
     """Train a masked language model on your text.
 
     It serves as a start adapted to your domain or language, and as a generator. Any setting of
     the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
     --objective.mask_rate 0.2; --settings shows them all.
     """
-    del model, data  # load_settings reads them
     recipe = load_settings(context, _RECIPE)
     if options.settings:
         print_settings(recipe)
         return
 
-    folder = check_run(output or Path("runs") / _RECIPE, recipe, options)
+    folder = check_run(options.output or Path("runs") / _RECIPE, recipe, options)
     from contrasent.errors import ConfigError
     from contrasent.training.masked_text import HeldOutScores
     from contrasent.training.run_folder import complete
@@ -206,7 +202,9 @@ def pretrain(
             "for other objectives take contrasent train"
         )
     scores = (
-        HeldOutScores.of_start(recipe, held_out, options.device) if held_out and leads() else None
+        HeldOutScores.of_start(recipe, options.held_out, options.device)
+        if options.held_out and leads()
+        else None
     )
     result = run_in(folder.root, recipe, options)
     if result is not None:
@@ -230,53 +228,39 @@ def _print_held_out(scores: HeldOutScores) -> None:
         typer.echo(f"  {when:6} {text}")
 
 
-@grouped
-def tune(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    context: typer.Context,
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A packaged recipe or a YAML file.",
-            autocompletion=complete_recipe,
-        ),
-    ],
-    space: Annotated[
-        list[str],
-        typer.Option(
-            metavar="SETTING=VALUES",
-            help="A setting and what to try: values, as train.batch_size=64,128, or a range, as "
-            "train.learning_rate=1e-6..1e-4:log. Or a paper's grid: simcse or diffcse. Repeatable.",
-        ),
-    ],
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Training runs; else one for each combination of values, or 20 with a range.",
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Start from this folder, run or Hugging Face id.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="Training text, as for train.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the search; else runs/tune-RECIPE.")
-    ] = None,
-    options: TrainOptions,
-) -> None:
+@settings
+class TuneOptions(RunOptions, Start):
+    """Options of ``tune``."""
+
+    recipe: Annotated[str, Spelling(argument=True, metavar="RECIPE", complete=complete_recipe)]
+    """A packaged recipe or a YAML file."""
+
+    space: Annotated[list[str], Spelling(metavar="SETTING=VALUES")]
+    """A setting and what to try: values, as train.batch_size=64,128, or a range, as
+    train.learning_rate=1e-6..1e-4:log. Or a paper's grid: simcse or diffcse. Repeatable."""
+
+    trials: PositiveInt | None = None
+    """Training runs; else one for each combination of values, or 20 with a range."""
+
+    data: str | None = None
+    """Training text, as for train."""
+
+    output: Path | None = None
+    """Folder of the search; else runs/tune-RECIPE."""
+
+
+@command
+def tune(*, context: typer.Context, options: TuneOptions) -> None:
     """Search settings of a recipe by the score on a dev task.
 
     Tries every combination of the values; with a range, or fewer --trials, Optuna chooses. The run
     with the highest score on evaluation.task is kept, and scored beside the start on
     evaluation.final. Other settings can follow as --section.key VALUE; --resume goes on.
     """
-    del encoder, data  # load_settings reads them
     from contrasent.adaptation import tuning
 
-    axes = tuning.read_space(space)
-    loaded = load_settings(context, recipe)
+    axes = tuning.read_space(options.space)
+    loaded = load_settings(context, options.recipe)
     if options.settings:
         print_settings(loaded)
         return
@@ -290,8 +274,8 @@ def tune(  # noqa: PLR0913 - the arguments are the command's options
         result = tuning.tune(
             loaded,
             axes,
-            output or Path("runs") / f"tune-{Path(recipe).stem}",
-            trials=trials,
+            options.output or Path("runs") / f"tune-{Path(options.recipe).stem}",
+            trials=options.trials,
             resume=options.resume,
             overwrite=options.overwrite,
             device=options.device,
@@ -334,43 +318,17 @@ def _print_tuning(result: Tuning) -> None:
     typer.echo(f"make it again: contrasent train {again} --output runs/again", err=True)
 
 
-def mine(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    model: Model,
-    pairs: Annotated[
-        str,
-        typer.Argument(
-            help="Anchors and positives: a file (.csv, .tsv, .jsonl, .parquet) or a data set on "
-            "the Hugging Face hub as org/name:config@split."
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option(help="The file to write: .csv, .tsv or .jsonl, each also .gz.")
-    ],
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentences to take negatives from, as a file of text; else the positives."
-        ),
-    ] = None,
-    negatives: Annotated[int, typer.Option(min=1, help="Hard negatives of each pair.")] = 1,
-    margin: Annotated[
-        float,
-        typer.Option(
-            help="A negative's cosine with the anchor is below the positive's by this share of it "
-            "or more; what is nearer may be a positive that nobody labelled."
-        ),
-    ] = 0.05,
-    columns: Annotated[
-        str | None,
-        typer.Option(help="Columns of PAIRS, anchor and positive: names, or numbers from 0."),
-    ] = None,
-    device: Device = None,
-    precision: Precision = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")
-    ] = False,
-) -> None:
+@settings
+class MineOptions(Named, MiningOptions, NewFile):
+    """Options of ``mine``."""
+
+    pairs: Annotated[str, ARGUMENT]
+    """Anchors and positives: a file (.csv, .tsv, .jsonl, .parquet) or a data set on the Hugging
+    Face hub as org/name:config@split."""
+
+
+@command
+def mine(options: MineOptions) -> None:
     """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
 
     Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them. Never takes the
@@ -383,18 +341,12 @@ def mine(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.report.training_text import mined_table
 
     mined = api.mine(
-        model,
-        pairs,
-        corpus=corpus,
-        output=output,
-        negatives=negatives,
-        margin=margin,
-        columns=listed(columns),
-        device=device,
-        precision=precision,
-        overwrite=overwrite,
+        options.model,
+        options.pairs,
+        output=options.output,
         show_progress=True,
+        **shared(options, MiningOptions),
     )
     print_table(Console(), mined_table(mined))
-    shown = f"--encoder {shlex.quote(model)} --data {shlex.quote(str(output))}"
+    shown = f"--encoder {shlex.quote(options.model)} --data {shlex.quote(str(options.output))}"
     typer.echo(f"next: contrasent train sup-simcse {shown}", err=True)

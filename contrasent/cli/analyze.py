@@ -11,20 +11,21 @@ import typer
 
 from contrasent.cli.options import (
     STDOUT,
-    DataDir,
-    Html,
-    Measuring,
     Outcomes,
+    command,
     for_each,
-    grouped,
-    listed,
+    load,
     measuring_command,
     raise_failures,
     refuse_existing_json,
+    require,
+    use,
     with_command,
     write_html,
     write_lines,
 )
+from contrasent.options import AnalysisOptions, AsHtml, Listed, Measuring, Replacing, TaskData
+from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.evaluation.geometry import Geometry
@@ -32,89 +33,54 @@ if TYPE_CHECKING:
     from contrasent.report.contents import Contents, Saved
 
 
-@grouped
-def analyze(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]...",
-            help="Encoders to measure: a folder, a training run or a Hugging Face id.",
-        ),
-    ] = None,
-    saved: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Take what was saved before, without a model: a file of --json, a training run "
-            "that measured its geometry, or the scores of 'contrasent evaluate --json', whose "
-            "average colours the encoders. Give it once for each.",
-        ),
-    ] = None,
-    pairs: Annotated[
-        str,
-        typer.Option(
-            help="Which pairs are positive: a task or file, > or >=, and a rating. Without a "
-            "split, a task is all its splits: stsb>4 is train, dev and test."
-        ),
-    ] = "stsb>4",
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentence, sentence and score of your file of --pairs: three names, or numbers "
-            "from 0."
-        ),
-    ] = None,
-    measuring: Measuring,
-    data_dir: DataDir = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for "
-            "--from; '-' prints them instead of the table.",
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Draw the papers' figures into FOLDER, as SVG and PNG."
-        ),
-    ] = None,
-    supervised: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODEL",
-            help="An encoder whose spectrum and cosines stand in a panel of their own, as in "
-            "SimCSE's Figures F.1 and G.1. Give it once for each.",
-        ),
-    ] = None,
-    html: Html = None,
-    published: Annotated[
-        bool, typer.Option(help="Show the points that DiffCSE prints beside the encoders.")
-    ] = True,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are already there.")
-    ] = False,
-) -> None:
+@settings
+class AnalyzeOptions(AnalysisOptions, AsHtml, Replacing):
+    """Options of ``analyze``."""
+
+    models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
+    """Encoders to measure: a folder, a training run or a Hugging Face id."""
+
+    saved: Annotated[list[Path] | None, Spelling(flag="--from", metavar="FILE")] = None
+    """Take what was saved before, without a model: a file of --json, a training run that measured
+    its geometry, or the scores of 'contrasent evaluate --json', whose average colours the encoders.
+    Give it once for each."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for --from; '-'
+    prints them instead of the table."""
+
+    figures: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
+    """Draw the papers' figures into FOLDER, as SVG and PNG."""
+
+    supervised: Annotated[list[str] | None, Spelling(metavar="MODEL")] = None
+    """An encoder whose spectrum and cosines stand in a panel of their own, as in SimCSE's Figures
+    F.1 and G.1. Give it once for each."""
+
+    published: bool = True
+    """Show the points that DiffCSE prints beside the encoders."""
+
+
+@command
+def analyze(options: AnalyzeOptions) -> None:
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.errors import ConfigError
     from contrasent.report.contents import Contents, read_saved
     from contrasent.report.embedding_tables import names_of, refuse_unknown
 
-    if not models and not saved:
+    if not options.models and not options.saved:
         raise ConfigError("nothing to analyze: name a model, or saved files with --from")
-    measuring.require()
-    _refuse_existing(json, figures, html, overwrite=overwrite)
-    known = read_saved(saved or ())
-    encoders = [*(models or ()), *(geometry.encoder for geometry in known.geometries)]
-    refuse_unknown(supervised or (), {name for it in encoders for name in names_of(it)})
+    require(options)
+    _refuse_existing(options.json, options.figures, options.html, overwrite=options.overwrite)
+    known = read_saved(options.saved or ())
+    encoders = [*(options.models or ()), *(geometry.encoder for geometry in known.geometries)]
+    refuse_unknown(options.supervised or (), {name for it in encoders for name in names_of(it)})
     measured: Outcomes[Geometry] = Outcomes({}, [])
-    if models:
-        measured = _measure(models, measuring, pairs, data_dir, listed(columns))
+    if options.models:
+        measured = _measure(
+            options.models, options, options.pairs, options.data_dir, options.columns
+        )
     geometries = (*known.geometries, *measured.results.values())
-    _print(geometries, known, json)
+    _print(geometries, known, options.json)
     names = {name for it in geometries for name in names_of(it.encoder)}
     contents = Contents(
         records=known.records,
@@ -122,13 +88,13 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         runs=known.runs,
         neighbours=known.neighbours,
         warnings=tuple(measured.failures),
-        published=published,
-        supervised=tuple(it for it in supervised or () if it in names),
+        published=options.published,
+        supervised=tuple(it for it in options.supervised or () if it in names),
     )
-    if geometries or saved:
-        write_html(html, contents)
-    if figures and (geometries or known.runs or not measured.failures):
-        _draw(contents, figures)
+    if geometries or options.saved:
+        write_html(options.html, contents)
+    if options.figures and (geometries or known.runs or not measured.failures):
+        _draw(contents, options.figures)
     raise_failures(measured.failures)
 
 
@@ -150,8 +116,8 @@ def _measure(
     models: Sequence[str],
     measuring: Measuring,
     pairs: str,
-    data_dir: Path | None,
-    columns: list[str] | None,
+    data_dir: str | Path | None,
+    columns: Sequence[str] | None,
 ) -> Outcomes[Geometry]:
     """The geometry of every model that can be loaded and measured."""
     from contrasent.evaluation.geometry import measure
@@ -162,7 +128,7 @@ def _measure(
         typer.echo(rated.task.note, err=True)
 
     def measure_one(model: str) -> Geometry:
-        measured = measure(measuring.use(measuring.load(model)), rated)
+        measured = measure(use(measuring, load(measuring, model)), rated)
         return replace(measured, records=with_command(measured.records))
 
     return for_each(models, measure_one)
@@ -206,59 +172,41 @@ def _draw(contents: Contents, folder: Path) -> None:
         typer.echo(f"{path}", err=True)
 
 
-@grouped
-def neighbours(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="Encoders, a column each: a folder, a training run or a Hugging Face id; or a "
-            "file of word vectors (GloVe's .txt, .vec).",
-        ),
-    ],
-    corpus: Annotated[
-        str,
-        typer.Option(
-            help="What is searched: a .txt, .csv, .tsv, .jsonl (each also .gz) or .parquet file, a "
-            "data set of the hub (org/name:config@split), or an STS task (stsb, stsb-dev)."
-        ),
-    ],
-    queries: Annotated[
-        str | None,
-        typer.Option(
-            help="A file with a query in every row; or those of a paper's table: simcse-table8, "
-            "diffcse-table9."
-        ),
-    ] = None,
-    query: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A sentence; give it once for each.")
-    ] = None,
-    sample: Annotated[
-        int,
-        typer.Option(help="Without queries: how many sentences of the corpus are drawn as such."),
-    ] = 3,
-    top_k: Annotated[int, typer.Option("--top-k", help="Neighbours of each query.")] = 3,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated sentence columns of the corpus: names, or numbers from 0."
-        ),
-    ] = None,
-    measuring: Measuring,
-    data_dir: DataDir = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write everything as JSON to FILE, a line for each encoder; '-' prints it instead "
-            "of the table.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace FILE if it is there.")
-    ] = False,
-) -> None:
+@settings
+class NeighboursOptions(Measuring, TaskData, Replacing):
+    """Options of ``neighbours``."""
+
+    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
+    """Encoders, a column each: a folder, a training run or a Hugging Face id; or a file of word
+    vectors (GloVe's .txt, .vec)."""
+
+    corpus: str
+    """What is searched: a .txt, .csv, .tsv, .jsonl (each also .gz) or .parquet file, a data set of
+    the hub (org/name:config@split), or an STS task (stsb, stsb-dev)."""
+
+    queries: str | None = None
+    """A file with a query in every row; or those of a paper's table: simcse-table8,
+    diffcse-table9."""
+
+    query: Annotated[list[str] | None, Spelling(metavar="TEXT")] = None
+    """A sentence; give it once for each."""
+
+    sample: int = 3
+    """Without queries: how many sentences of the corpus are drawn as such."""
+
+    top_k: int = 3
+    """Neighbours of each query."""
+
+    columns: Listed | None = None
+    """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write everything as JSON to FILE, a line for each encoder; '-' prints it instead of the
+    table."""
+
+
+@command
+def neighbours(options: NeighboursOptions) -> None:
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
     from rich.console import Console
 
@@ -269,15 +217,16 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
         read_corpus,
         read_queries,
     )
+    from contrasent.evaluation.vectors import load_or_open
     from contrasent.report.contents import labels
     from contrasent.report.embedding_tables import print_neighbours
 
-    if top_k < 1:
-        raise ConfigError(f"--top-k must be 1 or more, not {top_k}")
-    refuse_existing_json(json, overwrite=overwrite)
-    measuring.require()
-    searched = read_corpus(corpus, listed(columns), data_dir)
-    looked_for = read_queries(queries, query or (), searched, sample)
+    if options.top_k < 1:
+        raise ConfigError(f"--top-k must be 1 or more, not {options.top_k}")
+    refuse_existing_json(options.json, overwrite=options.overwrite)
+    require(options)
+    searched = read_corpus(options.corpus, options.columns, options.data_dir)
+    looked_for = read_queries(options.queries, options.query or (), searched, options.sample)
 
     def find(model: str) -> Neighbours:
         if model.lower().endswith(".npy"):
@@ -285,12 +234,12 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
                 f"{model} holds the vectors of a task's pairs, not of a corpus and queries; name "
                 "an encoder or a file of word vectors"
             )
-        use = measuring.use(measuring.load_or_open(model))
-        nearest = find_neighbours(use, searched, looked_for, top_k)
+        used = use(options, load_or_open(options, model))
+        nearest = find_neighbours(used, searched, looked_for, options.top_k)
         return replace(nearest, command=measuring_command())
 
-    outcomes = for_each(models, find)
+    outcomes = for_each(options.models, find)
     rows = list(outcomes.results.values())
-    if rows and not write_lines(json, neighbour_lines(rows)):
+    if rows and not write_lines(options.json, neighbour_lines(rows)):
         print_neighbours(Console(), dict(zip(labels(rows), rows, strict=True)))
     raise_failures(outcomes.failures)

@@ -11,23 +11,17 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from contrasent import __version__
-from contrasent.cli.adapt import adapt, mine, pretrain, tune
-from contrasent.cli.analyze import analyze, neighbours
-from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
-from contrasent.cli.encode import encode
-from contrasent.cli.evaluate import calibrate, evaluate
-from contrasent.cli.fit import export, flow, push, sif, whitening
-from contrasent.cli.reproduce import mteb, quickstart, reproduce
-from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
-from contrasent.cli.serve import serve
-from contrasent.cli.train import recipes, train
 from contrasent.errors import (
     ConfigError,
     ContrasentError,
@@ -41,7 +35,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISTAKE, _INTERRUPTED = 2, 130
-_LONGEST = 230  # bytes of a name: systems take 255, of which a lock or a partial file adds some
 _SHARED = ("train", "pretrain")
 _YELLOW = "33"
 _COLOURS = {"error": "1;31", "stopped": "1"}
@@ -65,7 +58,6 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             with _speaking_on_stderr():
                 _refuse_launchers(command.__name__, kwargs)
-                _require_paths(kwargs)
                 _require_models(kwargs)
                 result = command(*args, **kwargs)
             sys.stdout.flush()
@@ -97,28 +89,6 @@ def _refuse_launchers(command: str, given: Mapping[str, Any]) -> None:
         f"processes of a launcher; start {command} once, without torchrun, accelerate launch or "
         "srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
     )
-
-
-def _require_paths(given: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a path that cannot be written at the end, or is nowhere."""
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise ConfigError("the working folder is gone; change to one that is there") from error
-    for path in filter(lambda it: isinstance(it, Path), given.values()):
-        longest = max(map(os.fsencode, path.parts), key=len, default=b"")
-        if len(longest) > _LONGEST:
-            raise ConfigError(
-                f"{path}: a name of {len(longest)} bytes; take one of {_LONGEST} or fewer, since "
-                "a file is written under a longer one first"
-            )
-        try:
-            str(path).encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"{str(path)!r} is not UTF-8, and what is written there names itself in it; take "
-                "another name"
-            ) from error
 
 
 def _require_models(given: Mapping[str, Any]) -> None:
@@ -268,28 +238,102 @@ def _plain(words: str, is_option: bool) -> str:
     return words
 
 
-_GROUPS = {
+_TOPICS_OF_COMMANDS = {
     "Training": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes", "fit"),
     "Evaluation": ("evaluate", "analyze", "neighbours", "calibrate", "mteb", "reproduce"),
 }
 _SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
+_COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "contrasent": {
+        "reproduce": ("quickstart", "mteb", "reproduce"),
+        "adapt": ("adapt", "tune", "pretrain"),
+        "train": ("train", "recipes"),
+        "evaluate": ("evaluate", "calibrate"),
+        "analyze": ("analyze", "neighbours"),
+        "encode": ("encode",),
+        "search": ("similarity", "search"),
+        "fit": ("export", "push"),
+        "serve": ("serve",),
+    },
+    "fit": {"fit": ("whitening", "flow", "sif")},
+    "index": {"search": ("build", "add", "remove", "optimize", "copy", "info")},
+    "data": {"data": ("check", "fetch", "leaks"), "adapt": ("mine",)},
+    "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
+}
+"""The commands of each group, by the module of ``cli`` that has them."""
+
+_WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
+"""Commands of which every other word may be a setting of the recipe: --section.key value."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a group, each imported when it is asked for."""
+
+    def __init__(self, group: str, subgroups: Mapping[str, Any]) -> None:
+        self.modules = {n: m for m, names in _COMMANDS[group].items() for n in names}
+        self.made = dict(subgroups)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.modules, *self.made]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.made:
+            command = guarded(getattr(self._module(name), name))
+            flags = ("allow_extra_args", "ignore_unknown_options")
+            settings = dict.fromkeys(flags, True) if name in _WITH_SETTINGS else {}
+            info = CommandInfo(name, cls=_Command, callback=command, context_settings=settings)
+            self.made[name] = get_command_from_info(
+                info, pretty_exceptions_short=True, rich_markup_mode=None
+            )
+        return self.made[name]
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"contrasent.cli.{self.modules[name]}")
+
+    def summary(self, name: str) -> str:
+        """The first paragraph of a command's text, read without an import of what it needs."""
+        if name not in self.modules:
+            return str(self.made[name].help)
+        source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text(encoding="utf-8")
+        [text] = re.findall(rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")', source, re.S | re.M)
+        return " ".join(text.split())
 
 
 class _Group(TyperGroup):
     """The commands by topic; both spellings of a name are known."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands(str(self.name), self.commands)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, _SPELLINGS.get(cmd_name, cmd_name))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        shown = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        limit = formatter.width - 6 - max(map(len, shown))
-        topics = {topic: [it for it in names if it in shown] for topic, names in _GROUPS.items()}
-        others = [name for name in shown if not any(name in names for names in topics.values())]
-        for topic, names in {**topics, "Encoding, search and data": others}.items():
-            records = [(it, shown[it].get_short_help_str(limit)) for it in names]
-            with formatter.section(f"{topic} Commands"):
-                formatter.write_dl(records)
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        topics: dict[str, list[str]] = {"": names}
+        if self.name == "contrasent":
+            topics = {f"{topic} ": list(of) for topic, of in _TOPICS_OF_COMMANDS.items()}
+            others = [name for name in names if not any(name in of for of in topics.values())]
+            topics["Encoding, search and data "] = others
+        for topic, chosen in topics.items():
+            with formatter.section(f"{topic}Commands"):
+                formatter.write_dl(
+                    [(it, _short(self.commands.summary(it), limit)) for it in chosen]
+                )
+
+
+def _short(text: str, limit: int) -> str:
+    """The first sentence of a text, cut to ``limit`` characters."""
+    first, dot, _ = text.partition(". ")
+    return shorten(f"{first}{dot.strip()}", limit, placeholder="...")
 
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -302,9 +346,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=_HELP,
-)
-data_app, build_app, index_app, fit_app = (
-    typer.Typer(rich_markup_mode=None, no_args_is_help=True) for _ in range(4)
 )
 
 
@@ -326,26 +367,18 @@ def options(
     """Train, evaluate and use contrastive sentence embeddings."""
 
 
-def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> None:
-    """Make functions commands; the list of commands shows the first paragraph of their text."""
-    for command in commands:
-        first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
-        to.command(cls=_Command, short_help=first, context_settings=settings)(guarded(command))
-
-
-# Every other word of these may be a setting of the recipe: --section.key value.
-_add(app, quickstart)
-_add(app, adapt, train, tune, pretrain, allow_extra_args=True, ignore_unknown_options=True)
-_add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
-_add(app, encode, similarity, calibrate, search, export, push, serve)
-_add(fit_app, whitening, flow, sif)
-_add(index_app, build, add, remove, optimize, copy, info)
-_add(data_app, check, fetch, leaks, mine)
-_add(build_app, nli, captions, duplicates, paraphrases)
-app.add_typer(fit_app, name="fit", help="Fit whitening, flow or SIF to an encoder.")
-app.add_typer(index_app, name="index", help="Build and change a search index.")
-app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")
-data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")
+_GROUPS = {
+    "fit": "Fit whitening, flow or SIF to an encoder.",
+    "index": "Build and change a search index.",
+    "data": "Check and build training text; get evaluation data.",
+    "build": "Make training files from labelled sentences.",
+}
+_groups = {
+    name: typer.Typer(name=name, help=text, cls=_Group, rich_markup_mode=None, no_args_is_help=True)
+    for name, text in _GROUPS.items()
+}
+for _name, _group in _groups.items():
+    (_groups["data"] if _name == "build" else app).add_typer(_group)
 
 
 def main() -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent.cli.options import (
-    DataDir,
-    Json,
-    SentenceColumns,
-    Splits,
-    grouped,
-    listed,
-    print_json,
-    raise_failures,
-)
+from contrasent.cli.options import command, print_json, raise_failures
+from contrasent.options import AsJson, Listed, NewFile, TaskData, TaskSplits, TextColumns
 from contrasent.progress import progress_bar, reading_progress
+from contrasent.settings import ARGUMENT, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,36 +25,27 @@ if TYPE_CHECKING:
     from contrasent.data.tokenizer import Tokenizer
 
 
-TrainingText = Annotated[
-    str,
-    typer.Argument(
-        help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
-        "the Hugging Face hub as org/name:config@split."
-    ),
-]
+@settings
+class CheckOptions(TextColumns, AsJson):
+    """Options of ``check``."""
+
+    file: Annotated[str, ARGUMENT]
+    """Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the
+    Hugging Face hub as org/name:config@split."""
+
+    encoder: str | None = None
+    """Folder or Hugging Face id of the encoder to train: count in its tokens too."""
+
+    max_tokens: int = 32
+    """With --encoder: count the sentences that this training limit cuts."""
+
+    labels: str = "none"
+    """nli: premise, hypothesis and label, as the recipes nli-softmax and consert-joint read them;
+    counts each class."""
 
 
-def check(
-    file: TrainingText,
-    columns: SentenceColumns = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or Hugging Face id of the encoder to train: count in its tokens too."
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int, typer.Option(help="With --encoder: count the sentences that this training limit cuts.")
-    ] = 32,
-    labels: Annotated[
-        str,
-        typer.Option(
-            help="nli: premise, hypothesis and label, as the recipes nli-softmax and consert-joint "
-            "read them; counts each class."
-        ),
-    ] = "none",
-    json: Json = False,
-) -> None:
+@command
+def check(options: CheckOptions) -> None:
     """Check training text: what is understood, how long it is, what would do harm.
 
     Ends with a verdict and the command that trains on it, or, if training could not use the file,
@@ -76,10 +61,17 @@ def check(
         verdict_lines,
     )
 
-    tokenizer = None if encoder is None else _tokenizer(encoder)
+    tokenizer = None if options.encoder is None else _tokenizer(options.encoder)
     with reading_progress("examples") as advance:
-        report = survey(file, listed(columns), tokenizer, max_tokens, advance, labels=labels)
-    if json:
+        report = survey(
+            options.file,
+            options.columns,
+            tokenizer,
+            options.max_tokens,
+            advance,
+            labels=options.labels,
+        )
+    if options.json:
         print_json(asdict(report), indent=2)
     else:
         typer.echo("\n".join(survey_lines(report)))
@@ -88,8 +80,12 @@ def check(
         for line in survey_examples(report):
             typer.echo(line)
     report.require_usable()
-    if not json:
-        typer.echo("\n".join(verdict_lines(report, encoder, columns)))
+    if not options.json:
+        typer.echo(
+            "\n".join(
+                verdict_lines(report, options.encoder, ",".join(options.columns or ()) or None)
+            )
+        )
 
 
 def _tokenizer(encoder: str) -> Tokenizer:
@@ -103,39 +99,33 @@ def _tokenizer(encoder: str) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-def fetch(
-    what: Annotated[
-        Literal["senteval", "wiki1m", "nli"],
-        typer.Argument(
-            help="Evaluation data, or a training file of SimCSE: its million sentences, its NLI "
-            "triplets."
-        ),
-    ] = "senteval",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to fill or check; else, of SentEval's data, $CONTRASENT_DATA or where "
-            "'contrasent evaluate' looks by itself, of a training file the folder above that."
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help="Mirror to take the archive or file from: http://, https:// or a local path; else "
-            "SimCSE's."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only compare the folder with the published files.")
-    ] = False,
-) -> None:
+@settings
+class FetchOptions:
+    """Options of ``fetch``."""
+
+    what: Annotated[Literal["senteval", "wiki1m", "nli"], ARGUMENT] = "senteval"
+    """Evaluation data, or a training file of SimCSE: its million sentences, its NLI triplets."""
+
+    data_dir: Path | None = None
+    """Folder to fill or check; else, of SentEval's data, $CONTRASENT_DATA or where 'contrasent
+    evaluate' looks by itself, of a training file the folder above that."""
+
+    url: str | None = None
+    """Mirror to take the archive or file from: http://, https:// or a local path; else SimCSE's."""
+
+    check: bool = False
+    """Only compare the folder with the published files."""
+
+
+@command
+def fetch(options: FetchOptions) -> None:
     """Download SentEval's data, and check every file of the STS tasks by its published hash.
 
     A training file is checked by its number of rows and what is known of them, and from then on by
     its hash.
     """
-    if what != "senteval":
-        _fetch_training_file(what, data_dir, url, check=check)
+    if options.what != "senteval":
+        _fetch_training_file(options.what, options.data_dir, options.url, check=options.check)
         return
     from contrasent.data.senteval import (
         SENTEVAL_URL,
@@ -147,14 +137,14 @@ def fetch(
     from contrasent.data.senteval import fetch as download
     from contrasent.errors import DataError
 
-    folder = named_folder(data_dir)
-    root = senteval_root(data_dir) if check or folder.is_dir() else folder
+    folder = named_folder(options.data_dir)
+    root = senteval_root(options.data_dir) if options.check or folder.is_dir() else folder
     fetched = differences(root)
-    if not check and any(difference.needed for difference in fetched):
+    if not options.check and any(difference.needed for difference in fetched):
         with progress_bar("downloading", "bar", "bytes", "speed") as advance:
             fetched = download(
                 folder,
-                url or SENTEVAL_URL,
+                options.url or SENTEVAL_URL,
                 lambda done, total: advance(completed=done, total=total),
             )
         root = folder
@@ -185,20 +175,20 @@ def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, che
     typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256} ({compared})")
 
 
-def leaks(
-    train: TrainingText,
-    tasks: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, "
-            "one with its split (stsb-dev), files of pairs or labelled sentences, retrieval data."
-        ),
-    ] = "sts",
-    splits: Splits = "test",
-    columns: SentenceColumns = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@settings
+class LeaksOptions(TaskSplits, TextColumns, TaskData, AsJson):
+    """Options of ``leaks``."""
+
+    train: Annotated[str, ARGUMENT]
+    """Training text, as 'contrasent data check' takes it."""
+
+    tasks: Listed = ("sts",)
+    """Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, one with its
+    split (stsb-dev), files of pairs or labelled sentences, retrieval data."""
+
+
+@command
+def leaks(options: LeaksOptions) -> None:
     """Look for evaluation sentences and pairs in training text."""
     from contrasent.cli.evaluate import announce
     from contrasent.data.examples import open_examples
@@ -206,12 +196,12 @@ def leaks(
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
 
-    training = open_examples(train, listed(columns))
-    suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))
+    training = open_examples(options.train, options.columns)
+    suite = load_suite(options.tasks, Options(options.data_dir, options.splits))
     announce(suite)
     with reading_progress("examples") as advance:
         overlaps = find_leaks(training, suite, advance)
-    if json:
+    if options.json:
         print_json(asdict(overlaps), indent=2)
     else:
         from rich.console import Console
@@ -223,80 +213,52 @@ def leaks(
     raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
 
 
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        help="Files (.csv, .tsv, .jsonl, .parquet; others hold tabs; each also .gz) or data sets "
-        "on the Hugging Face hub as org/name:config@split."
-    ),
-]
-
-
-@dataclass(frozen=True)
-class BuildOptions:
+@settings
+class BuildOptions(AsJson, NewFile):
     """The options of every command that builds training files."""
 
-    output: Annotated[
-        Path, typer.Option(help="The file to write: .csv, .tsv or .jsonl, each also .gz.")
-    ]
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated columns of every source, in the order of the text above: header "
-            "names, or numbers from 0; else known by name."
-        ),
-    ] = None
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Draw so many of the examples; else all.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn.")] = 0
-    skip_unreadable: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unreadable", help="Leave rows out that cannot be read; else end there."
-        ),
-    ] = False
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")
-    ] = False
-    json: Json = False
+    sources: Annotated[list[str], ARGUMENT]
+    """Files (.csv, .tsv, .jsonl, .parquet; others hold tabs; each also .gz) or data sets on the
+    Hugging Face hub as org/name:config@split."""
+
+    columns: Listed | None = None
+    """Comma-separated columns of every source, in the order of the text above: header names, or
+    numbers from 0; else known by name."""
+
+    sample: PositiveInt | None = None
+    """Draw so many of the examples; else all."""
+
+    seed: NonNegativeInt = 0
+    """Seed of whatever is drawn."""
+
+    skip_unreadable: bool = False
+    """Leave rows out that cannot be read; else end there."""
 
 
-@grouped
-def nli(
-    sources: Sources,
-    options: BuildOptions,
-    make: Annotated[
-        str,
-        typer.Option(
-            help="triplets (premise, entailment, contradiction), triplets+neutral (and a neutral "
-            "hypothesis as second hard negative), pairs with: entailment, neutral, contradiction, "
-            "all; or labelled: all pairs, and a column label."
-        ),
-    ] = "triplets",
-    per: Annotated[
-        str,
-        typer.Option(
-            help="Write a triplet for each entailment, its hard negatives drawn, or for each "
-            "premise, all drawn."
-        ),
-    ] = "entailment",
-    contradictions: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Contradictions of a premise that each triplet has as hard negatives; premises "
-            "with fewer are left out.",
-        ),
-    ] = 1,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            help="What the numbers of labels mean, from 0: such as "
-            "entailment,neutral,contradiction. For sources with numbers that do not say it."
-        ),
-    ] = None,
-) -> None:
+@settings
+class NliOptions(BuildOptions):
+    """Options of ``nli``."""
+
+    make: str = "triplets"
+    """triplets (premise, entailment, contradiction), triplets+neutral (and a neutral hypothesis as
+    second hard negative), pairs with: entailment, neutral, contradiction, all; or labelled: all
+    pairs, and a column label."""
+
+    per: str = "entailment"
+    """Write a triplet for each entailment, its hard negatives drawn, or for each premise, all
+    drawn."""
+
+    contradictions: PositiveInt = 1
+    """Contradictions of a premise that each triplet has as hard negatives; premises with fewer are
+    left out."""
+
+    labels: Listed | None = None
+    """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
+    sources with numbers that do not say it."""
+
+
+@command
+def nli(options: NliOptions) -> None:
     """Make triplets or pairs from natural language inference: premise, hypothesis, label.
 
     Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
@@ -306,17 +268,17 @@ def nli(
 
     kind = partial(
         of_nli,
-        make=make,
-        per=per,
-        contradictions=contradictions,
-        order=listed(labels),
+        make=options.make,
+        per=options.per,
+        contradictions=options.contradictions,
+        order=options.labels,
         seed=options.seed,
     )
-    _build(kind, NLI, sources, options)
+    _build(kind, NLI, options)
 
 
-@grouped
-def captions(sources: Sources, options: BuildOptions) -> None:
+@command
+def captions(options: BuildOptions) -> None:
     """Make pairs of any two captions of an image: image, caption.
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
@@ -324,11 +286,11 @@ def captions(sources: Sources, options: BuildOptions) -> None:
     from contrasent.data.build.paraphrases import captions as of_captions
     from contrasent.data.column_specs import CAPTIONS
 
-    _build(of_captions, CAPTIONS, sources, options)
+    _build(of_captions, CAPTIONS, options)
 
 
-@grouped
-def duplicates(sources: Sources, options: BuildOptions) -> None:
+@command
+def duplicates(options: BuildOptions) -> None:
     """Make pairs of duplicate questions: first question, second question, label 0 or 1.
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
@@ -336,16 +298,22 @@ def duplicates(sources: Sources, options: BuildOptions) -> None:
     from contrasent.data.build.paraphrases import duplicates as of_duplicates
     from contrasent.data.column_specs import DUPLICATES
 
-    _build(of_duplicates, DUPLICATES, sources, options)
+    _build(of_duplicates, DUPLICATES, options)
 
 
-@grouped
-def paraphrases(
-    sources: Sources,
-    options: BuildOptions,
-    min_score: Annotated[float | None, typer.Option(help="Leave lower scores out.")] = None,
-    max_score: Annotated[float | None, typer.Option(help="Leave higher scores out.")] = None,
-) -> None:
+@settings
+class ParaphrasesOptions(BuildOptions):
+    """Options of ``paraphrases``."""
+
+    min_score: float | None = None
+    """Leave lower scores out."""
+
+    max_score: float | None = None
+    """Leave higher scores out."""
+
+
+@command
+def paraphrases(options: ParaphrasesOptions) -> None:
     """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
@@ -353,23 +321,22 @@ def paraphrases(
     from contrasent.data.build.paraphrases import paraphrases as of_paraphrases
     from contrasent.data.column_specs import PARAPHRASES
 
-    kind = partial(of_paraphrases, min_score=min_score, max_score=max_score)
-    _build(kind, PARAPHRASES, sources, options)
+    kind = partial(of_paraphrases, min_score=options.min_score, max_score=options.max_score)
+    _build(kind, PARAPHRASES, options)
 
 
 def _build(
     kind: Callable[[Sequence[SourceRows]], DataKind],
     wanted: ColumnSpec,
-    sources: Sequence[str],
     options: BuildOptions,
 ) -> None:
     from contrasent.data.build.base import build, require_output
     from contrasent.data.rows import open_rows_of
     from contrasent.report.training_text import built_lines
 
-    require_output(options.output, sources, options.overwrite)
-    columns = listed(options.columns)
-    data_kind = kind([open_rows_of(source, wanted, columns) for source in sources])
+    require_output(options.output, options.sources, options.overwrite)
+    columns = options.columns
+    data_kind = kind([open_rows_of(source, wanted, columns) for source in options.sources])
     with reading_progress("rows") as advance:
         built = build(
             data_kind,

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import PositiveInt
 
-from contrasent.cli.options import Loading, Model, Precision, grouped
-from contrasent.cli.search import Columns
+from contrasent.cli.options import command, load
+from contrasent.options import InPrecision, Loading, Named, TextColumn
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
@@ -18,84 +20,55 @@ if TYPE_CHECKING:
     from contrasent.search.shards import Written
 
 
-@grouped
-def encode(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    model: Model,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A file or data set with one sentence per row, the URL of a Parquet file or of a "
-            "folder of them, as s3://bucket/folder; - reads lines of standard input. Blank lines "
-            "are left out, so they have no row in OUTPUT.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Argument(
-            help=".npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding; "
-            "with --shards a folder."
-        ),
-    ],
-    loading: Loading,
-    precision: Precision = "auto",
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens computed at once; memory grows with it.")
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Scale every row to length 1; else as the encoder was saved.",
-        ),
-    ] = None,
-    columns: Columns = None,
-    shard_size: Annotated[
-        int, typer.Option(help="Sentences written at a time; a kill loses no more than that.")
-    ] = 65_536,
-    shards: Annotated[
-        str | None,
-        typer.Option(
-            help="npy or parquet: leave a folder of shards of this kind, with manifest.json, "
-            "instead of one file."
-        ),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that share the work; on GPUs, one for each.")
-    ] = 1,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Be worker I of N, all with the same INPUT and OUTPUT, on any machines; who "
-            "finishes last makes OUTPUT.",
-        ),
-    ] = None,
-    ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Let Ray place the workers, on the cluster of RAY_ADDRESS."),
-    ] = False,
-    unique: Annotated[
-        bool,
-        typer.Option(
-            "--unique",
-            help="Leave out sentences that came before; INPUT is read once. A .parquet OUTPUT says "
-            "which sentence a row is of.",
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace OUTPUT, and shards made from something else."),
-    ] = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.json.gz",
-            help="Record batches 4 to 6 into this trace, and tell where their time went.",
-        ),
-    ] = None,
-) -> None:
+@settings
+class EncodeOptions(Named, Loading, InPrecision, TextColumn):
+    """Options of ``encode``."""
+
+    source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
+    """A file or data set with one sentence per row, the URL of a Parquet file or of a folder of
+    them, as s3://bucket/folder; - reads lines of standard input. Blank lines are left out, so they
+    have no row in OUTPUT."""
+
+    output: Annotated[Path, ARGUMENT]
+    """.npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding; with --shards
+    a folder."""
+
+    batch_tokens: int | None = None
+    """Tokens computed at once; memory grows with it."""
+
+    normalize: bool | None = None
+    """Scale every row to length 1; else as the encoder was saved."""
+
+    shard_size: int = 65536
+    """Sentences written at a time; a kill loses no more than that."""
+
+    shards: str | None = None
+    """npy or parquet: leave a folder of shards of this kind, with manifest.json, instead of one
+    file."""
+
+    workers: PositiveInt = 1
+    """Processes that share the work; on GPUs, one for each."""
+
+    shard: Annotated[str | None, Spelling(metavar="I/N")] = None
+    """Be worker I of N, all with the same INPUT and OUTPUT, on any machines; who finishes last
+    makes OUTPUT."""
+
+    ray: bool = False
+    """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
+
+    unique: bool = False
+    """Leave out sentences that came before; INPUT is read once. A .parquet OUTPUT says which
+    sentence a row is of."""
+
+    overwrite: bool = False
+    """Replace OUTPUT, and shards made from something else."""
+
+    profile: Annotated[Path | None, Spelling(metavar="FILE.json.gz")] = None
+    """Record batches 4 to 6 into this trace, and tell where their time went."""
+
+
+@command
+def encode(options: EncodeOptions) -> None:
     """Write the embedding of every sentence to a file; safe to run again after an interruption."""
     from contrasent.profiling import StepProfile, keep_few_compiled_products
     from contrasent.search.sentences import open_sentences
@@ -103,42 +76,48 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.search.workers import Worker, end_with_parent
 
     settings = Settings(
-        batch_tokens=batch_tokens,
-        normalize=normalize,
-        precision=precision,
-        shard_size=shard_size,
-        keep=shards or "",
+        batch_tokens=options.batch_tokens,
+        normalize=options.normalize,
+        precision=options.precision,
+        shard_size=options.shard_size,
+        keep=options.shards or "",
     )
     end_with_parent()
-    worker = None if shard is None else Worker.parse(shard)
-    shared = workers > 1 or ray
-    _refuse_at_odds(source, shard, profile, overwrite=overwrite, shared=shared)
-    require_output(output, overwrite, settings.keep, shared=shard is not None)
+    worker = None if options.shard is None else Worker.parse(options.shard)
+    shared = options.workers > 1 or options.ray
+    _refuse_at_odds(
+        options.source, options.shard, options.profile, overwrite=options.overwrite, shared=shared
+    )
+    require_output(
+        options.output, options.overwrite, settings.keep, shared=options.shard is not None
+    )
     keep_few_compiled_products()
-    recorded = None if profile is None else StepProfile(profile)
-    with open_sentences(source, columns, unique=unique) as sentences:
+    recorded = None if options.profile is None else StepProfile(options.profile)
+    with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
         total = sentences.count()
         typer.echo(f"{sentences.source}: {total} sentences; {sentences.examples.columns}", err=True)
         if skipped := sentences.examples.skipped:
             typer.echo(
-                f"{skipped} rows without a sentence are left out: the rows of {output} are those "
-                "of the other rows, in order",
+                f"{skipped} rows without a sentence are left out: the rows of {options.output} are "
+                "those of the other rows, in order",
                 err=True,
             )
-        encoder = loading.load(model)
-        others = partial(_run_workers, workers, encoder, ray=ray) if shared else None
+        encoder = load(options, options.model)
+        others = (
+            partial(_run_workers, options.workers, encoder, ray=options.ray) if shared else None
+        )
         with _recording(recorded, encoder):
             written = write_embeddings(
                 encoder,
                 sentences,
-                output,
+                options.output,
                 settings,
-                overwrite=overwrite,
+                overwrite=options.overwrite,
                 show_progress=not shared,
                 worker=worker,
                 run_others=others,
             )
-    _report(output, written, encoder.max_tokens)
+    _report(options.output, written, encoder.max_tokens)
     if recorded is not None:
         typer.echo(recorded.summary, err=True)
 

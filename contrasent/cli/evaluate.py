@@ -10,26 +10,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contrasent.cli.options import (
-    DataDir,
-    Html,
-    Json,
-    Measuring,
-    Model,
-    Splits,
+    command,
     for_each,
-    grouped,
     labels,
-    listed,
+    load,
     print_json,
     raise_failures,
     refuse_existing_json,
+    require,
+    use,
     with_command,
     write_html,
     write_lines,
 )
-from contrasent.evaluation.task_names import STS_TASKS
-from contrasent.evaluation.transfer_data import TRANSFER_TASKS
+from contrasent.options import (
+    AsHtml,
+    AsJson,
+    EvaluationOptions,
+    Listed,
+    Measuring,
+    Named,
+    Replacing,
+    TaskData,
+)
 from contrasent.progress import reading_progress
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
@@ -78,157 +83,69 @@ def _write(
     return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
 
 
-@grouped
-def evaluate(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="Encoders, a row each: a folder, a training run or a Hugging Face id; or a file "
-            "of vectors: of words (GloVe's .txt, .vec), or .npy with a row for every sentence of "
-            "one task (pairs: all first, then all second; retrieval: queries, then documents; "
-            "a.npy+b.npy joins two).",
-        ),
-    ],
-    tasks: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated: sts (the papers' seven), "
-            f"{', '.join(STS_TASKS)}, one with its "
-            "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
-            "of the hub (org/name:config@split) of sentence, sentence, score; transfer (the "
-            f"papers' seven), {', '.join(TRANSFER_TASKS)}, one with its split (mr-dev); such a "
-            "file of text and label, or classify:TRAIN+TEST; stsb-retrieval, a folder of corpus, "
-            "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME; "
-            "without labels crops:FILE, next:FILE."
-        ),
-    ] = "sts",
-    splits: Splits = "test",
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentence, sentence and score of your files, or sentence and label: names, or "
-            "numbers from 0."
-        ),
-    ] = None,
-    measuring: Measuring,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            help="Whose numbers the table is to be compared with: simcse, diffcse, sbert, isbert "
-            "(Spearman, all), flow, whitening (wmean), declutr (mean), bgt (Pearson, mean), hill "
-            "(both, all), senteval, infersent (Pearson, mean, regressor) or mteb."
-        ),
-    ] = "simcse",
-    aggregation: Annotated[
-        str | None,
-        typer.Option(
-            help="In place of the protocol's: all (one correlation over all pairs of a task), "
-            "mean over its subsets, or wmean, weighted by their pairs."
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="In place of the protocol's: spearman or pearson.")
-    ] = None,
-    regressor: Annotated[
-        bool | None,
-        typer.Option(
-            "--regressor/--no-regressor",
-            help="In place of the protocol's: score STS-B and SICK-R by SentEval's regressor, "
-            "fitted to their training splits, or by cosines.",
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="Show intervals of this confidence, such as 0.95."),
-    ] = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Test every model against the first, on the same pairs, test sentences or "
-            "queries: intervals and p-values of the differences.",
-        ),
-    ] = False,
-    classifier: Annotated[
-        str,
-        typer.Option(
-            help="Transfer and labelled tasks: senteval (SentEval's procedure, as in papers) or "
-            "sklearn (scikit-learn's logistic regression without a search; faster, other numbers)."
-        ),
-    ] = "senteval",
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="Transfer and labelled tasks: SentEval's settings: test (as in papers), fasttest "
-            "or dev."
-        ),
-    ] = "test",
-    classifier_seed: Annotated[
-        int,
-        typer.Option(
-            help="Transfer and labelled tasks: seed of training and folds; those of one part (MR, "
-            "CR, SUBJ, MPQA) are with senteval always SentEval's, of 1111."
-        ),
-    ] = 1111,
-    leak_check: Annotated[
-        bool,
-        typer.Option(
-            help="Look for the tasks' text in what an encoder of ours was trained on, and warn."
-        ),
-    ] = True,
-    data_dir: DataDir = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write every metric, aggregation, subset and split as JSON lines to FILE; "
-            "'-' prints them instead of the table.",
-        ),
-    ] = None,
-    html: Html = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are already there.")
-    ] = False,
-) -> None:
+@settings
+class EvaluateOptions(EvaluationOptions, AsHtml, Replacing):
+    """Options of ``evaluate``."""
+
+    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
+    """Encoders, a row each: a folder, a training run or a Hugging Face id; or a file of vectors: of
+    words (GloVe's .txt, .vec), or .npy with a row for every sentence of one task (pairs: all first,
+    then all second; retrieval: queries, then documents; a.npy+b.npy joins two)."""
+
+    compare: bool = False
+    """Test every model against the first, on the same pairs, test sentences or queries: intervals
+    and p-values of the differences."""
+
+    leak_check: bool = True
+    """Look for the tasks' text in what an encoder of ours was trained on, and warn."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write every metric, aggregation, subset and split as JSON lines to FILE; '-' prints them
+    instead of the table."""
+
+
+@command
+def evaluate(options: EvaluateOptions) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ConfigError
     from contrasent.evaluation.intervals import Bootstrap
-    from contrasent.evaluation.protocols import TransferProtocol
-    from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
+    from contrasent.evaluation.vectors import load_or_open
     from contrasent.report.html.page import refuse_existing_report
 
-    measuring.require()
-    numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
-    bootstrap = None if confidence is None else Bootstrap(confidence)
-    learning = TransferProtocol(classifier, preset, classifier_seed)
-    refuse_existing_report(html, overwrite=overwrite)
-    refuse_existing_json(json, overwrite=overwrite)
-    if compare and len(set(models)) < 2:
+    require(options)
+    reading = Options.of(options)
+    refuse_existing_report(options.html, overwrite=options.overwrite)
+    refuse_existing_json(options.json, overwrite=options.overwrite)
+    if options.compare and len(set(options.models)) < 2:
         raise ConfigError("--compare needs two models or more; the others are held to the first")
-    options = Options(data_dir, listed(splits), listed(columns), numbers, learning, bootstrap)
-    suite = load_suite(listed(tasks), options)
+    suite = load_suite(options.tasks, reading)
     announce(suite)
 
     def score(model: str) -> Scores:
-        scores = suite.records(measuring.use(measuring.load_or_open(model, suite.row_layouts())))
+        scores = suite.records(use(options, load_or_open(options, model, suite.row_layouts())))
         for note in scores.notes:
             typer.echo(f"{model}: {note}", err=True)
-        return _with_overlaps(scores, model, suite) if leak_check else scores
+        return _with_overlaps(scores, model, suite) if options.leak_check else scores
 
-    outcomes = for_each(models, score)
+    outcomes = for_each(options.models, score)
     failures = [
         *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
         *outcomes.failures,
         *(f"{m}: {p.message}" for m, scores in outcomes.results.items() for p in scores.problems),
     ]
     if any(scores.records for scores in outcomes.results.values()):
-        rows = {label: outcomes.results.get(model) for label, model in labels(models).items()}
-        contents = _write(suite, rows, (bootstrap or Bootstrap()) if compare else None, json)
-        write_html(html, replace(contents, warnings=(*contents.warnings, *failures)))
+        rows = {
+            label: outcomes.results.get(model) for label, model in labels(options.models).items()
+        }
+        contents = _write(
+            suite,
+            rows,
+            (reading.bootstrap or Bootstrap()) if options.compare else None,
+            options.json,
+        )
+        write_html(options.html, replace(contents, warnings=(*contents.warnings, *failures)))
     raise_failures(failures)
 
 
@@ -283,44 +200,33 @@ def _overlap_message(model: str, overlap: Overlap) -> str:
     )
 
 
-@grouped
-def calibrate(
-    *,
-    model: Model,
-    pairs: Annotated[
-        str,
-        typer.Argument(
-            help="Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and "
-            "label (1 similar, 0 not), or one of ratings or a task, with the rating from which on "
-            "sentences are similar: 'pairs.tsv>=4', 'stsb-dev>=4'."
-        ),
-    ],
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentence, sentence and label of your file: three names, or numbers from 0."
-        ),
-    ] = None,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(
-            help="Find as many similar pairs as this precision allows, such as 0.9; else the "
-            "largest F1."
-        ),
-    ] = None,
-    measuring: Measuring,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@settings
+class CalibrateOptions(Named, Measuring, TaskData, AsJson):
+    """Options of ``calibrate``."""
+
+    pairs: Annotated[str, ARGUMENT]
+    """Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and label (1
+    similar, 0 not), or one of ratings or a task, with the rating from which on sentences are
+    similar: 'pairs.tsv>=4', 'stsb-dev>=4'."""
+
+    columns: Listed | None = None
+    """Sentence, sentence and label of your file: three names, or numbers from 0."""
+
+    min_precision: float | None = None
+    """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
+
+
+@command
+def calibrate(options: CalibrateOptions) -> None:
     """Suggest a similarity threshold from labelled pairs."""
     from contrasent.evaluation.rated_pairs import calibrate as propose
     from contrasent.evaluation.rated_pairs import read_judged
 
-    judged = read_judged(pairs, data_dir, listed(columns))
+    judged = read_judged(options.pairs, options.data_dir, options.columns)
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
-    calibration = propose(measuring.use(measuring.load(model)), judged, min_precision)
-    if json:
+    calibration = propose(use(options, load(options, options.model)), judged, options.min_precision)
+    if options.json:
         print_json(asdict(calibration))
     else:
         _print(calibration)

@@ -1,25 +1,18 @@
-"""``contrasent fit``, ``import``, ``export`` and ``push``."""
+"""``contrasent fit``, ``export`` and ``push``."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import PositiveInt
 
-from contrasent.cli.options import (
-    DataDir,
-    Device,
-    Head,
-    Json,
-    Model,
-    Pooler,
-    grouped,
-    listed,
-    print_json,
-)
+from contrasent.cli.options import command, print_json
+from contrasent.options import AsJson, Listed, Named, NewFolder, OnDevice, Pooling, TaskData, shared
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.fitting.maps import Embedding, FittedEncoder
@@ -28,29 +21,17 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
 
-Output = Annotated[Path, typer.Option(help="The folder to write; it must not exist.")]
-
-
-@dataclass(frozen=True)
-class FitOptions:
+@settings
+class FitOptions(TaskData, NewFolder):
     """The options of every command that fits something to text."""
 
-    data: Annotated[
-        list[str],
-        typer.Option(
-            help="Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging "
-            "Face dataset id, every sentence of a row; or sts, or an STS task such as stsb or "
-            "stsb-dev, which shows the test sentences to the fit. Give it once for each."
-        ),
-    ]
-    output: Output
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated sentence columns of the files: names, or numbers from 0."
-        ),
-    ] = None
-    data_dir: DataDir = None
+    data: list[str]
+    """Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
+    id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, which shows the
+    test sentences to the fit. Give it once for each."""
+
+    columns: Listed | None = None
+    """Comma-separated sentence columns of the files: names, or numbers from 0."""
 
     def open_text(self) -> FittingText:
         """The text, once it is known that ``output`` can be written."""
@@ -58,7 +39,7 @@ class FitOptions:
         from contrasent.fitting.text import open_fitting_text
 
         require_output(self.output)
-        text = open_fitting_text(self.data, listed(self.columns), self.data_dir)
+        text = open_fitting_text(self.data, self.columns, self.data_dir)
         for origin in text.origins:
             columns = f"; {origin.columns}" if origin.columns else ""
             typer.echo(f"{origin.source}: {origin.sentences} sentences{columns}", err=True)
@@ -68,24 +49,15 @@ class FitOptions:
         return text
 
 
-@dataclass(frozen=True)
-class MapOptions(FitOptions):
+@settings
+class MapOptions(FitOptions, Named, Pooling, OnDevice):
     """The options of every command that fits a map to an encoder."""
 
-    pooler: Pooler = None
-    head: Head = None
-    device: Device = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Cut the sentences to fit on there, at most where the encoder does; the papers "
-            "took 64.",
-        ),
-    ] = None
-    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed the text in.")] = (
-        "fp32"
-    )
+    max_tokens: PositiveInt | None = None
+    """Cut the sentences to fit on there, at most where the encoder does; the papers took 64."""
+
+    precision: str = "fp32"
+    """fp32, bf16 or auto, to embed the text in."""
 
     def load(self, model: str) -> SentenceEncoder:
         """The encoder, which has to be one that can take a map."""
@@ -115,28 +87,30 @@ class MapOptions(FitOptions):
         return Embedding(precision=self.precision, max_tokens=self.max_tokens)
 
 
-@grouped
-def whitening(
-    model: Model,
-    options: MapOptions,
-    dimensions: Annotated[
-        int | None,
-        typer.Option(
-            help="Keep this many, those of the largest variance; else all in which embeddings "
-            "differ."
-        ),
-    ] = None,
-) -> None:
+def _fit(kind: str, options: MapOptions, chosen: Mapping[str, Any]) -> FittedEncoder:
+    """The encoder with a map of a kind, once its settings and the text are looked at."""
+    from contrasent.fitting.maps import FITTERS
+
+    settings = FITTERS[kind].read(chosen)
+    text, encoder = options.open_text(), options.load(options.model)
+    return FITTERS[kind].fit(encoder, text, settings, options.embedding, show_progress=True)
+
+
+@settings
+class WhiteningOptions(MapOptions):
+    """Options of ``whitening``."""
+
+    dimensions: int | None = None
+    """Keep this many, those of the largest variance; else all in which embeddings differ."""
+
+
+@command
+def whitening(options: WhiteningOptions) -> None:
     """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.fitting.maps import FITTERS
-
-    settings = FITTERS["whitening"].read({"dimensions": dimensions})
-    text, encoder = options.open_text(), options.load(model)
-    how = options.embedding
-    fitted = FITTERS["whitening"].fit(encoder, text, settings, how, show_progress=True)
+    fitted = _fit("whitening", options, {"dimensions": options.dimensions})
     facts = fitted.info["transform"]
     typer.echo(
         f"{facts['dimensions']} of {facts['width']} dimensions kept, with "
@@ -146,50 +120,44 @@ def whitening(
     _save(fitted, options.output)
 
 
-@grouped
-def flow(  # noqa: PLR0913 - the arguments are the command's options
-    model: Model,
-    options: MapOptions,
-    levels: Annotated[int, typer.Option(help="Levels; each halves what it hands on.")] = 3,
-    depth: Annotated[int, typer.Option(help="Steps of a level.")] = 3,
-    coupling_width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate, held constant.")] = 1e-3,
-    batch_size: Annotated[
-        int, typer.Option(help="Sentences of an update; 64 are the 32 pairs of the paper's code.")
-    ] = 64,
-    epochs: Annotated[int, typer.Option(help="How often the text is read.")] = 1,
-    dropout: Annotated[
-        bool,
-        typer.Option(
-            help="Leave the encoder's dropout on, as the paper's code does; every sentence is then "
-            "embedded anew in every epoch."
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the weights, the order of the sentences, and dropout.")
-    ] = 1234,
-) -> None:
+@settings
+class FlowOptions(MapOptions):
+    """Options of ``flow``."""
+
+    levels: int = 3
+    """Levels; each halves what it hands on."""
+
+    depth: int = 3
+    """Steps of a level."""
+
+    coupling_width: int = 32
+    """Width of the hidden layers."""
+
+    learning_rate: float = 0.001
+    """Learning rate, held constant."""
+
+    batch_size: int = 64
+    """Sentences of an update; 64 are the 32 pairs of the paper's code."""
+
+    epochs: int = 1
+    """How often the text is read."""
+
+    dropout: Annotated[bool, Spelling(flag="--dropout/--no-dropout")] = False
+    """Leave the encoder's dropout on, as the paper's code does; every sentence is then embedded
+    anew in every epoch."""
+
+    seed: int = 1234
+    """Seed of the weights, the order of the sentences, and dropout."""
+
+
+@command
+def flow(options: FlowOptions) -> None:
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
 
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    from contrasent.fitting.maps import FITTERS
-
-    chosen = {
-        "levels": levels,
-        "depth": depth,
-        "coupling_width": coupling_width,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "dropout": dropout,
-        "seed": seed,
-    }
-    settings = FITTERS["flow"].read(chosen)
-    text, encoder = options.open_text(), options.load(model)
-    how = options.embedding
-    fitted = FITTERS["flow"].fit(encoder, text, settings, how, show_progress=True)
+    fitted = _fit("flow", options, shared(options, FlowOptions, MapOptions))
     likelihood = fitted.info["transform"]["bits_per_dimension"]
     typer.echo(
         f"bits per dimension of {likelihood['sentences']} of the sentences: "
@@ -199,26 +167,25 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     _save(fitted, options.output)
 
 
-@grouped
-def sif(
-    words: Annotated[
-        str,
-        typer.Argument(
-            help="Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."
-        ),
-    ],
-    options: FitOptions,
-    smoothing: Annotated[
-        float, typer.Option("--a", help="A word counts a / (a + its frequency).")
-    ] = 1e-3,
-    components: Annotated[
-        int, typer.Option(help="Directions that all sentences share, taken out.")
-    ] = 1,
-    frequencies: Annotated[
-        Path | None,
-        typer.Option(help="A word and its count per line; else words of the text are counted."),
-    ] = None,
-) -> None:
+@settings
+class SifOptions(FitOptions):
+    """Options of ``sif``."""
+
+    words: Annotated[str, ARGUMENT]
+    """Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."""
+
+    smoothing: Annotated[float, Spelling(flag="--a")] = 0.001
+    """A word counts a / (a + its frequency)."""
+
+    components: int = 1
+    """Directions that all sentences share, taken out."""
+
+    frequencies: Path | None = None
+    """A word and its count per line; else words of the text are counted."""
+
+
+@command
+def sif(options: SifOptions) -> None:
     """Weigh word vectors by frequency and take out what all sentences share (SIF).
 
     OUTPUT holds the vectors too, and is an encoder for every command but train.
@@ -228,15 +195,17 @@ def sif(
     from contrasent.fitting.sif import fit_sif
     from contrasent.model.word_encoder import WordEncoder, are_words
 
-    if not are_words(words):
-        raise ConfigError(f"{words} is no file of word vectors; its name must end in .txt or .vec")
+    if not are_words(options.words):
+        raise ConfigError(
+            f"{options.words} is no file of word vectors; its name must end in .txt or .vec"
+        )
     text = options.open_text()
     encoder, info = fit_sif(
-        WordEncoder.load(words),
+        WordEncoder.load(options.words),
         text,
-        smoothing=smoothing,
-        components=components,
-        frequencies=frequencies,
+        smoothing=options.smoothing,
+        components=options.components,
+        frequencies=options.frequencies,
     )
     save_fitted(encoder, info, options.output)
     typer.echo(f"{options.output}: {encoder.transform_described}")
@@ -253,48 +222,39 @@ def _save(fitted: FittedEncoder, output: Path) -> None:
 _NONE = "none"
 
 
-def export(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    model: Model,
-    output: Annotated[Path, typer.Argument(help="The folder to write.")],
-    format: Annotated[  # noqa: A002 - the option's name
-        str,
-        typer.Option(
-            help="onnx and openvino (for sentence-transformers' backends, onnx also for "
-            "fastembed), static (a table of vectors of word pieces: much faster, less exact), or "
-            "simcse (a Hugging Face folder with the head as pooler.dense)."
-        ),
-    ],
-    pooler: Pooler = None,
-    head: Head = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="The largest gap between 1 and the cosine of a sentence's two embeddings; above "
-            "it nothing is written. Not for static."
-        ),
-    ] = 1e-4,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="Scored before and after, as for evaluate, or none; else rated pairs that ship "
-            "with the package."
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    dimensions: Annotated[int | None, typer.Option(help="Dimensions of static; else 256.")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Text to count word pieces in, for static; else their ranks in the vocabulary "
-            "tell how frequent they are."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an export that is there already.")
-    ] = False,
-    json: Json = False,
-) -> None:
+@settings
+class ExportOptions(Named, Pooling, TaskData, AsJson):
+    """Options of ``export``."""
+
+    output: Annotated[Path, ARGUMENT]
+    """The folder of the export."""
+
+    format: str
+    """onnx and openvino (for sentence-transformers' backends, onnx also for fastembed), static (a
+    table of vectors of word pieces: much faster, less exact), or simcse (a Hugging Face folder with
+    the head as pooler.dense)."""
+
+    tolerance: float = 0.0001
+    """The largest gap between 1 and the cosine of a sentence's two embeddings; above it nothing is
+    written. Not for static."""
+
+    tasks: Listed | None = None
+    """Scored before and after, as for evaluate, or none; else rated pairs that ship with the
+    package."""
+
+    dimensions: int | None = None
+    """Dimensions of static; else 256."""
+
+    data: str | None = None
+    """Text to count word pieces in, for static; else their ranks in the vocabulary tell how
+    frequent they are."""
+
+    overwrite: bool = False
+    """Replace an export that is there already."""
+
+
+@command
+def export(options: ExportOptions) -> None:
     """Write an encoder in the format of another library, checked against the encoder."""
     from dataclasses import asdict
 
@@ -302,25 +262,28 @@ def export(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.formats import FORMATS, export
     from contrasent.model.encoder import SentenceEncoder
 
-    pick("format", format, FORMATS)
-    chosen = {} if tasks is None else {"tasks": [] if tasks == _NONE else listed(tasks) or []}
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, device="cpu")
+    pick("format", options.format, FORMATS)
+    tasks = options.tasks
+    chosen: dict[str, Any] = {} if tasks is None else {"tasks": [] if tasks == [_NONE] else tasks}
+    encoder = SentenceEncoder.load(
+        options.model, pooler=options.pooler, head=options.head, device="cpu"
+    )
     parity = export(
         encoder,
-        output,
-        format,
-        tolerance=tolerance,
-        data_dir=data_dir,
-        dimensions=dimensions,
-        text=data,
-        overwrite=overwrite,
+        options.output,
+        options.format,
+        tolerance=options.tolerance,
+        data_dir=options.data_dir,
+        dimensions=options.dimensions,
+        text=options.data,
+        overwrite=options.overwrite,
         show_progress=True,
         **chosen,
     )
-    if json:
-        print_json({"output": str(output), **asdict(parity)})
+    if options.json:
+        print_json({"output": str(options.output), **asdict(parity)})
     else:
-        _print(output, parity)
+        _print(options.output, parity)
 
 
 def _print(output: Path, parity: Parity) -> None:
@@ -342,18 +305,25 @@ def _print(output: Path, parity: Parity) -> None:
     )
 
 
-def push(
-    run: Annotated[str, typer.Argument(help="A training run, or the folder of an encoder.")],
-    repository: Annotated[
-        str, typer.Argument(metavar="ORG/NAME", help="Its name on the Hugging Face Hub.")
-    ],
-    private: Annotated[
-        bool, typer.Option("--private", help="Make the repository private if it is new.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be uploaded, and upload nothing.")
-    ] = False,
-) -> None:
+@settings
+class PushOptions:
+    """Options of ``push``."""
+
+    run: Annotated[str, ARGUMENT]
+    """A training run, or the folder of an encoder."""
+
+    repository: Annotated[str, Spelling(argument=True, metavar="ORG/NAME")]
+    """Its name on the Hugging Face Hub."""
+
+    private: bool = False
+    """Make the repository private if it is new."""
+
+    dry_run: bool = False
+    """Print what would be uploaded, and upload nothing."""
+
+
+@command
+def push(options: PushOptions) -> None:
     """Publish an encoder on the Hugging Face Hub, with its model card.
 
     Paths of this machine are left out of what is published. Edit the README.md in the folder to
@@ -361,12 +331,12 @@ def push(
     """
     from contrasent.model.loading import Publication
 
-    publication = Publication.of(run, repository)
-    typer.echo(f"{publication.folder} as {repository}:", err=True)
+    publication = Publication.of(options.run, options.repository)
+    typer.echo(f"{publication.folder} as {options.repository}:", err=True)
     width = max(map(len, publication.sizes))
     for name, size in publication.sizes.items():
         typer.echo(f"{name:<{width}}  {size:>13,} bytes")
-    if dry_run:
+    if options.dry_run:
         typer.echo("nothing was uploaded (--dry-run)", err=True)
         return
-    typer.echo(publication.push(private=private), err=True)
+    typer.echo(publication.push(private=options.private), err=True)

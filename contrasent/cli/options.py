@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints, overload
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import typer
 
-from contrasent.model.pooling import POOLERS
+from contrasent.errors import ConfigError
+from contrasent.options import Loading, Measuring, shared
+from contrasent.settings import Spelling, checked, explanations
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import EncoderUse
-    from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
+    from contrasent.evaluation.vectors import MatrixEncoder
     from contrasent.model.loading import LoadedEncoder
     from contrasent.recipe import Recipe
     from contrasent.records import Record
@@ -29,158 +44,164 @@ T = TypeVar("T")
 STDOUT = "-"
 """What names standard output in place of a file."""
 
-Model = Annotated[
-    str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
-]
-Pooler = Annotated[
-    str | None,
-    typer.Option(help=f"{', '.join(POOLERS)}; else its own."),
-]
-Head = Annotated[str | None, typer.Option(help="none or mlp; else the encoder's own.")]
-Engine = Annotated[
-    str,
-    typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
-]
-SentenceColumns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,...",
-        help="Sentence columns of the training text, anchor first: header names, or numbers from "
-        "0; else picked by well-known names, or all if there is no header.",
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one."),
-]
-TruncateDim = Annotated[
-    int | None,
-    typer.Option(help="Keep so many leading dimensions of an embedding; else as it was saved."),
-]
-PromptName = Annotated[
-    str | None,
-    typer.Option(help="The encoder's prompt to put before every text; else its default one."),
-]
-Precision = Annotated[
-    str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
-]
-OwnPrecision = Annotated[
-    str | None,
-    typer.Option(
-        help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in."
-    ),
-]
-Splits = Annotated[
-    str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
-        "'contrasent data fetch' fills."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON in full precision, not a table.")]
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Write a report to FILE: tables, figures, settings and how to repeat them, in one "
-        "page that loads nothing.",
-    ),
-]
+
+def command(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options and arguments of the settings that its parameter ``options`` is.
+
+    What was given is checked by the settings; a typer.Context may stand beside them.
+    """
+    hints = get_type_hints(run)
+    cls = hints.pop("options")
+    flags = {name: _flags(name, field)[0] for name, field in cls.__pydantic_fields__.items()}
+
+    @wraps(run)
+    def parse(**given: Any) -> None:
+        beside = {name: given.pop(name) for name in hints if name in given}
+        given = {name: value for name, value in given.items() if value not in (None, [], ())}
+        options = checked(cls, given, lambda name: flags.get(name, name))
+        _require_paths(vars(options))
+        run(options=options, **beside)
+
+    kinds = {name: kind for name, kind in hints.items() if name != "return"} | _parameters(cls)
+    parse.__annotations__ = kinds
+    parse.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=kind,
+                default=_default(cls, name) if name in flags else inspect.Parameter.empty,
+            )
+            for name, kind in kinds.items()
+        ]
+    )
+    return parse
 
 
-@dataclass(frozen=True)
-class Loading:
-    """The options that choose how an encoder is loaded."""
-
-    pooler: Pooler = None
-    head: Head = None
-    engine: Engine = "torch"
-    device: Device = None
-    truncate_dim: TruncateDim = None
-    prompt_name: PromptName = None
-
-    def require(self) -> None:
-        """Refuse an engine or a device that cannot compute here, before anything is loaded."""
-        from contrasent.model.engines.base import require
-
-        require(self.engine, self.device)
-
-    def load(self, model: str) -> LoadedEncoder:
-        """The encoder."""
-        from contrasent.model.loading import load_encoder
-
-        return load_encoder(model, **{it.name: getattr(self, it.name) for it in fields(Loading)})
+def _require_paths(given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a path that cannot be written at the end, or is nowhere."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError("the working folder is gone; change to one that is there") from error
+    for path in filter(lambda it: isinstance(it, Path), given.values()):
+        longest = max(map(os.fsencode, path.parts), key=len, default=b"")
+        if len(longest) > _LONGEST:
+            raise ConfigError(
+                f"{path}: a name of {len(longest)} bytes; take one of {_LONGEST} or fewer, since "
+                "a file is written under a longer one first"
+            )
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{str(path)!r} is not UTF-8, and what is written there names itself in it; take "
+                "another name"
+            ) from error
 
 
-@dataclass(frozen=True)
-class Measuring(Loading):
-    """The options that choose how an encoder is loaded to be measured."""
-
-    precision: OwnPrecision = None
-
-    @property
-    def precision_name(self) -> str:
-        """The precision as an encoder resolves it: full, unless the engine has one of its own."""
-        return self.precision or ("fp32" if self.engine == "torch" else "auto")
-
-    def require(self) -> None:
-        """As of loading, and refuse an unknown precision."""
-        from contrasent.errors import pick
-        from contrasent.evaluation.embed import PRECISIONS
-
-        pick("precision", self.precision_name, ("auto", *PRECISIONS))
-        super().require()
-
-    def use(self, encoder: LoadedEncoder | MatrixEncoder) -> EncoderUse:
-        """An encoder in the precision that was asked for, with a progress bar."""
-        from contrasent.evaluation.embed import EncoderUse
-        from contrasent.model.checkpoint import training_seed
-
-        precision = encoder.resolve_precision(self.precision_name)
-        return EncoderUse(encoder, precision, training_seed(encoder.name), show_progress=True)
-
-    def load_or_open(
-        self, model: str, layouts: Sequence[RowLayout] = ()
-    ) -> LoadedEncoder | MatrixEncoder:
-        """The encoder, or the vectors of words or of the sentences of a task."""
-        from contrasent.evaluation.vectors import holds_vectors, open_vectors
-
-        return open_vectors(model, layouts) if holds_vectors(model) else self.load(model)
+_LONGEST = 230  # bytes of a name: systems take 255, of which a lock or a partial file adds some
+_NAMES = {int: "N", float: "X", Path: "PATH"}
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of a dataclass among its parameters."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if group := groups.get(name):
-            types = get_type_hints(group, include_extras=True)
-            parameters += [
-                parameter.replace(
-                    name=field.name,
-                    default=parameter.empty if field.default is MISSING else field.default,
-                    annotation=types[field.name],
-                )
-                for field in fields(group)
-            ]
+def _parameters(cls: Any) -> dict[str, Any]:
+    """The parameters of a command, as typer's annotations, by the names of the settings."""
+    texts = explanations(cls)
+    found: dict[str, Any] = {}
+    for name, field in cls.__pydantic_fields__.items():
+        spelling, kind, several = _spelling(field), _kind(field.annotation), _is_list(field)
+        how: dict[str, Any] = {
+            "help": texts[name],
+            "show_default": spelling.default or not _says_nothing(field.default),
+            "autocompletion": spelling.complete,
+        }
+        if spelling.argument:
+            if spelling.metavar:
+                how["metavar"] = spelling.metavar
+            info = typer.Argument(**how)
         else:
-            parameters.append(parameter.replace(annotation=hints[name]))
+            how |= {"envvar": spelling.variable or None, "show_envvar": bool(spelling.variable)}
+            if kind is not bool:
+                how["metavar"] = spelling.metavar or _NAMES.get(kind, "TEXT")
+            info = typer.Option(*_flags(name, field), **how)
+        given: Any = bool if kind is bool else list[str] if several else str
+        found[name] = Annotated[given if field.is_required() else given | None, info]
+    return found
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
 
-    by_name = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+def _says_nothing(default: Any) -> bool:
+    return default is None or default is False or default in ("", ())
+
+
+def _spelling(field: Any) -> Spelling:
+    return next((it for it in field.metadata if isinstance(it, Spelling)), Spelling())
+
+
+def _flags(name: str, field: Any) -> list[str]:
+    """How a setting is given; of a switch also how it is turned off, if it may be on."""
+    spelling = _spelling(field)
+    if spelling.argument:
+        return [spelling.metavar or name.upper()]
+    words = name.replace("_", "-")
+    if spelling.flag or _kind(field.annotation) is not bool:
+        parts = (spelling.flag or f"--{words}").split("/")
+        return ["/".join(parts)] if parts[-1].startswith("--no-") else parts
+    return [f"--{words}" if field.default is False else f"--{words}/--no-{words}"]
+
+
+def _kind(annotation: Any) -> Any:
+    """The type of one value: of ``list[int] | None`` it is int."""
+    if get_origin(annotation) is Annotated:
+        return _kind(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [it for it in get_args(annotation) if it is not NoneType]
+        return _kind(Path if Path in kinds else kinds[0])
+    if get_origin(annotation) is list:
+        return _kind(get_args(annotation)[0])
+    return annotation
+
+
+def _is_list(field: Any) -> bool:
+    kinds = (field.annotation, *get_args(field.annotation))
+    return any(get_origin(kind) is list for kind in kinds)
+
+
+def _default(cls: Any, name: str) -> Any:
+    """A default as typer shows it: that of a value in the words that would give it."""
+    field = cls.__pydantic_fields__[name]
+    if field.is_required():
+        return inspect.Parameter.empty
+    if field.default is None or isinstance(field.default, bool):
+        return field.default
+    if isinstance(field.default, tuple | list):
+        return ",".join(field.default)
+    return str(field.default)
+
+
+def require(options: Measuring) -> None:
+    """Refuse a precision, engine or device that there is not here, before anything is loaded."""
+    from contrasent.errors import pick
+    from contrasent.evaluation.embed import PRECISIONS
+    from contrasent.model.engines.base import require
+
+    pick("precision", options.precision_name, ("auto", *PRECISIONS))
+    require(options.engine, options.device)
+
+
+def load(options: Loading, model: str) -> LoadedEncoder:
+    """The encoder, as its options say."""
+    from contrasent.model.loading import load_encoder
+
+    return load_encoder(model, **shared(options, Loading))
+
+
+def use(options: Measuring, encoder: LoadedEncoder | MatrixEncoder) -> EncoderUse:
+    """An encoder in the precision that was asked for, with a progress bar."""
+    from contrasent.evaluation.embed import EncoderUse
+    from contrasent.model.checkpoint import training_seed
+
+    precision = encoder.resolve_precision(options.precision_name)
+    return EncoderUse(encoder, precision, training_seed(encoder.name), show_progress=True)
 
 
 @overload
@@ -250,8 +271,6 @@ def print_json(value: object, indent: int | None = None) -> None:
 
 def refuse_existing_json(json: str | None, *, overwrite: bool) -> None:
     """Find before any work that JSON lines cannot be written, or would replace others."""
-    from contrasent.errors import ConfigError
-
     if json is None or json == STDOUT:
         return
     if Path(json).is_dir():
@@ -328,7 +347,6 @@ def describe(recipe: Recipe) -> str:
         ConfigError: the objective or one of its settings is unknown.
     """
     from contrasent.objectives import MATRYOSHKA, available, config_of
-    from contrasent.recipe import explanations
 
     intro = explanations(type(recipe))
     text = []
@@ -377,8 +395,6 @@ def numbers_of_seeds(text: str) -> tuple[int, ...]:
     Raises:
         ConfigError: one is no whole number from 0 on.
     """
-    from contrasent.errors import ConfigError
-
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--seeds {text} must be whole numbers from 0 on, such as 42,43,44")

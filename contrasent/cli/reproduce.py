@@ -6,24 +6,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import PositiveInt
 
 from contrasent.cli.options import (
-    DataDir,
-    Device,
-    Measuring,
+    command,
     for_each,
-    grouped,
     labels,
-    listed,
+    load,
     numbers_of_seeds,
     raise_failures,
     refuse_existing_json,
+    require,
     with_command,
     write_lines,
 )
+from contrasent.options import Listed, Measuring, OnDevice, Replacing, TaskData
+from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,115 +36,96 @@ if TYPE_CHECKING:
     from contrasent.reproduce.request import PaperRequest
 
 
-def quickstart(
-    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("quickstart"),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what an earlier quickstart wrote there.")
-    ] = False,
-    device: Device = None,
-) -> None:
+@settings
+class QuickstartOptions(OnDevice):
+    """Options of ``quickstart``."""
+
+    output: Path = Path("quickstart")
+    """The folder to write."""
+
+    overwrite: bool = False
+    """Replace what an earlier quickstart wrote there."""
+
+
+@command
+def quickstart(options: QuickstartOptions) -> None:
     """Train, score, index and search on shipped text, in a minute or two, without a network."""
     typer.echo("loading", err=True)
     from contrasent.quickstart import quickstart as run
     from contrasent.quickstart import summary
 
     result = run(
-        output,
-        overwrite=overwrite,
-        device=device,
+        options.output,
+        overwrite=options.overwrite,
+        device=options.device,
         tell=partial(typer.echo, err=True),
         show_progress=True,
     )
-    typer.echo(summary(result, output))
+    typer.echo(summary(result, options.output))
 
 
-def reproduce(  # noqa: PLR0913 - the arguments are the command's options
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE",
-            help="Tables and figures: simcse/T1, diffcse/T3, study/T4, simcse/F2, a paper (simcse, "
-            "diffcse, study), baselines, successors, or all. Before them 'list' shows what "
-            "there is and needs, 'verdicts' which claims hold, 'commands' how every row is made.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            help="The folder; what is done in it already is kept, so that the same command goes "
-            "on with a run that was cut off."
-        ),
-    ] = Path("reproduction"),
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Start of every trained transformer: a masked language model, folder or id."
-        ),
-    ] = None,
-    words: Annotated[
-        str | None, typer.Option(help="Word vectors, a .txt or .vec file such as GloVe's.")
-    ] = None,
-    sentences: Annotated[
-        str | None, typer.Option(help="Training text, one sentence per line, also .gz.")
-    ] = None,
-    documents: Annotated[
-        str | None, typer.Option(help="Sentences in their order, documents parted by blank lines.")
-    ] = None,
-    labelled: Annotated[
-        str | None,
-        typer.Option(help="Premise, hypothesis, label: 'data build nli --make labelled'."),
-    ] = None,
-    triplets: Annotated[
-        str | None,
-        typer.Option(help="Premise, entailment, contradiction: 'contrasent data build nli'."),
-    ] = None,
-    material: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=PATH",
-            help="A further text, or a model in place of one by its id: qqp=qqp.csv, "
-            "roberta-base=FOLDER. Repeatable.",
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            help="small: short runs of the encoder and data at hand; smoke: tiny models, made on "
-            "the spot, two steps each; paper: the papers' encoders, data and settings.",
-            show_default="that of the folder, else small",
-        ),
-    ] = None,
+@settings
+class ReproduceOptions(TaskData, OnDevice):
+    """Options of ``reproduce``."""
+
+    tables: Annotated[list[str], Spelling(argument=True, metavar="TABLE")]
+    """Tables and figures: simcse/T1, diffcse/T3, study/T4, simcse/F2, a paper (simcse, diffcse,
+    study), baselines, successors, or all. Before them 'list' shows what there is and needs,
+    'verdicts' which claims hold, 'commands' how every row is made."""
+
+    output: Path = Path("reproduction")
+    """The folder; what is done in it already is kept, so that the same command goes on with a run
+    that was cut off."""
+
+    encoder: str | None = None
+    """Start of every trained transformer: a masked language model, folder or id."""
+
+    words: str | None = None
+    """Word vectors, a .txt or .vec file such as GloVe's."""
+
+    sentences: str | None = None
+    """Training text, one sentence per line, also .gz."""
+
+    documents: str | None = None
+    """Sentences in their order, documents parted by blank lines."""
+
+    labelled: str | None = None
+    """Premise, hypothesis, label: 'data build nli --make labelled'."""
+
+    triplets: str | None = None
+    """Premise, entailment, contradiction: 'contrasent data build nli'."""
+
+    material: Annotated[list[str] | None, Spelling(metavar="NAME=PATH")] = None
+    """A further text, or a model in place of one by its id: qqp=qqp.csv, roberta-base=FOLDER.
+    Repeatable."""
+
+    scale: Annotated[str | None, Spelling(default="that of the folder, else small")] = None
+    """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two
+    steps each; paper: the papers' encoders, data and settings."""
+
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated seeds of training; a cell is mean and deviation.",
-            show_default="42; for list and verdicts those of the folder",
-        ),
-    ] = None,
-    html: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write tables, figures and verdicts as one page too."),
-    ] = None,
-    rows: Annotated[
-        str | None, typer.Option(help="Comma-separated rows, by name or a part of it; else all.")
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="What is scored, in place of the scale's tasks: such as sts,transfer."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Rows that are worked on at once, sharing the cores.")
-    ] = 1,
-    data_dir: DataDir = None,
-    device: Device = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Make these tables' runs again; what other tables measured of them is dropped.",
-        ),
-    ] = False,
-) -> None:
+        str | None, Spelling(default="42; for list and verdicts those of the folder")
+    ] = None
+    """Comma-separated seeds of training; a cell is mean and deviation."""
+
+    html: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write tables, figures and verdicts as one page too."""
+
+    rows: str | None = None
+    """Comma-separated rows, by name or a part of it; else all."""
+
+    tasks: Listed = ()
+    """What is scored, in place of the scale's tasks: such as sts,transfer."""
+
+    jobs: PositiveInt = 1
+    """Rows that are worked on at once, sharing the cores."""
+
+    overwrite: bool = False
+    """Make these tables' runs again; what other tables measured of them is dropped."""
+
+
+@command
+def reproduce(options: ReproduceOptions) -> None:
     """Reproduce tables and figures from the papers, with the published numbers beside ours.
 
     A row whose material is not given has the published numbers alone, and its note names what is
@@ -152,57 +134,65 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.reproduce.materials import ENCODER
 
     materials = {
-        ENCODER: encoder,
-        "words": words,
-        "sentences": sentences,
-        "documents": documents,
-        "labelled": labelled,
-        "triplets": triplets,
+        ENCODER: options.encoder,
+        "words": options.words,
+        "sentences": options.sentences,
+        "documents": options.documents,
+        "labelled": options.labelled,
+        "triplets": options.triplets,
     }
     given = {name: value for name, value in materials.items() if value is not None}
-    given |= dict(map(_named, material or ()))
+    given |= dict(map(_named, options.material or ()))
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
     from contrasent.reproduce.request import FolderRequest, choose, named_rows
     from contrasent.reproduce.verdicts import verdicts
 
-    what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
-    names = tables[1:] if what else tables
-    _refuse_without_effect(what, {"rows": rows, "tasks": tasks, "html": html, "seeds": seeds})
+    what = options.tables[0] if options.tables[0] in ("list", "verdicts", "commands") else ""
+    names = options.tables[1:] if what else options.tables
+    _refuse_without_effect(
+        what,
+        {
+            "rows": options.rows,
+            "tasks": options.tasks or None,
+            "html": options.html,
+            "seeds": options.seeds,
+        },
+    )
     if what == "commands":
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
-    chosen = choose(names, named_rows(rows or ""), listed(tasks or ""))
-    refuse_existing_report(html, overwrite=True)  # a folder
-    folder = FolderRequest.read(output)
+    chosen = choose(names, named_rows(options.rows or ""), options.tasks)
+    refuse_existing_report(options.html, overwrite=True)  # a folder
+    folder = FolderRequest.read(options.output)
     usual = (what and folder.seeds) or (42,)
     request = folder.request(
-        scale,
+        options.scale,
         given,
-        numbers_of_seeds(seeds) if seeds else usual,
-        None if data_dir is None else str(data_dir),
-        device,
+        numbers_of_seeds(options.seeds) if options.seeds else usual,
+        None if options.data_dir is None else str(options.data_dir),
+        options.device,
     )
-    request = replace(request, jobs=jobs)
+    request = replace(request, jobs=options.jobs)
     if what == "list":
-        overview = outcome.listing(request, chosen, output)
+        overview = outcome.listing(request, chosen, options.output)
         notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
         _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
     elif what == "verdicts":
-        filler = outcome.open_filler(request, output)
+        filler = outcome.open_filler(request, options.output)
         judged = verdicts(filler, chosen)
         _show(outcome.verdicts_document(judged, request.scale))
-        if html:
-            outcome.write_page(Path(html), filler, chosen, judged)
+        if options.html:
+            outcome.write_page(Path(options.html), filler, chosen, judged)
     else:
-        _make(request, chosen, output, html, overwrite)
+        _make(request, chosen, options.output, options.html, options.overwrite)
 
 
 _EFFECTS = {"list": ("rows", "tasks", "seeds"), "verdicts": ("html", "seeds"), "commands": ()}
 """The options that matter to what makes nothing, of those that matter to what makes tables."""
 
 
-def _refuse_without_effect(what: str, given: Mapping[str, str | None]) -> None:
+def _refuse_without_effect(what: str, given: Mapping[str, Any]) -> None:
     from contrasent.errors import ConfigError
 
     for name, value in given.items():
@@ -252,44 +242,29 @@ def _show(text: str) -> None:
     console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
 
 
-@grouped
-def mteb(
-    *,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="Encoders, a row each: a folder, a training run or a Hugging Face id.",
-        ),
-    ],
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."),
-    ] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'.",
-        ),
-    ] = None,
-    measuring: Measuring,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write MTEB's own files of results into FOLDER too."),
-    ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write every metric, subset and split as JSON lines to FILE; '-' prints them "
-            "instead of the table.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace FILE if it is there.")
-    ] = False,
-) -> None:
+@settings
+class MtebOptions(Measuring, Replacing):
+    """Options of ``mteb``."""
+
+    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
+    """Encoders, a row each: a folder, a training run or a Hugging Face id."""
+
+    tasks: Listed = ()
+    """Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."""
+
+    benchmark: Annotated[str | None, Spelling(metavar="NAME")] = None
+    """All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'."""
+
+    output: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
+    """Write MTEB's own files of results into FOLDER too."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write every metric, subset and split as JSON lines to FILE; '-' prints them instead of the
+    table."""
+
+
+@command
+def mteb(options: MtebOptions) -> None:
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
     from rich.console import Console
 
@@ -299,33 +274,35 @@ def mteb(
     from contrasent.report.scores_table import mteb_table
     from contrasent.report.table import print_table
 
-    refuse_existing_json(json, overwrite=overwrite)
-    if output is not None and output.is_file():
-        raise ConfigError(f"--output {output} is a file; name a folder")
-    measuring.require()
-    wanted = _mteb_tasks(tasks, benchmark)
+    refuse_existing_json(options.json, overwrite=options.overwrite)
+    if options.output is not None and options.output.is_file():
+        raise ConfigError(f"--output {options.output} is a file; name a folder")
+    require(options)
+    wanted = _mteb_tasks(options.tasks, options.benchmark)
 
     def measure(model: str) -> Scores:
-        encoder = MtebEncoder(measuring.load(model), measuring.precision_name)
-        return run_mteb(encoder, wanted, output=output, show_progress=True)
+        encoder = MtebEncoder(load(options, model), options.precision_name)
+        return run_mteb(encoder, wanted, output=options.output, show_progress=True)
 
-    outcomes = for_each(models, measure)
+    outcomes = for_each(options.models, measure)
     rows = {model: with_command(scores.records) for model, scores in outcomes.results.items()}
     for model, scores in outcomes.results.items():
         outcomes.failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
     records = [record for of_model in rows.values() for record in of_model]
-    if records and not write_lines(json, json_lines(records)):
+    if records and not write_lines(options.json, json_lines(records)):
         shown = {label: rows[model] for label, model in labels(list(rows)).items()}
         print_table(Console(), mteb_table(shown))
     raise_failures(outcomes.failures)
 
 
-def _mteb_tasks(tasks: str | None, benchmark: str | None) -> Sequence[AbsTask]:
+def _mteb_tasks(tasks: Sequence[str], benchmark: str | None) -> Sequence[AbsTask]:
     from contrasent.errors import ConfigError
     from contrasent.evaluation.mteb_encoder import benchmark_tasks, mteb_tasks
 
     if benchmark is None:
-        return mteb_tasks(listed(tasks or ""))
-    if tasks is not None:
-        raise ConfigError(f"--tasks {tasks} and --benchmark {benchmark}: give one of the two")
+        return mteb_tasks(tasks)
+    if tasks:
+        raise ConfigError(
+            f"--tasks {','.join(tasks)} and --benchmark {benchmark}: give one of the two"
+        )
     return benchmark_tasks(benchmark)

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contrasent.cli.options import (
-    Device,
-    Json,
+from contrasent.cli.options import command, load, print_json, require_index
+from contrasent.options import (
+    AsJson,
+    IndexedText,
+    InPrecision,
     Loading,
     Measuring,
-    Model,
-    Precision,
-    grouped,
-    print_json,
-    require_index,
+    MovedEncoder,
+    Named,
+    OfIndex,
+    ReplacingIndex,
 )
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.search.index import Index
@@ -25,34 +27,32 @@ if TYPE_CHECKING:
     from contrasent.search.snapshot import Hit
 
 
-Columns = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
-]
+@settings
+class SimilarityOptions(Named, Measuring, AsJson):
+    """Options of ``similarity``."""
+
+    text_a: Annotated[str, ARGUMENT]
+    """A text."""
+
+    text_b: Annotated[str, ARGUMENT]
+    """Another text."""
 
 
-@grouped
-def similarity(
-    *,
-    model: Model,
-    text_a: Annotated[str, typer.Argument(help="A text.")],
-    text_b: Annotated[str, typer.Argument(help="Another text.")],
-    measuring: Measuring,
-    json: Json = False,
-) -> None:
+@command
+def similarity(options: SimilarityOptions) -> None:
     """Print the cosine of two texts, or the similarity that the encoder states."""
     from contrasent.model.conventions import similarity_of
     from contrasent.search.sentences import similarity as score_of
 
-    encoder = measuring.load(model)
-    used = encoder.resolve_precision(measuring.precision_name)
-    score = score_of(encoder, text_a, text_b, precision=used)
-    if not json:
+    encoder = load(options, options.model)
+    used = encoder.resolve_precision(options.precision_name)
+    score = score_of(encoder, options.text_a, options.text_b, precision=used)
+    if not options.json:
         typer.echo(f"{score:.4f}")
         return
     described = {
         similarity_of(encoder): score,
-        "model": model,
+        "model": options.model,
         "pooler": encoder.pooler,
         "head": encoder.head_name,
         "engine": encoder.engine,
@@ -62,51 +62,24 @@ def similarity(
     print_json(described)
 
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="INPUT",
-        help="A file or data set with one text per row; - reads lines of standard input.",
-    ),
-]
-MovedEncoder = Annotated[
-    str | None,
-    typer.Option("--encoder", help="Where the encoder of the index is, if it has moved."),
-]
-Ids = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="The column of the ids; else texts are numbered from 0."),
-]
-Folder = Annotated[Path, typer.Argument(help="The index.")]
-KINDS = (
-    "flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of "
-    "texts; milvus (exact) or milvus-hnsw: in Milvus Lite"
-)
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an index that is there already.")
-]
+@settings
+class IndexOptions(Named, IndexedText, Loading, InPrecision, ReplacingIndex):
+    """Options of ``build``."""
+
+    source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
+    """A file or data set with one text per row; - reads lines of standard input; or a folder by
+    'encode --shards parquet' with the same MODEL, whose vectors are taken."""
+
+    index: Annotated[Path, ARGUMENT]
+    """The folder of the new index."""
+
+    kind: str = "auto"
+    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
+    texts; milvus (exact) or milvus-hnsw: in Milvus Lite."""
 
 
-@grouped
-def build(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    model: Model,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A file or data set with one text per row; - reads lines of standard input; or a "
-            "folder by 'encode --shards parquet' with the same MODEL, whose vectors are taken.",
-        ),
-    ],
-    index: Annotated[Path, typer.Argument(help="The folder to write.")],
-    columns: Columns = None,
-    ids: Ids = None,
-    loading: Loading,
-    precision: Precision = "auto",
-    kind: Annotated[str, typer.Option(help=f"{KINDS}.")] = "auto",
-    overwrite: Overwrite = False,
-) -> None:
+@command
+def build(options: IndexOptions) -> None:
     """Embed texts and write an index."""
     from contrasent.errors import ConfigError, pick
     from contrasent.model.precision import PRECISIONS
@@ -116,22 +89,34 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.search.shard_writers import FinishedShards
     from contrasent.search.storage import require_folder
 
-    pick("precision", precision, PRECISIONS)
-    pick("kind of index", kind, ("auto", *KINDS))
-    require_folder(index, overwrite)
-    how: dict[str, Any] = {"kind": kind, "overwrite": overwrite, "show_progress": True}
-    if Path(source).is_dir():
-        if (columns, ids, precision) != (None, None, "auto"):
-            raise ConfigError(f"{source} holds vectors: leave --columns, --ids, --precision out")
-        built = Index.build(loading.load(model), FinishedShards.open(source), index, **how)
+    pick("precision", options.precision, PRECISIONS)
+    pick("kind of index", options.kind, ("auto", *KINDS))
+    require_folder(options.index, options.overwrite)
+    how: dict[str, Any] = {
+        "kind": options.kind,
+        "overwrite": options.overwrite,
+        "show_progress": True,
+    }
+    if Path(options.source).is_dir():
+        if (options.columns, options.ids, options.precision) != (None, None, "auto"):
+            raise ConfigError(
+                f"{options.source} holds vectors: leave --columns, --ids, --precision out"
+            )
+        built = Index.build(
+            load(options, options.model), FinishedShards.open(options.source), options.index, **how
+        )
     else:
-        with open_sentences(source, columns, ids) as sentences:
-            kind_for(_announce(sentences), kind)
+        with open_sentences(options.source, options.columns, options.ids) as sentences:
+            kind_for(_announce(sentences), options.kind)
             names = sentences.ids()
-            encoder = loading.load(model)
-            built = Index.build(encoder, sentences, index, names, precision=precision, **how)
+            encoder = load(options, options.model)
+            built = Index.build(
+                encoder, sentences, options.index, names, precision=options.precision, **how
+            )
     width = built.manifest.encoder.width
-    typer.echo(f"{index}: {len(built)} texts, {width} dimensions each{_searched(built)}", err=True)
+    typer.echo(
+        f"{options.index}: {len(built)} texts, {width} dimensions each{_searched(built)}", err=True
+    )
 
 
 def _searched(index: Index) -> str:
@@ -146,90 +131,118 @@ def _searched(index: Index) -> str:
     return f", searched by {ann.kind} (recall@10 {ann.recall:.3f})"
 
 
-def add(
-    index: Folder,
-    source: Source,
-    columns: Columns = None,
-    ids: Ids = None,
-    encoder: MovedEncoder = None,
-    device: Device = None,
-) -> None:
+@settings
+class AddOptions(OfIndex, IndexedText, MovedEncoder):
+    """Options of ``add``."""
+
+    source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
+    """A file or data set with one text per row; - reads lines of standard input."""
+
+
+@command
+def add(options: AddOptions) -> None:
     """Embed more texts and append them to an index."""
-    require_index(index)
+    require_index(options.index)
     from contrasent.search.index import Index
     from contrasent.search.makers import encoder_of
     from contrasent.search.sentences import open_sentences
 
-    opened = Index.open(index)
-    with open_sentences(source, columns, ids) as sentences:
+    opened = Index.open(options.index)
+    with open_sentences(options.source, options.columns, options.ids) as sentences:
         _announce(sentences)
-        before, loaded = len(opened), encoder_of(opened, encoder, device)
+        before, loaded = len(opened), encoder_of(opened, options.encoder, options.device)
         opened.add(loaded, sentences, sentences.ids(), show_progress=True)
-    typer.echo(f"{index}: {len(opened)} texts, {len(opened) - before} of them new", err=True)
+    typer.echo(
+        f"{options.index}: {len(opened)} texts, {len(opened) - before} of them new", err=True
+    )
     if opened.needs_optimizing:
         opened.optimize(show_progress=True)
 
 
-def remove(
-    index: Folder,
-    ids: Annotated[
-        list[str], typer.Argument(help="Ids of texts, or - for lines of standard input.")
-    ],
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Pass over ids that are not in the index.")
-    ] = False,
-) -> None:
+@settings
+class RemoveOptions(OfIndex):
+    """Options of ``remove``."""
+
+    ids: Annotated[list[str], ARGUMENT]
+    """Ids of texts, or - for lines of standard input."""
+
+    missing_ok: bool = False
+    """Pass over ids that are not in the index."""
+
+
+@command
+def remove(options: RemoveOptions) -> None:
     """Remove texts from an index, all of them or none."""
     from contrasent.search.index import Index
 
-    opened = Index.open(index)
-    removed = opened.remove(_lines(ids), missing_ok=missing_ok)
-    typer.echo(f"{index}: {len(opened)} texts, {removed} removed", err=True)
+    opened = Index.open(options.index)
+    removed = opened.remove(_lines(options.ids), missing_ok=options.missing_ok)
+    typer.echo(f"{options.index}: {len(opened)} texts, {removed} removed", err=True)
     if opened.needs_optimizing:
         opened.optimize(show_progress=True)
 
 
-def optimize(
-    index: Folder,
-    kind: Annotated[str | None, typer.Option(help=f"{KINDS}; else what it was built as.")] = None,
-) -> None:
+@settings
+class OptimizeOptions(OfIndex):
+    """Options of ``optimize``."""
+
+    kind: str | None = None
+    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
+    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; else what it was built as."""
+
+
+@command
+def optimize(options: OptimizeOptions) -> None:
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
     from contrasent.search.index import Index
 
-    opened = Index.open(index)
-    opened.optimize(kind, show_progress=True)
-    typer.echo(f"{index}: {len(opened)} texts{_searched(opened)}", err=True)
+    opened = Index.open(options.index)
+    opened.optimize(options.kind, show_progress=True)
+    typer.echo(f"{options.index}: {len(opened)} texts{_searched(opened)}", err=True)
 
 
-def copy(
-    index: Folder,
-    new: Annotated[Path, typer.Argument(help="The folder to write.")],
-    kind: Annotated[str | None, typer.Option(help=f"{KINDS}; else the same.")] = None,
-    overwrite: Overwrite = False,
-) -> None:
+@settings
+class CopyOptions(OfIndex, ReplacingIndex):
+    """Options of ``copy``."""
+
+    new: Annotated[Path, ARGUMENT]
+    """The folder of the copy."""
+
+    kind: str | None = None
+    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
+    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; else the same."""
+
+
+@command
+def copy(options: CopyOptions) -> None:
     """Write an index to another folder, also into Milvus Lite or out of it."""
-    require_index(index)
+    require_index(options.index)
     from contrasent.search.index import Index
 
-    copied = Index.open(index).copy(new, kind, overwrite=overwrite, show_progress=True)
-    typer.echo(f"{new}: {len(copied)} texts{_searched(copied)}", err=True)
+    copied = Index.open(options.index).copy(
+        options.new, options.kind, overwrite=options.overwrite, show_progress=True
+    )
+    typer.echo(f"{options.new}: {len(copied)} texts{_searched(copied)}", err=True)
 
 
-def info(
-    index: Folder,
-    json: Json = False,
-) -> None:
+@settings
+class InfoOptions(OfIndex, AsJson):
+    """Options of ``info``."""
+
+
+@command
+def info(options: InfoOptions) -> None:
     """Say what an index holds, and which encoder made it."""
-    require_index(index)
+    require_index(options.index)
     from dataclasses import asdict
 
     from contrasent.search.index import Index
 
-    opened = Index.open(index)
-    files = [path for path in index.rglob("*") if path.is_file()]
+    opened = Index.open(options.index)
+    files = [path for path in options.index.rglob("*") if path.is_file()]
     manifest = opened.manifest
     described = {
-        "index": str(index),
+        "index": str(options.index),
         "texts": len(opened),
         "segments": len(manifest.segments),
         "bytes": sum(path.stat().st_size for path in files),
@@ -239,7 +252,7 @@ def info(
     }
     if manifest.ann is not None:
         described |= {"covers": manifest.ann.rows, "recall@10": manifest.ann.recall}
-    if json:
+    if options.json:
         print_json(described)
         return
     for key, value in described.items():
@@ -264,45 +277,50 @@ def _lines(words: list[str]) -> list[str]:
     return [line.rstrip("\r\n") for _, line in lines if line.strip()]
 
 
-def search(  # noqa: PLR0913 - the arguments are the command's options
-    index: Annotated[Path, typer.Argument(help="A folder made by: contrasent index build")],
-    query: Annotated[
-        list[str],
-        typer.Argument(help="Texts to look for, or - for lines of standard input."),
-    ],
-    top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests "
-            "one."
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Search texts with ids like this; % stands for any characters, _ for one.",
-        ),
-    ] = None,
-    encoder: MovedEncoder = None,
-    device: Device = None,
-    json: Json = False,
-) -> None:
+@settings
+class SearchOptions(MovedEncoder, AsJson):
+    """Options of ``search``."""
+
+    index: Annotated[Path, ARGUMENT]
+    """A folder made by: contrasent index build"""
+
+    query: Annotated[list[str], ARGUMENT]
+    """Texts to look for, or - for lines of standard input."""
+
+    top_k: int = 10
+    """Hits to show."""
+
+    threshold: float | None = None
+    """Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests one."""
+
+    only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
+    """Search texts with ids like this; % stands for any characters, _ for one."""
+
+
+@command
+def search(options: SearchOptions) -> None:
     """Print the texts of an index that are nearest to a query, or to each of several."""
-    require_index(index)
+    require_index(options.index)
     from contrasent.search.index import Index
     from contrasent.search.makers import encoder_of
     from contrasent.search.snapshot import require_query
 
-    queries = _lines(query)
-    opened = Index.open(index)
+    queries = _lines(options.query)
+    opened = Index.open(options.index)
     for each in queries:
-        require_query(each, top_k, "the query", threshold, opened.manifest.similarity)
-    results = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold, only)
+        require_query(
+            each, options.top_k, "the query", options.threshold, opened.manifest.similarity
+        )
+    results = opened.search(
+        encoder_of(opened, options.encoder, options.device),
+        queries,
+        options.top_k,
+        options.threshold,
+        options.only,
+    )
     several = len(queries) > 1
     for text, hits in zip(queries, results, strict=True):
-        if json:
+        if options.json:
             for rank, hit in enumerate(hits, start=1):
                 row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
                 print_json({"query": text, **row} if several else row)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from contrasent.cli.options import Loading, Model, Precision, grouped
+from contrasent.cli.options import command, load
+from contrasent.options import InPrecision, Loading, Named
+from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,87 +29,80 @@ if TYPE_CHECKING:
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
 
-@dataclass(frozen=True)
+@settings
 class Serving(Loading):
     """The options of the server beside those of loading."""
 
-    index: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="An index that MODEL built, to search.")
-    ] = None
-    beside: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="An index by another encoder, to show its neighbours beside."
-        ),
-    ] = None
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.")
-    ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8080
-    workers: Annotated[
-        int, typer.Option(help="Processes that answer; they share the pages of the weights.")
-    ] = 1
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of matrix products; else the cores, shared out.")
-    ] = None
-    name: Annotated[
-        str | None, typer.Option(help="Name of the model in answers; else the end of MODEL.")
-    ] = None
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CONTRASENT_API_KEY",
-            show_envvar=True,
-            help="What clients must send as a bearer token.",
-        ),
-    ] = None
-    bitwise: Annotated[
-        bool,
-        typer.Option(
-            "--bitwise", help="Give bitwise the same vectors whatever else is in the batch."
-        ),
-    ] = False
-    batch_tokens: Annotated[int, typer.Option(help="Tokens computed at once.")] = 4096
-    max_wait: Annotated[
-        float, typer.Option(help="Seconds of work in the queue from which requests get 429.")
-    ] = 0.5
-    cache_mb: Annotated[
-        int, typer.Option("--cache-mb", help="Megabytes of embeddings to keep; 0 for none.")
-    ] = 256
-    shared_cache: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="A Redis or Valkey server for embeddings, as redis://HOST:6379, which workers and "
-            "other servers share.",
-        ),
-    ] = None
-    payload_limit: Annotated[int, typer.Option(help="Bytes of a request's body.")] = 16_000_000
-    max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 10_000
-    max_requests: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 512
-    drain: Annotated[
-        float, typer.Option(help="Seconds for requests in progress after SIGTERM.")
-    ] = 30.0
-    cors: Annotated[
-        list[str] | None,
-        typer.Option("--cors", metavar="ORIGIN", help="A web origin that may call; repeatable."),
-    ] = None
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name by which it may be called, as *.example.org; repeatable. Else localhost, "
-            "its address, and with 0.0.0.0 every number.",
-        ),
-    ] = None
-    raw_token_ids: Annotated[
-        bool,
-        typer.Option("--raw-token-ids", help="Take token ids that lack the special tokens."),
-    ] = False
+    index: Annotated[Path | None, Spelling(metavar="DIR")] = None
+    """An index that MODEL built, to search."""
+
+    beside: Annotated[Path | None, Spelling(metavar="DIR")] = None
+    """An index by another encoder, to show its neighbours beside."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all of this machine."""
+
+    port: int = 8080
+    """Port to listen on; 0 for any that is free."""
+
+    workers: int = 1
+    """Processes that answer; they share the pages of the weights."""
+
+    threads: int | None = None
+    """Threads of matrix products; else the cores, shared out."""
+
+    name: str | None = None
+    """Name of the model in answers; else the end of MODEL."""
+
+    api_key: Annotated[str | None, Spelling(variable="CONTRASENT_API_KEY")] = None
+    """What clients must send as a bearer token."""
+
+    bitwise: bool = False
+    """Give bitwise the same vectors whatever else is in the batch."""
+
+    batch_tokens: int = 4096
+    """Tokens computed at once."""
+
+    max_wait: float = 0.5
+    """Seconds of work in the queue from which requests get 429."""
+
+    cache_mb: int = 256
+    """Megabytes of embeddings to keep; 0 for none."""
+
+    shared_cache: Annotated[str | None, Spelling(metavar="URL")] = None
+    """A Redis or Valkey server for embeddings, as redis://HOST:6379, which workers and other
+    servers share."""
+
+    payload_limit: int = 16000000
+    """Bytes of a request's body."""
+
+    max_texts: int = 10000
+    """Texts of a request."""
+
+    max_requests: int = 512
+    """Requests answered at the same time."""
+
+    drain: float = 30.0
+    """Seconds for requests in progress after SIGTERM."""
+
+    cors: Annotated[list[str] | None, Spelling(metavar="ORIGIN")] = None
+    """A web origin that may call; repeatable."""
+
+    allowed_host: Annotated[list[str] | None, Spelling(metavar="NAME")] = None
+    """A name by which it may be called, as *.example.org; repeatable. Else localhost, its address,
+    and with 0.0.0.0 every number."""
+
+    raw_token_ids: bool = False
+    """Take token ids that lack the special tokens."""
 
 
-@grouped
-def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> None:
+@settings
+class ServeOptions(Named, Serving, InPrecision):
+    """Options of ``serve``."""
+
+
+@command
+def serve(options: ServeOptions) -> None:
     """Serve embeddings and search over HTTP.
 
     The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
@@ -123,9 +116,9 @@ def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> N
         raise MissingExtraError(f"a server needs {', '.join(missing)}: {install_command('serve')}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
     with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
-        if serving.workers > 1:
+        if options.workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
-        _serve(model, serving, precision)
+        _serve(options.model, options, options.precision)
 
 
 def _serve(model: str, serving: Serving, precision: str) -> None:
@@ -208,7 +201,7 @@ def _maker(
     torch.set_num_threads(1)  # until the thread that computes has its own
     shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
     indexes = _indexes(serving)
-    encoder = serving.load(model)
+    encoder = load(serving, model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
     for index in indexes[:1]:

@@ -6,21 +6,21 @@ import os
 import shlex
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contrasent.cli.options import (
-    Device,
-    SentenceColumns,
+    command,
     complete_recipe,
-    grouped,
     listed,
     numbers_of_seeds,
     print_settings,
 )
+from contrasent.options import OnDevice, Start, TextColumns
+from contrasent.settings import ARGUMENT, Spelling, TrainSettings, settings
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
@@ -32,26 +32,55 @@ if TYPE_CHECKING:
 _HEADINGS = ("recipe", "objective", "needs", "source")
 
 
-def recipes(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Print this one instead, with every setting explained: a recipe file.",
-            autocompletion=complete_recipe,
-        ),
-    ] = None,
-) -> None:
+@settings
+class RecipesOptions:
+    """Options of ``recipes``."""
+
+    name: Annotated[str | None, ARGUMENT] = None
+    """Print this one instead, with every setting explained: a recipe file."""
+
+
+@command
+def recipes(options: RecipesOptions) -> None:
     """List the packaged recipes: what they minimise, the data they need, and their paper."""
     from contrasent.recipe import load_recipe, summarize_recipes
 
-    if name is not None:
-        print_settings(load_recipe(name))
+    if options.name is not None:
+        print_settings(load_recipe(options.name))
         return
     rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+
+
+_ELSE = "Else the recipe's."
+_SETTING = Spelling(of=TrainSettings, end=_ELSE)
+
+
+@settings
+class RunOptions(TextColumns, OnDevice):
+    """Settings of the recipe that are set often, which :func:`load_settings` reads; and the run."""
+
+    batch_size: Annotated[int | None, _SETTING] = None
+    epochs: Annotated[int | None, _SETTING] = None
+    max_steps: Annotated[int | None, _SETTING] = None
+    learning_rate: Annotated[
+        float | None, Spelling(of=TrainSettings, end=_ELSE, flag="--learning-rate/--lr")
+    ] = None
+    precision: Annotated[str | None, _SETTING] = None
+    seed: Annotated[int | None, _SETTING] = None
+
+    resume: bool = False
+    """Continue what the same command began; 'train --resume RUN' continues a training run without
+    its other options."""
+
+    overwrite: bool = False
+    """Replace the run in the output folder."""
+
+    settings: bool = False
+    """Print the recipe with every setting, and exit."""
 
 
 _SHORT = {
@@ -67,110 +96,52 @@ _SHORT = {
 """The settings that have an option of their own, by the name of its parameter."""
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """Settings of the recipe that are set often; :func:`load_settings` reads them."""
+@settings
+class TrainOptions(RunOptions, Start):
+    """Options of ``train``."""
 
-    columns: SentenceColumns = None
-    batch_size: Annotated[
-        int | None, typer.Option(help="Examples per step; else the recipe's.")
-    ] = None
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data; else the recipe's.")] = (
-        None
-    )
-    max_steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", "--lr", help="Else the recipe's.")
-    ] = None
-    precision: Annotated[
-        str | None,
-        typer.Option(help="fp32, bf16 or auto: bf16 where the hardware has it; else the recipe's."),
-    ] = None
-    seed: Annotated[
-        int | None, typer.Option(help="Decides new weights, order and dropout; else the recipe's.")
-    ] = None
-    device: Device = None
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue what the same command began; 'train --resume RUN' continues a "
-            "training run without its other options.",
-        ),
-    ] = False
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
-    ] = False
-    settings: Annotated[
-        bool, typer.Option("--settings", help="Print the recipe with every setting, and exit.")
-    ] = False
-
-
-@grouped
-def train(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    context: typer.Context,
     recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' "
-            "such as unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file; or, "
-            "with --resume, the folder of a run.",
-            autocompletion=complete_recipe,
-            show_default=False,
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Start from this folder, run or Hugging Face id.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging "
-            "Face dataset id."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else runs/RECIPE.")
-    ] = None,
-    options: TrainOptions,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="S1,S2,...",
-            help="Train once for each of these seeds, into seed-S of the output folder, and print "
-            "mean, deviation and the difference to the start.",
-        ),
-    ] = None,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile",
-            help="Record steps 4 to 6 into profile/trace.json.gz of the run, and tell where their "
-            "time went.",
-        ),
-    ] = False,
-) -> None:
+        str | None, Spelling(argument=True, metavar="RECIPE", complete=complete_recipe)
+    ] = None
+    """A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' such as
+    unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file; or, with --resume, the
+    folder of a run."""
+
+    data: str | None = None
+    """Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
+    id."""
+
+    output: Path | None = None
+    """Folder of the run; else runs/RECIPE."""
+
+    seeds: Annotated[str | None, Spelling(metavar="S1,S2,...")] = None
+    """Train once for each of these seeds, into seed-S of the output folder, and print mean,
+    deviation and the difference to the start."""
+
+    profile: bool = False
+    """Record steps 4 to 6 into profile/trace.json.gz of the run, and tell where their time went."""
+
+
+@command
+def train(*, context: typer.Context, options: TrainOptions) -> None:
     """Train a sentence encoder on your text.
 
     Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
     --objective.temperature 0.1; --settings shows them all.
     """
-    del encoder, data  # load_settings reads them
-    run = _run_to_resume(recipe, output, options)
-    loaded = load_settings(context, str(run / "recipe.yaml") if run else recipe or "")
+    run = _run_to_resume(options.recipe, options.output, options)
+    loaded = load_settings(context, str(run / "recipe.yaml") if run else options.recipe or "")
     if options.settings:
         print_settings(loaded)
         return
 
-    folder = run or output or Path("runs") / Path(recipe or "").stem
-    if seeds is not None:
-        _refuse_with_seeds(context, options, profile=profile, run=run)
-        _train_seeds(folder, loaded, numbers_of_seeds(seeds), options)
+    folder = run or options.output or Path("runs") / Path(options.recipe or "").stem
+    if options.seeds is not None:
+        _refuse_with_seeds(context, options, profile=options.profile, run=run)
+        _train_seeds(folder, loaded, numbers_of_seeds(options.seeds), options)
         return
     check_run(folder, loaded, options)
-    recorded = _profile(loaded, folder, options.overwrite) if profile and leads() else None
+    recorded = _profile(loaded, folder, options.overwrite) if options.profile and leads() else None
 
     with recorded.of_updates() if recorded else nullcontext():
         result = run_in(folder, loaded, options)
@@ -181,7 +152,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
 
 
 def _refuse_with_seeds(
-    context: typer.Context, options: TrainOptions, *, profile: bool, run: Path | None
+    context: typer.Context, options: RunOptions, *, profile: bool, run: Path | None
 ) -> None:
     """Raise ConfigError for what is of one run."""
     from contrasent.errors import ConfigError
@@ -196,9 +167,7 @@ def _refuse_with_seeds(
         )
 
 
-def _train_seeds(
-    folder: Path, recipe: Recipe, seeds: tuple[int, ...], options: TrainOptions
-) -> None:
+def _train_seeds(folder: Path, recipe: Recipe, seeds: tuple[int, ...], options: RunOptions) -> None:
     """Train once for each seed, and print the runs and what they have in common."""
     from rich.console import Console
 
@@ -235,7 +204,7 @@ def leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run_to_resume(recipe: str | None, output: Path | None, options: TrainOptions) -> Path | None:
+def _run_to_resume(recipe: str | None, output: Path | None, options: RunOptions) -> Path | None:
     """The run that --resume names without a recipe; None if there is one.
 
     Raises:
@@ -257,7 +226,7 @@ def _run_to_resume(recipe: str | None, output: Path | None, options: TrainOption
     return run
 
 
-def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
+def check_run(root: Path, recipe: Recipe, options: RunOptions) -> RunFolder:
     """The folder of a run, and the file of its text, looked at before anything is loaded.
 
     Raises:
@@ -276,7 +245,7 @@ def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     return folder
 
 
-def run_in(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
+def run_in(folder: Path, recipe: Recipe, options: RunOptions) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent.distributed import leave
     from contrasent.training.run import train as run

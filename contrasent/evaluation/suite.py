@@ -15,12 +15,13 @@ from contrasent.evaluation import labelled, retrieval, sts, transfer
 from contrasent.evaluation.compare import Comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
-from contrasent.evaluation.protocols import protocol as named_protocol
 from contrasent.evaluation.task_names import TaskName, refuse, require_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
-from contrasent.evaluation.vectors import RowLayout, holds_vectors, open_vectors
+from contrasent.evaluation.vectors import RowLayout, load_or_open
+from contrasent.options import EvaluationOptions, Measuring, takes
+from contrasent.recipe import fields_of
 from contrasent.records import Record
+from contrasent.settings import checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -197,54 +198,29 @@ class Records(list[Record]):
         return pandas.DataFrame([asdict(record) for record in self])
 
 
-def evaluate(  # noqa: PLR0913 - all that the command takes, by name
+@takes(EvaluationOptions)
+def evaluate(
     encoder: DescribedEncoder | str | Path,
     tasks: str | Sequence[str] | Suite = ("sts",),
     *,
-    data_dir: str | Path | None = None,
-    splits: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    protocol: str | Protocol | None = None,
-    classifier: TransferProtocol | None = None,
-    bootstrap: Bootstrap | None = None,
-    pooler: str | None = None,
-    head: str | None = None,
-    device: str | None = None,
-    precision: str = "fp32",
     seed: int | None = None,
     show_progress: bool = False,
+    **options: Any,
 ) -> Records:
     """Score an encoder on similarity, transfer and retrieval tasks.
 
     By default STS as in SimCSE (Gao et al. 2021): Spearman correlation of cosines, one over all
-    pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018).
+    pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018). The options are those of
+    ``contrasent evaluate``.
 
     Args:
         encoder: a folder, a training run, a Hugging Face id or a file of vectors, or an object
             with ``name``, ``pooler`` and ``encode``, whose mode (training or not) stays as it is.
-        tasks: ``sts`` and ``transfer`` (the papers' seven of each), single tasks such as ``stsb``,
-            ``mr`` or ``stsb-retrieval``, each with a split such as ``stsb-dev``; a ``.tsv``,
-            ``.csv``, ``.jsonl`` or ``.parquet`` file or a data set of the hub of sentence,
-            sentence, score or of text and label; ``classify:TRAIN+TEST``; a folder of retrieval
-            data, ``retrieve:QUERIES+DOCUMENTS+RELEVANCE``; or what `load_suite` read.
-        data_dir: SentEval's folder; else ``CONTRASENT_DATA``, else the folder that ``contrasent
-            data fetch`` fills.
-        splits: splits of tasks named without one, of ``train``, ``dev``, ``test``, ``all``; None
-            for ``test``.
-        columns: of a user's files: sentence, sentence and score, or sentence and label, by name or
-            by number from 0; None to know them by name.
-        protocol: of the correlations: a name in
-            `contrasent.evaluation.protocols.PROTOCOLS`, or one made by
-            `contrasent.evaluation.protocols.protocol`; None for SimCSE's.
-        classifier: classifier, preset and seed of transfer tasks; None for SentEval's.
-        bootstrap: how intervals are computed; None for none.
-        pooler: in place of the encoder's own, where it is loaded here; so are the next two.
-        head: ``none`` or ``mlp``.
-        device: such as ``cuda:1``; None for the accelerator if there is one.
-        precision: ``fp32``, ``bf16``, ``auto`` (bf16 where the hardware has it), or what the
-            encoder's engine computes in.
+        tasks: names as the command takes them, in a list or between commas; or what `load_suite`
+            read.
         seed: the seed of the training run that made the encoder, for the records.
         show_progress: a progress bar while encoding.
+        **options: by name.
 
     Returns:
         A record per metric, aggregation, subset and split; correlations in [-1, 1] and accuracies
@@ -252,8 +228,8 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
         the ``problems`` of what is returned.
 
     Raises:
-        ConfigError: a task, split, protocol or precision is unknown, or one of the six arguments
-            from ``data_dir`` to ``bootstrap`` is given with what `load_suite` read.
+        ConfigError: a task, split, protocol or precision is unknown, or one of
+            those of tasks is given with what `load_suite` read.
         DataError: a task's data is missing or damaged, or no task has a score; everything is read
             before the encoder is loaded.
         CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
@@ -267,34 +243,19 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
     if isinstance(tasks, Suite):
-        suite = tasks
-        reading = (data_dir, splits, columns, protocol, classifier, bootstrap)
-        if any(it is not None for it in reading):
-            raise ConfigError("a suite has its own options; give them to load_suite")
+        if reading := sorted(set(options) - set(fields_of(Measuring))):
+            raise ConfigError(f"a suite has its own {', '.join(reading)}; give it to load_suite")
+        how, suite = checked(EvaluationOptions, options), tasks
     else:
-        numbers = named_protocol(protocol) if isinstance(protocol, str) else protocol
-        options = Options(
-            data_dir,
-            ("test",) if splits is None else splits,
-            columns,
-            numbers or SIMCSE,
-            classifier or TransferProtocol(),
-            bootstrap,
-        )
-        suite = load_suite([tasks] if isinstance(tasks, str) else tasks, options)
+        how = checked(EvaluationOptions, {"tasks": tasks, **options})
+        suite = load_suite(how.tasks, Options.of(how))
         if suite.problems:
             raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
     if isinstance(encoder, str | Path):
-        from contrasent.model.loading import load_encoder
-
-        name = str(encoder)
-        encoder = (
-            open_vectors(name, suite.row_layouts())
-            if holds_vectors(name)
-            else load_encoder(name, pooler=pooler, head=head, device=device)
-        )
+        encoder = load_or_open(how, str(encoder), suite.row_layouts())
     resolve = getattr(encoder, "resolve_precision", str)
-    scores = suite.records(EncoderUse(encoder, resolve(precision), seed, show_progress))
+    precision = resolve(how.precision_name)
+    scores = suite.records(EncoderUse(encoder, precision, seed, show_progress))
     if not scores.records:
         raise DataError("; ".join(problem.message for problem in scores.problems))
     records = Records(suite, scores)

@@ -13,9 +13,10 @@ from contrasent.errors import CheckpointError, DataError, pick
 from contrasent.evaluation.compare import Comparison, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
+from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol, protocol
 from contrasent.evaluation.task_names import SPLITS, TaskName
 from contrasent.evaluation.vectors import RowLayout
+from contrasent.options import EvaluationOptions
 
 T = TypeVar("T")
 """The data of one task."""
@@ -34,6 +35,24 @@ class Options:
     protocol: Protocol = SIMCSE  # of the correlations
     learning: TransferProtocol = field(default_factory=TransferProtocol)  # of the classifiers
     bootstrap: Bootstrap | None = None
+
+    @classmethod
+    def of(cls, given: EvaluationOptions) -> Options:
+        """The reading that options ask for; ConfigError if one is unknown."""
+        numbers = protocol(
+            given.protocol,
+            metric=given.metric,
+            aggregation=given.aggregation,
+            regressor=given.regressor,
+        )
+        return cls(
+            given.data_dir,
+            given.splits,
+            given.columns,
+            numbers,
+            TransferProtocol(given.classifier, given.preset, given.classifier_seed),
+            None if given.confidence is None else Bootstrap(given.confidence),
+        )
 
     def __post_init__(self) -> None:
         for split in self.splits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import Embeddings
 from contrasent.evaluation.task_names import joined_sources
 from contrasent.model.word_encoder import WordEncoder
+from contrasent.options import Loading, shared
+
+if TYPE_CHECKING:
+    from contrasent.model.loading import LoadedEncoder
 
 _WORDS = (".txt", ".vec")
 _ALIKE = 1e-3
@@ -147,3 +152,14 @@ def _load(path: str) -> Embeddings:
 
 def _sides(task: RowLayout) -> str:
     return ", then ".join(f"{len(sentences)} {name}" for name, sentences in task.sides.items())
+
+
+def load_or_open(
+    options: Loading, model: str, layouts: Sequence[RowLayout] = ()
+) -> LoadedEncoder | MatrixEncoder:
+    """The encoder, or the vectors of words or of the sentences of a task."""
+    from contrasent.model.loading import load_encoder
+
+    if holds_vectors(model):
+        return open_vectors(model, layouts)
+    return load_encoder(model, **shared(options, Loading))

@@ -9,7 +9,6 @@ from helpers.command_line import rows
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ConfigError, ContrasentError, DataError
-from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.suite import evaluate as evaluate_in_code
 from contrasent.records import read_records
 
@@ -205,9 +204,7 @@ def test_what_mteb_does_otherwise_is_said(command):
 def test_intervals_stand_behind_the_values(command, encoder, senteval):
     result = command("m", "--tasks", "stsb,sickr", "--confidence", "0.8")
     table, _, protocol = result.stdout.partition("\n\n")
-    records = evaluate_in_code(
-        encoder, ["stsb", "sickr"], data_dir=senteval, bootstrap=Bootstrap(confidence=0.8)
-    )
+    records = evaluate_in_code(encoder, ["stsb", "sickr"], data_dir=senteval, confidence=0.8)
     shown = [r for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
     for record in shown:
         found = record.interval

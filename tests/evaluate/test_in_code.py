@@ -7,7 +7,6 @@ import contrasent
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure
-from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.records import Record, json_lines
@@ -45,8 +44,8 @@ def test_a_suite_is_read_once_for_several_encoders(encoder, pairs):
     suite = load_suite([pairs])
     assert evaluate(encoder, suite, seed=3) == evaluate(encoder, [pairs], seed=3)
     assert {r.seed for r in evaluate(encoder, suite, seed=3)} == {3}
-    with pytest.raises(ConfigError, match="a suite has its own options; give them to load_suite"):
-        evaluate(encoder, suite, bootstrap=Bootstrap())
+    with pytest.raises(ConfigError, match="a suite has its own confidence; give it to load_suite"):
+        evaluate(encoder, suite, confidence=0.9)
 
 
 def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs, tmp_path):

@@ -15,7 +15,7 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.intervals import Ratio
-from contrasent.evaluation.protocols import Preset, TransferProtocol
+from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer_data import load_transfer
 from contrasent.records import read_records
@@ -126,7 +126,7 @@ def test_scikit_learn_is_labelled(command, tmp_path):
 
 def test_seeds_and_repetitions(encoder):
     values = [
-        [r.value for r in evaluate(encoder, ["trec", "mr"], classifier=TransferProtocol(seed=seed))]
+        [r.value for r in evaluate(encoder, ["trec", "mr"], classifier_seed=seed)]
         for seed in (1, 1, 2)
     ]
     assert values[0] == values[1] != values[2]
