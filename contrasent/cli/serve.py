@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.index import Index
     from contrasent.serve.application import ServerSettings
-    from contrasent.serve.batch_settings import BatchSettings
-    from contrasent.serve.batching import Batcher
+    from contrasent.serve.batching import Batcher, BatchSettings
     from contrasent.serve.telemetry import Metrics
     from contrasent.serve.vector_cache import VectorCache
 
@@ -182,7 +181,7 @@ def _maker(
     from contrasent.errors import ConfigError
     from contrasent.search.makers import encoder_of
     from contrasent.serve.application import Service, build
-    from contrasent.serve.batch_settings import BatchSettings, computing_thread
+    from contrasent.serve.batching import BatchSettings, computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
     from contrasent.serve.index_routes import IndexRoutes, Searched
     from contrasent.serve.telemetry import Metrics

@@ -34,8 +34,7 @@ from contrasent.errors import (
     DataError,
     is_out_of_memory,
 )
-from contrasent.serve.batch_settings import OverloadedError, StoppedError
-from contrasent.serve.batching import Batcher
+from contrasent.serve.batching import Batcher, OverloadedError, StoppedError, require_positive
 from contrasent.serve.bodies import describe
 from contrasent.serve.telemetry import LOG, Metrics
 
@@ -48,7 +47,7 @@ _PROBES = ("/health", "/ping")
 """Paths of load balancers, which call a server by any name."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
-TOO_MANY, _SERVER_FAULTS = 429, 500
+_WRONG_METHOD, _TOO_MANY, _FAULT = 405, 429, 500
 _BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
 _LINGER_SECONDS = 2.0
@@ -60,16 +59,16 @@ _KINDS = {
     413: "Validation",
     422: "Validation",
     424: "Backend",
-    TOO_MANY: "Overloaded",
-    _SERVER_FAULTS: "Backend",
+    _TOO_MANY: "Overloaded",
+    _FAULT: "Backend",
     503: "Unhealthy",
 }
 _STATUSES = (
-    (OverloadedError, TOO_MANY),
+    (OverloadedError, _TOO_MANY),
     (StoppedError, 503),
     ((DataError, ConfigError), 422),
     (CheckpointError, 424),
-    (ContrasentError, _SERVER_FAULTS),
+    (ContrasentError, _FAULT),
 )
 
 
@@ -91,9 +90,7 @@ class ServerSettings:
     raw_ids: bool = False  # whether token ids without special tokens are taken
 
     def __post_init__(self) -> None:
-        for name in ("payload_limit", "max_texts", "max_requests", "body_seconds"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        require_positive(self, "payload_limit", "max_texts", "max_requests", "body_seconds")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("the API key is empty; set one, or leave it out")
 
@@ -178,7 +175,7 @@ class Service:
     def refuse_if_late(self, method: str) -> None:
         """Raise OverloadedError if the event loop is too late to look at another text."""
         if method == "POST" and self.lag > _LATE * self.batcher.settings.max_wait:
-            self.metrics.rejected.inc()
+            self.metrics.count("rejected")
             raise OverloadedError(self.batcher.settings.max_wait)
 
 
@@ -240,8 +237,8 @@ def build(service: Service, *routers: Any) -> FastAPI:
 
     needs_key = service.settings.api_key is not None
     describe(app, service.batcher.encoder, needs_key, service.settings.raw_ids)
-    for kind in (RefusalError, ContrasentError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, _answer_error)
+    for kind in (HTTPException, RequestValidationError):  # not the routers' answers, but the gate's
+        app.add_exception_handler(kind, _raise)
     app.add_middleware(Gate, service=service)
     if service.settings.cors:
         app.add_middleware(
@@ -254,33 +251,12 @@ def build(service: Service, *routers: Any) -> FastAPI:
     return app
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    refusal = _refusal(error)
-    request.state.error = refusal.kind
-    body, headers = _error_body(request.url.path, refusal), _retry_after(error, refusal)
-    if refusal.status == 405:
-        headers["Allow"] = ", ".join(_methods(request))
-    return Response(body, refusal.status, headers, media_type="application/json")
-
-
-def _methods(request: Request) -> list[str]:
-    """All that the path takes: the router tells those of its first route only."""
-    routes, scope = request.app.router.routes, dict(request.scope)
-    return [
-        method
-        for method in ("GET", "HEAD", "POST")
-        if any(route.matches(scope | {"method": method})[0] is Match.FULL for route in routes)
-    ]
-
-
-def _retry_after(error: BaseException, refusal: RefusalError) -> dict[str, str]:
-    if refusal.status != TOO_MANY:
-        return {}
-    seconds = error.retry_after if isinstance(error, OverloadedError) else 1
-    return {"Retry-After": str(max(1, round(seconds)))}
+async def _raise(_: Request, error: Exception) -> Response:
+    raise error
 
 
 def _refusal(error: BaseException) -> RefusalError:
+    """How any error is told; of a fault only the log says more."""
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, asyncio.CancelledError):  # the time to drain is over
@@ -299,13 +275,19 @@ def _refusal(error: BaseException) -> RefusalError:
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return RefusalError(status, str(error))
-    return RefusalError(_SERVER_FAULTS, "the server failed; its log says why")
+    return RefusalError(_FAULT, "the server failed; its log says why")
 
 
 def _mistake(error: RequestValidationError) -> RefusalError:
+    """The first mistake in a body, of the form that what was sent follows longest."""
     if isinstance(error.body, bytes):
         return RefusalError(415, "send JSON with Content-Type: application/json")
-    first = max(error.errors(), key=_got_so_far)
+
+    def followed(one: Any) -> tuple[int, int, bool]:
+        row = one["loc"][-1]
+        return len(one["loc"]), row if isinstance(row, int) else -1, one["type"] == "too_short"
+
+    first = max(error.errors(), key=followed)
     place, kind = ".".join(map(str, first["loc"])), first["type"]
     if kind in ("too_short", "string_pattern_mismatch"):
         return RefusalError(400, f"{place}: there is no text; send at least one")
@@ -315,32 +297,39 @@ def _mistake(error: RequestValidationError) -> RefusalError:
     return RefusalError(422, f"{place}: {message}")
 
 
-def _got_so_far(error: Any) -> tuple[int, int, bool]:
-    """Of the forms that a field may have, what was sent is most like the one it follows longest."""
-    place = error["loc"]
-    row = place[-1] if isinstance(place[-1], int) else -1
-    return len(place), row, error["type"] == "too_short"
+def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
+    """TEI's body of an error, on OpenAI's routes with OpenAI's ``error``; a fault is logged.
+
+    Without a ``body``, which was not read then, the connection is closed.
+    """
+    refusal, state = _refusal(error), scope["state"]
+    state["error"], message = refusal.kind, str(refusal)
+    if refusal.status == _FAULT:
+        fields = {"request_id": state["request_id"]}
+        LOG.error("fault", exc_info=error, extra={"fields": fields})
+    headers = {} if body is not None else {"Connection": "close"}
+    if refusal.status == _TOO_MANY:
+        seconds = error.retry_after if isinstance(error, OverloadedError) else 1
+        headers["Retry-After"] = str(max(1, round(seconds)))
+    if refusal.status == _WRONG_METHOD:
+        headers["Allow"] = ", ".join(_methods(scope))
+    content: dict[str, Any] = {"error": message, "error_type": refusal.kind}
+    if scope["path"].startswith("/v1/"):
+        kind = "server_error" if refusal.status >= _FAULT else "invalid_request_error"
+        named = {"message": message, "type": kind, "param": None, "code": refusal.kind.lower()}
+        content |= {"message": message, "code": refusal.status, "error": named}
+    written = orjson.dumps(content)
+    return Response(written, refusal.status, headers, media_type="application/json")
 
 
-def _error_body(path: str, refusal: RefusalError) -> bytes:
-    """TEI's bodies; on OpenAI's routes there is OpenAI's ``error`` too."""
-    message = str(refusal)
-    if not path.startswith("/v1/"):
-        return orjson.dumps({"error": message, "error_type": refusal.kind})
-    kind = "server_error" if refusal.status >= _SERVER_FAULTS else "invalid_request_error"
-    return orjson.dumps(
-        {
-            "message": message,
-            "code": refusal.status,
-            "error_type": refusal.kind,
-            "error": {
-                "message": message,
-                "type": kind,
-                "param": None,
-                "code": refusal.kind.lower(),
-            },
-        }
-    )
+def _methods(scope: Scope) -> list[str]:
+    """All that the path takes: the router tells those of its first route only."""
+    routes, scope = scope["app"].router.routes, dict(scope)
+    return [
+        method
+        for method in ("GET", "HEAD", "POST")
+        if any(route.matches(scope | {"method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 class Gate:
@@ -372,8 +361,7 @@ class Gate:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
-        self.service.in_progress += 1
-        self.service.metrics.in_progress.inc()
+        self._enter(1)
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
@@ -384,11 +372,14 @@ class Gate:
         except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun
                 raise
-            await _last_answer(scope, error, body)(scope, receive, send_with_id)
+            await _answer(scope, error, body)(scope, receive, send_with_id)
         finally:
-            self.service.in_progress -= 1
-            self.service.metrics.in_progress.dec()
+            self._enter(-1)
             self._tell(scope, status, time.perf_counter() - start)
+
+    def _enter(self, change: int) -> None:
+        self.service.in_progress += change
+        self.service.metrics.set(requests_in_progress=self.service.in_progress)
 
     def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         settings, path = self.service.settings, scope["path"]
@@ -400,9 +391,9 @@ class Gate:
             if not hmac.compare_digest(given, self._key):
                 raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
         if self.service.in_progress > settings.max_requests and path not in ("/health", "/metrics"):
-            self.service.metrics.rejected.inc()
+            self.service.metrics.count("rejected")
             raise RefusalError(
-                TOO_MANY, f"{settings.max_requests} requests are being answered already"
+                _TOO_MANY, f"{settings.max_requests} requests are being answered already"
             )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
@@ -438,10 +429,12 @@ class Gate:
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, batcher = scope["state"], self.service.batcher
         # Here, not where they are read: that is one of several processes.
-        self.service.metrics.set_queue(batcher.queued, batcher.wait)
-        self.service.metrics.set_cache(batcher.cache.bytes, len(batcher.cache))
+        metrics, cache = self.service.metrics, batcher.cache
+        metrics.set(queue_texts=batcher.queued, queue_seconds=batcher.wait)
+        metrics.set(cache_bytes=cache.bytes, cache_texts=len(cache))
         route = getattr(scope.get("route"), "path", "unmatched")
-        self.service.metrics.answered(route, status, seconds)
+        metrics.count("requests", 1, route, str(status))
+        metrics.observe(route, request_seconds=seconds)
         fields = {
             "request_id": state["request_id"],
             "client": (scope.get("client") or ("",))[0],
@@ -452,21 +445,6 @@ class Gate:
             **{name: state[name] for name in ("error", "texts", "tokens") if name in state},
         }
         LOG.info("request", extra={"fields": fields})
-
-
-def _last_answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
-    """The answer to what the routes did not answer; a body that was not read is left."""
-    refusal, state = _refusal(error), scope["state"]
-    state["error"] = refusal.kind
-    known = RefusalError | OverloadedError | asyncio.CancelledError
-    if not (isinstance(error, known) or is_out_of_memory(error)):
-        fields = {"request_id": state["request_id"]}
-        LOG.error("fault", exc_info=error, extra={"fields": fields})
-    headers = _retry_after(error, refusal)
-    if body is None:
-        headers["Connection"] = "close"
-    content = _error_body(scope["path"], refusal)
-    return Response(content, refusal.status, headers, media_type="application/json")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, DataError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.model.backbones.attention import LONG
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
 from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.loading import LoadedEncoder
-from contrasent.serve.batch_settings import BatchSettings, OverloadedError, StoppedError
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache
 
@@ -37,6 +36,54 @@ _TELLING_TOKENS = 256
 _REMEMBERED = 0.5
 _LENGTHS = 24
 _PROBES = [" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))) for n in range(3 * _LENGTHS)]
+
+
+def require_positive(settings: object, *names: str) -> None:
+    """ConfigError names the first of the settings that is not above 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ConfigError(f"{name} must be above 0, not {getattr(settings, name)}")
+
+
+class OverloadedError(ContrasentError):
+    """The queue is too long; ``retry_after`` are the seconds after which it may not be."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("the model is overloaded; try again later")
+        self.retry_after = retry_after
+
+
+class StoppedError(ContrasentError):
+    """A thread that embeds has ended, though nobody closed the batcher."""
+
+    def __init__(self) -> None:
+        super().__init__("the threads that embed do not run; restart the server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How texts are batched."""
+
+    precision: str  # of the matrix products, resolved
+    batch_tokens: int  # padded tokens computed at once
+    max_wait: float  # seconds of work in the queue from which new requests are refused
+    bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_tokens", "max_wait")
+
+
+def computing_thread(threads: int) -> ThreadPoolExecutor:
+    """The one thread in which all models of a process compute, with so many of torch's threads.
+
+    OpenMP's threads spin for their next product, which halves the time of a sentence, only where
+    no other thread of the process has had some.
+    """
+    import torch
+
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1, not {threads}")
+    return ThreadPoolExecutor(1, "compute", torch.set_num_threads, (threads,))
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +195,7 @@ class Batcher:
     def require_room(self) -> None:
         """Raise OverloadedError if a request that came now would wait too long."""
         if self.wait > self.settings.max_wait:
-            self.metrics.rejected.inc()
+            self.metrics.count("rejected")
             raise OverloadedError(self.wait)
 
     def cached(self, texts: Sequence[Text]) -> list[Embedded] | None:
@@ -156,7 +203,7 @@ class Batcher:
         entries = [entry for text in texts if (entry := self.cache.get(text)) is not None]
         if len(entries) < len(texts):
             return None
-        self.metrics.cache_hits.inc(len(entries))
+        self.metrics.count("cache_hits", len(entries))
         return entries
 
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
@@ -172,7 +219,7 @@ class Batcher:
 
     async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
         entries = await self.cache.fetch(texts, self._works)
-        self.metrics.cache_fetched.inc(len(entries))
+        self.metrics.count("cache_fetched", len(entries))
         if not self.is_healthy:
             raise StoppedError
         works: dict[Text, _Queued] = {}
@@ -184,7 +231,7 @@ class Batcher:
                 entries[text] = entry
             else:
                 works[text] = self._join(text)
-        self.metrics.cache_hits.inc(len(texts) - len(works))
+        self.metrics.count("cache_hits", len(texts) - len(works))
         try:
             if works:
                 await asyncio.wait([work.done for work in works.values()])
@@ -192,20 +239,20 @@ class Batcher:
             for work in works.values():
                 work.waiters -= 1
                 if not work.waiters and not work.done.done():
-                    self.metrics.cancelled.inc()
+                    self.metrics.count("cancelled_texts")
                     self._forget(work)
         return [entries[text] if text in entries else works[text].done.result() for text in texts]
 
     def _join(self, text: Text) -> _Queued:
         work = self._works.get(text)
         if work is not None:
-            self.metrics.cache_shared.inc()
+            self.metrics.count("cache_shared")
             work.waiters += 1
             return work
         loop = asyncio.get_running_loop()
         work = self._works[text] = _Queued(text, self._size(text), loop.create_future())
         self._backlog += work.size
-        self.metrics.cache_misses.inc()
+        self.metrics.count("cache_misses")
         self._inbox.put(work)
         return work
 
@@ -234,7 +281,7 @@ class Batcher:
         start = time.perf_counter()
         failed = self._tokenize_all(wanted)
         if wanted:
-            self.metrics.tokenized(time.perf_counter() - start)
+            self.metrics.observe(tokenization_seconds=time.perf_counter() - start)
         for work, error in failed:
             loop.call_soon_threadsafe(self._fail, work, error)
         ready = [work for work in wanted if work.ids is not None]
@@ -284,7 +331,7 @@ class Batcher:
         if not works:
             return
         with self._failing_all(loop):
-            self.metrics.batch(len(works), tokens)
+            self.metrics.observe(batch_texts=len(works), batch_tokens=tokens)
             # The shortest first: their answers do not wait for the long ones.
             for numbers in reversed(self._batches([work.tokens for work in works])):
                 if part := [works[n] for n in numbers if works[n].waiters]:
@@ -331,7 +378,11 @@ class Batcher:
         self._take_speed(works)
         finite, entries = np.isfinite(rows).all(axis=1), dict[Text, Embedded]()
         for work, row, usable in zip(works, rows, finite, strict=True):
-            self.metrics.computed(start - work.queued, seconds, work.tokens)
+            self.metrics.observe(
+                queue_wait_seconds=start - work.queued,
+                inference_seconds=seconds,
+                text_tokens=work.tokens,
+            )
             if not usable:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue

@@ -99,17 +99,13 @@ class TextOptions(Body):
     ) = None
     truncate_prompt_tokens: Annotated[Literal[-1] | Count | None, BeforeValidator(_whole)] = None
 
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
+
     @property
     def role(self) -> str | None:
         """Query or document, if the client says which."""
         return None if self.input_type is None else _ROLES.get(self.input_type, self.input_type)
-
-
-class TeiOptions(TextOptions):
-    """How TEI is to read texts."""
-
-    truncate: bool | None = None
-    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
 
 
 class OpenAIRequest(TextOptions):
@@ -122,7 +118,7 @@ class OpenAIRequest(TextOptions):
     user: str | None = None
 
 
-class EmbedRequest(TeiOptions):
+class EmbedRequest(TextOptions):
     """TEI's request for embeddings, with what huggingface_hub adds."""
 
     inputs: Texts
@@ -142,7 +138,7 @@ class SimilarityRequest(Body):
     """TEI's request for cosines."""
 
     inputs: SimilarityInputs
-    parameters: TeiOptions = TeiOptions()
+    parameters: TextOptions = TextOptions()
 
 
 class MatrixRequest(Body):
@@ -260,8 +256,11 @@ def _limit(fields: dict[str, Any], encoder: LoadedEncoder, raw_ids: bool) -> Non
         "dimensions": {"type": "integer", "minimum": 1, "maximum": encoder.width},
         "prompt_name": {"type": "string", "enum": [*encoder.prompts]} if encoder.prompts else None,
         "truncation_direction": {"type": "string", "enum": [side, side.title()]},
+        "threshold": {"type": "number", "minimum": -1, "maximum": 1},
         "truncate_prompt_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": least}]},
     }
+    if encoder.similarity_fn_name != "cosine":
+        del limits["threshold"]
     for name in limits.keys() & fields.keys():
         form = limits[name]
         fields[name]["anyOf"] = [*([form] if form else ()), {"type": "null"}]

@@ -30,7 +30,6 @@ from contrasent.serve.bodies import (
     MatrixRequest,
     OpenAIRequest,
     SimilarityRequest,
-    TeiOptions,
     TextOptions,
     TokenizeRequest,
 )
@@ -82,9 +81,9 @@ class EmbeddingRoutes:
             entries = await unless_gone(request, batcher.embed(texts))
         state = request.state
         state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
-        counts.texts.inc(state.texts)
-        counts.tokens.inc(state.tokens)
-        counts.truncated.inc(sum(entry.truncated for entry in entries))
+        counts.count("texts", state.texts)
+        counts.count("tokens", state.tokens)
+        counts.count("truncated_texts", sum(entry.truncated for entry in entries))
         return entries
 
     def _require_texts(self, texts: Sequence[Text]) -> None:
@@ -117,8 +116,21 @@ class EmbeddingRoutes:
         width = self._encoder.width
         if dimensions is not None and dimensions > width:
             raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
+        side = self._truncation_side
+        if (options.truncation_direction or side).lower() != side:
+            raise RefusalError(
+                422,
+                f"truncation_direction is {options.truncation_direction!r}, but this model cuts "
+                f"texts at the {side}",
+            )
         limit = options.truncate_prompt_tokens or self._length_of(of_role.get("task"))
         entries = await self._embed_cut(request, texts, limit)
+        cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
+        if cut is not None and options.truncate is False:
+            longest = self._encoder.max_tokens if limit < 0 else limit
+            raise RefusalError(
+                413, f"text {cut} has more than {longest} tokens; shorten it, or set truncate"
+            )
         rows = np.stack([entry.row[: dimensions or width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
 
@@ -205,42 +217,17 @@ class EmbeddingRoutes:
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
         texts = _texts_of(body.inputs)
-        rows, entries = await self._read(request, texts, body, body.dimensions, body.normalize)
+        rows, entries = await self.vectors(request, texts, body, body.dimensions, body.normalize)
         if _wants_bytes(request):
             return _bytes_answer(rows, entries)
         return await _answer(lambda: _dumped(_formatted(rows, body.encoding_format)), entries)
-
-    async def _read(
-        self,
-        request: Request,
-        texts: Sequence[Text],
-        how: TeiOptions,
-        dimensions: int | None = None,
-        normalize: bool = True,
-    ) -> tuple[np.ndarray, list[Embedded]]:
-        """`vectors` with TEI's options."""
-        side = self._truncation_side
-        if (how.truncation_direction or side).lower() != side:
-            raise RefusalError(
-                422,
-                f"truncation_direction is {how.truncation_direction!r}, but this model cuts texts "
-                f"at the {side}",
-            )
-        rows, entries = await self.vectors(request, texts, how, dimensions, normalize)
-        cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
-        if cut is not None and how.truncate is False:
-            limit = self._encoder.max_tokens
-            raise RefusalError(
-                413, f"text {cut} has more than {limit} tokens; shorten it, or set truncate"
-            )
-        return rows, entries
 
     async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
         """The similarity, by the model's function, of the source sentence to each of the others."""
         inputs = body.inputs
         texts = [inputs.source_sentence, *inputs.sentences]
         name = self._encoder.similarity_fn_name
-        rows, entries = await self._read(
+        rows, entries = await self.vectors(
             request, texts, body.parameters, normalize=name == "cosine"
         )
         return await _answer(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import os
-import select
 import signal
 import socket
 import sys
@@ -14,20 +14,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import multiprocess
+from prometheus_client import multiprocess as multiprocess_metrics
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contrasent.errors import ConfigError
+from contrasent.serve.batching import require_positive
 from contrasent.serve.telemetry import LOG
 
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0005
 """The event loop lets the computing thread start its next operator after at most so long."""
 _HEADER_SECONDS = 10.0
-_RESTART_SECONDS = 1.0
+_RESTART_SECONDS, _POLL_SECONDS = 1.0, 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _IDLE_SECONDS = 75
 """How long a connection stays without a request: longer than load balancers keep theirs."""
@@ -43,8 +46,7 @@ class Listening:
     drain_seconds: float = 30.0  # for requests that are being answered when it is told to stop
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1, not {self.workers}")
+        require_positive(self, "workers")
         if not 0 <= self.port < 2**16:
             raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
         if not 0 <= self.drain_seconds < float("inf"):
@@ -119,7 +121,7 @@ def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socke
     if listening.workers == 1:
         _run(make, listening, bound)
     else:
-        _Workers(lambda: _run(make, listening, bound), listening.workers, bound).keep()
+        _supervise(lambda: _run(make, listening, bound), listening.workers, bound)
 
 
 def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
@@ -150,74 +152,47 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
     server.run(sockets=[bound])
 
 
-class _Workers:
-    """Processes that are kept running until a signal says to stop."""
+def _supervise(run: Callable[[], None], count: int, bound: socket.socket) -> None:
+    """Keep ``count`` forks of this process running until a signal, which each of them drains at.
 
-    def __init__(self, run: Callable[[], None], count: int, bound: socket.socket) -> None:
-        self._run, self._count, self._bound = run, count, bound
-        self._running: set[int] = set()
-        self._stopping = False
-        self._started, self._next = 0.0, 0.0
-        self._signals, self._told = os.pipe()  # a handler alone could come before a call that waits
-        self._parent, self._alive = os.pipe()  # at its end when no process can write to it
+    Forks, not uvicorn's own workers: those load the weights anew, and outlive a killed parent.
+    """
+    context = multiprocessing.get_context("fork")
+    workers: list[ForkProcess] = []
+    signals: list[int] = []
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: signals.append(number))
+    started = -_RESTART_SECONDS
+    while not signals:
+        if len(workers) < count and time.monotonic() >= started + _RESTART_SECONDS:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until each has its own handlers
+            for _ in range(count - len(workers)):
+                workers.append(context.Process(target=_work, args=(run, os.getpid())))
+                workers[-1].start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            started = time.monotonic()
+        wait([worker.sentinel for worker in workers], _POLL_SECONDS)
+        for worker in [worker for worker in workers if worker.exitcode is not None]:
+            workers.remove(worker)
+            multiprocess_metrics.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+            fields = {"pid": worker.pid, "exit": worker.exitcode}
+            LOG.error("a worker ended and is started again", extra={"fields": fields})
+    bound.close()  # else connections that nobody accepts wait until the last worker ends
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
 
-    def keep(self) -> None:
-        os.set_blocking(self._told, False)
-        signal.set_wakeup_fd(self._told)
-        for number in (*_SIGNALS, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        while self._running or not self._stopping:
-            missing = len(self._running) < self._count and not self._stopping
-            pause = max(0.0, self._next - time.monotonic()) if missing else None
-            if select.select([self._signals], [], [], pause)[0]:
-                if set(os.read(self._signals, 1024)).intersection(_SIGNALS):
-                    self._stop()
-                self._reap()
-            else:
-                self._start_one()
 
-    def _stop(self) -> None:
-        self._stopping = True
-        self._bound.close()  # else connections that nobody accepts wait until the last worker ends
-        for pid in self._running:
-            os.kill(pid, signal.SIGTERM)
-
-    def _start_one(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the worker has its own handlers
-        self._started = time.monotonic()
-        pid = os.fork()
-        if not pid:
-            signal.set_wakeup_fd(-1)
-            os.close(self._alive)
-            threading.Thread(target=self._end_with_parent, daemon=True).start()
-            _leave_with(self._run)
-        self._running.add(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-
-    def _end_with_parent(self) -> None:
-        os.read(self._parent, 1)
+def _work(run: Callable[[], None], parent: int) -> None:
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _reap(self) -> None:
-        for pid in [*self._running]:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if not ended:
-                continue
-            self._running.discard(pid)
-            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
-            if not self._stopping:
-                fields = {"pid": pid, "exit": os.waitstatus_to_exitcode(status)}
-                LOG.error("a worker ended and is started again", extra={"fields": fields})
-                self._next = self._started + _RESTART_SECONDS
-
-
-def _leave_with(run: Callable[[], None]) -> None:
-    """Run, and end the process without the parent's clean-up."""
-    code = 1
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         run()
-        code = 0
-    except BaseException as error:  # noqa: BLE001 - the parent starts another one
+    except Exception as error:  # noqa: BLE001 - the parent starts another one
         LOG.error("worker failed", exc_info=error)
-    finally:
-        os._exit(code)
+        os._exit(1)

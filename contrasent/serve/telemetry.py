@@ -1,4 +1,4 @@
-"""Prometheus metrics, under names of our own and under those of text-embeddings-inference (TEI)."""
+"""Prometheus metrics, and the log as JSON lines."""
 
 from __future__ import annotations
 
@@ -20,99 +20,97 @@ from prometheus_client import (
 )
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_COUNTS = tuple(2.0**n for n in range(14))
+_NUMBERS = tuple(2.0**n for n in range(14))
 _SHARED = "PROMETHEUS_MULTIPROC_DIR"
+_COUNTERS = {
+    "requests": "Requests answered, by route and status.",
+    "rejected": "Requests refused because of overload.",
+    "cancelled_texts": "Texts dropped because their clients left.",
+    "texts": "Texts embedded, cached ones included.",
+    "tokens": "Tokens of these texts.",
+    "truncated_texts": "Texts that were longer than the model reads.",
+    "cache_hits": "Texts answered from memory.",
+    "cache_misses": "Texts that were computed.",
+    "cache_shared": "Texts that joined an equal one in the queue.",
+    "cache_fetched": "Texts answered from the shared cache.",
+}
+_GAUGES = {
+    "requests_in_progress": "Requests being answered.",
+    "cache_bytes": "Bytes of the cache.",
+    "cache_texts": "Texts in the cache.",
+    "queue_texts": "Texts that wait or are computed.",
+    "queue_seconds": "Seconds that the queue will take, about.",
+    "index_texts": "Texts in the index.",
+}
+_HISTOGRAMS = {
+    "request_seconds": "Seconds of a request, by route.",
+    "tokenization_seconds": "Seconds of a call of the tokenizer.",
+    "queue_wait_seconds": "Seconds that a text waited.",
+    "inference_seconds": "Seconds in which the batch of a text was computed.",
+    "text_tokens": "Tokens of a computed text.",
+    "batch_texts": "Texts taken at once.",
+    "batch_tokens": "Tokens taken at once.",
+}
+_TEI = {
+    "request_seconds": "te_request_duration",
+    "tokenization_seconds": "te_request_tokenization_duration",
+    "queue_wait_seconds": "te_request_queue_duration",
+    "inference_seconds": "te_request_inference_duration",
+    "text_tokens": "te_request_input_length",
+    "batch_texts": "te_batch_next_size",
+    "batch_tokens": "te_batch_next_tokens",
+    "queue_texts": "te_queue_size",
+}
+"""Names of TEI's dashboards; its counts end as Prometheus lets only parts of histograms end."""
+_LABELS = {"requests": ("route", "status"), "request_seconds": ("route",)}
 
 
 class Metrics:
     """What the server counts, of this process or, with workers, of all of them.
 
-    Names are those that Prometheus asks for (`promtool check metrics`); those of TEI's dashboards
-    stand beside them where they are such names too.
+    Names are those that `promtool check metrics` asks for.
     """
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self._registry = CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"contrasent_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str, over_workers: Any = "livesum") -> Gauge:
-            return Gauge(name, text, registry=registry, multiprocess_mode=over_workers)
-
-        def histogram(name: str, text: str, of: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, buckets=of, registry=registry)
-
-        self.requests = counter("requests", "Requests answered.", "route", "status")
-        self.request_seconds = histogram(
-            "contrasent_request_seconds", "Seconds of a request.", _SECONDS, "route"
-        )
-        self.in_progress = gauge("contrasent_requests_in_progress", "Requests being answered.")
-        self.rejected = counter("rejected", "Requests refused because of overload.")
-        self.cancelled = counter("cancelled_texts", "Texts dropped because their clients left.")
-        self.texts = counter("texts", "Texts embedded, cached ones included.")
-        self.tokens = counter("tokens", "Tokens of these texts.")
-        self.truncated = counter("truncated_texts", "Texts that were longer than the model reads.")
-        self.cache_hits = counter("cache_hits", "Texts answered from memory.")
-        self.cache_misses = counter("cache_misses", "Texts that were computed.")
-        self.cache_shared = counter("cache_shared", "Texts that joined an equal one in the queue.")
-        self.cache_fetched = counter("cache_fetched", "Texts answered from the shared cache.")
-        self.cache_bytes = gauge("contrasent_cache_bytes", "Bytes of the cache.")
-        self.cache_texts = gauge("contrasent_cache_texts", "Texts in the cache.")
-        self.queue_texts = gauge("contrasent_queue_texts", "Texts that wait or are computed.")
-        self.queue_seconds = gauge("contrasent_queue_seconds", "Seconds that the queue takes.")
-        self.index_texts = gauge("contrasent_index_texts", "Texts in the index.", "livemostrecent")
-        self.batch_texts = histogram("contrasent_batch_texts", "Texts taken at once.", _COUNTS)
-        self.batch_tokens = histogram("contrasent_batch_tokens", "Tokens taken at once.", _COUNTS)
-        tei = "As in text-embeddings-inference."
-        self._te_queue = gauge("te_queue_size", tei)
-        self._te = {
-            name: histogram(f"te_{name}", tei, _SECONDS if "duration" in name else _COUNTS)
-            for name in (
-                "request_duration",
-                "request_tokenization_duration",
-                "request_queue_duration",
-                "request_inference_duration",
-                "request_input_length",
-                "batch_next_size",
-                "batch_next_tokens",
-            )
+        self._counters = {
+            name: Counter(f"contrasent_{name}", text, _LABELS.get(name, ()), registry=registry)
+            for name, text in _COUNTERS.items()
         }
+        self._gauges: dict[str, Gauge] = {}
+        for name, text in _GAUGES.items():
+            mode: Any = "livemostrecent" if name == "index_texts" else "livesum"
+            for full in _names(name):
+                how = {"registry": registry, "multiprocess_mode": mode}
+                self._gauges[full] = Gauge(full, text, **how)
+        self._histograms: dict[str, Histogram] = {}
+        for name, text in _HISTOGRAMS.items():
+            buckets = _SECONDS if name.endswith("seconds") else _NUMBERS
+            for full in _names(name):
+                labels = () if full.startswith("te_") else _LABELS.get(name, ())
+                self._histograms[full] = Histogram(
+                    full, text, labels, buckets=buckets, registry=registry
+                )
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count a request by the path template of its route."""
-        self.requests.labels(route, str(status)).inc()
-        self.request_seconds.labels(route).observe(seconds)
-        self._te["request_duration"].observe(seconds)
+    def count(self, name: str, amount: float = 1, *labels: str) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(amount)
 
-    def tokenized(self, seconds: float) -> None:
-        """Count a call of the tokenizer."""
-        self._te["request_tokenization_duration"].observe(seconds)
+    def set(self, **values: float) -> None:
+        """How much there is now."""
+        for name, value in values.items():
+            for full in _names(name):
+                self._gauges[full].set(value)
 
-    def batch(self, texts: int, tokens: int) -> None:
-        """Count what was taken from the queue at once."""
-        self.batch_texts.observe(texts)
-        self.batch_tokens.observe(tokens)
-        self._te["batch_next_size"].observe(texts)
-        self._te["batch_next_tokens"].observe(tokens)
-
-    def computed(self, waited: float, seconds: float, tokens: int) -> None:
-        """Count a text that waited, and was computed in so many seconds with its batch."""
-        self._te["request_queue_duration"].observe(waited)
-        self._te["request_inference_duration"].observe(seconds)
-        self._te["request_input_length"].observe(tokens)
-
-    def set_queue(self, texts: int, seconds: float) -> None:
-        """How long the queue is now."""
-        self.queue_texts.set(texts)
-        self.queue_seconds.set(seconds)
-        self._te_queue.set(texts)
-
-    def set_cache(self, size: int, texts: int) -> None:
-        """How large the cache is now, in bytes and in texts."""
-        self.cache_bytes.set(size)
-        self.cache_texts.set(texts)
+    def observe(self, route: str | None = None, **values: float) -> None:
+        """Put values into their histograms; one of a request into that of its route."""
+        for name, value in values.items():
+            own, *others = (self._histograms[full] for full in _names(name))
+            (own if route is None else own.labels(route)).observe(value)
+            for other in others:
+                other.observe(value)
 
     def page(self) -> bytes:
         """The text that Prometheus reads."""
@@ -121,6 +119,10 @@ class Metrics:
         together = CollectorRegistry()
         multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         return generate_latest(together)
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return (f"contrasent_{name}", _TEI[name]) if name in _TEI else (f"contrasent_{name}",)
 
 
 class JsonLines(logging.Formatter):

@@ -19,7 +19,7 @@ from contrasent.model.engines import base as engines
 from contrasent.model.engines import runtimes
 from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
-from contrasent.serve.batch_settings import computing_thread
+from contrasent.serve.batching import computing_thread
 
 
 @pytest.fixture

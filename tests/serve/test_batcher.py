@@ -19,7 +19,7 @@ from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.static_encoder import distil_static
-from contrasent.serve.batch_settings import OverloadedError, StoppedError
+from contrasent.serve.batching import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
 

@@ -32,7 +32,7 @@ from contrasent.serve.bodies import (
     OpenAIRequest,
     QueryRequest,
     SimilarityRequest,
-    TeiOptions,
+    TextOptions,
     TokenizeRequest,
 )
 from contrasent.serve.processes import Listening, serve
@@ -122,7 +122,7 @@ def test_null_means_unset_on_every_route(server, path):
     assert server.call(path, nulls | body).body == server.call(path, body).body
     for name in kind.model_fields.keys() - nulls.keys():
         assert server.call(path, body | {name: None}).status == 422
-    inner = {"parameters": dict.fromkeys(TeiOptions.model_fields)}
+    inner = {"parameters": dict.fromkeys(TextOptions.model_fields)}
     assert path != "/similarity" or server.call(path, body | inner).status == 200
 
 
@@ -640,7 +640,7 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
     assert "workers" in refused("serve", tmp_path, "--workers", 0)
     assert "payload_limit" in refused("serve", tmp_path, "--payload-limit", 0)
     for option, value, said in (
-        ("--batch-tokens", 0, "batch_tokens must be at least 1"),
+        ("--batch-tokens", 0, "batch_tokens must be above 0"),
         ("--max-wait", 0, "max_wait must be above 0"),
         ("--max-wait", "nan", "max_wait must be above 0"),
         ("--threads", 0, "threads must be at least 1"),
