@@ -379,7 +379,7 @@ class Gate:
 
     def _enter(self, change: int) -> None:
         self.service.in_progress += change
-        self.service.metrics.set(requests_in_progress=self.service.in_progress)
+        self.service.metrics.set(contrasent_requests_in_progress=self.service.in_progress)
 
     def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         settings, path = self.service.settings, scope["path"]
@@ -430,11 +430,13 @@ class Gate:
         state, batcher = scope["state"], self.service.batcher
         # Here, not where they are read: that is one of several processes.
         metrics, cache = self.service.metrics, batcher.cache
-        metrics.set(queue_texts=batcher.queued, queue_seconds=batcher.wait)
-        metrics.set(cache_bytes=cache.bytes, cache_texts=len(cache))
+        metrics.set(contrasent_queue_texts=batcher.queued, te_queue_size=batcher.queued)
+        metrics.set(contrasent_queue_seconds=batcher.wait)
+        metrics.set(contrasent_cache_bytes=cache.bytes, contrasent_cache_texts=len(cache))
         route = getattr(scope.get("route"), "path", "unmatched")
         metrics.count("requests", 1, route, str(status))
-        metrics.observe(route, request_seconds=seconds)
+        metrics.observe(route, contrasent_request_seconds=seconds)
+        metrics.observe(te_request_duration=seconds)
         fields = {
             "request_id": state["request_id"],
             "client": (scope.get("client") or ("",))[0],

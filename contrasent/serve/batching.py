@@ -281,7 +281,7 @@ class Batcher:
         start = time.perf_counter()
         failed = self._tokenize_all(wanted)
         if wanted:
-            self.metrics.observe(tokenization_seconds=time.perf_counter() - start)
+            self.metrics.observe(te_request_tokenization_duration=time.perf_counter() - start)
         for work, error in failed:
             loop.call_soon_threadsafe(self._fail, work, error)
         ready = [work for work in wanted if work.ids is not None]
@@ -331,7 +331,8 @@ class Batcher:
         if not works:
             return
         with self._failing_all(loop):
-            self.metrics.observe(batch_texts=len(works), batch_tokens=tokens)
+            self.metrics.observe(contrasent_batch_texts=len(works), contrasent_batch_tokens=tokens)
+            self.metrics.observe(te_batch_next_size=len(works), te_batch_next_tokens=tokens)
             # The shortest first: their answers do not wait for the long ones.
             for numbers in reversed(self._batches([work.tokens for work in works])):
                 if part := [works[n] for n in numbers if works[n].waiters]:
@@ -379,9 +380,9 @@ class Batcher:
         finite, entries = np.isfinite(rows).all(axis=1), dict[Text, Embedded]()
         for work, row, usable in zip(works, rows, finite, strict=True):
             self.metrics.observe(
-                queue_wait_seconds=start - work.queued,
-                inference_seconds=seconds,
-                text_tokens=work.tokens,
+                te_request_queue_duration=start - work.queued,
+                te_request_inference_duration=seconds,
+                te_request_input_length=work.tokens,
             )
             if not usable:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))

@@ -96,7 +96,7 @@ class IndexRoutes:
         self._maps: dict[tuple[str, int], bytes] = {}
         self._writing, self._drawing = asyncio.Lock(), asyncio.Lock()
         if searched is not None:
-            service.metrics.set(index_texts=len(searched.index))
+            service.metrics.set(contrasent_index_texts=len(searched.index))
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -145,13 +145,13 @@ class IndexRoutes:
                 removed = await _write(
                     lambda: index.remove(body.remove, missing_ok=body.missing_ok)
                 )
-        self._service.metrics.set(index_texts=len(index))
+        self._service.metrics.set(contrasent_index_texts=len(index))
         return json_answer({"removed": removed, "added": added, "texts": len(index)}, read)
 
     async def facts(self) -> Response:
         """Its size, kind, recall and encoder."""
         index = await asyncio.to_thread(self._index.newest)
-        self._service.metrics.set(index_texts=len(index))
+        self._service.metrics.set(contrasent_index_texts=len(index))
         ann = index.manifest.ann
         return json_answer(
             {

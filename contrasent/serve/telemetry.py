@@ -35,34 +35,28 @@ _COUNTERS = {
     "cache_fetched": "Texts answered from the shared cache.",
 }
 _GAUGES = {
-    "requests_in_progress": "Requests being answered.",
-    "cache_bytes": "Bytes of the cache.",
-    "cache_texts": "Texts in the cache.",
-    "queue_texts": "Texts that wait or are computed.",
-    "queue_seconds": "Seconds that the queue will take, about.",
-    "index_texts": "Texts in the index.",
+    "contrasent_requests_in_progress": "Requests being answered.",
+    "contrasent_cache_bytes": "Bytes of the cache.",
+    "contrasent_cache_texts": "Texts in the cache.",
+    "contrasent_queue_texts": "Texts that wait or are computed.",
+    "te_queue_size": "Texts that wait or are computed.",
+    "contrasent_queue_seconds": "Seconds that the queue will take, about.",
+    "contrasent_index_texts": "Texts in the index.",
 }
 _HISTOGRAMS = {
-    "request_seconds": "Seconds of a request, by route.",
-    "tokenization_seconds": "Seconds of a call of the tokenizer.",
-    "queue_wait_seconds": "Seconds that a text waited.",
-    "inference_seconds": "Seconds in which the batch of a text was computed.",
-    "text_tokens": "Tokens of a computed text.",
-    "batch_texts": "Texts taken at once.",
-    "batch_tokens": "Tokens taken at once.",
+    "contrasent_request_seconds": "Seconds of a request, by route.",
+    "te_request_duration": "Seconds of a request.",
+    "te_request_tokenization_duration": "Seconds of a call of the tokenizer.",
+    "te_request_queue_duration": "Seconds that a text waited.",
+    "te_request_inference_duration": "Seconds in which the batch of a text was computed.",
+    "te_request_input_length": "Tokens of a computed text.",
+    "contrasent_batch_texts": "Texts taken at once.",
+    "contrasent_batch_tokens": "Tokens taken at once.",
+    "te_batch_next_size": "Texts taken at once.",
+    "te_batch_next_tokens": "Tokens taken at once.",
 }
-_TEI = {
-    "request_seconds": "te_request_duration",
-    "tokenization_seconds": "te_request_tokenization_duration",
-    "queue_wait_seconds": "te_request_queue_duration",
-    "inference_seconds": "te_request_inference_duration",
-    "text_tokens": "te_request_input_length",
-    "batch_texts": "te_batch_next_size",
-    "batch_tokens": "te_batch_next_tokens",
-    "queue_texts": "te_queue_size",
-}
-"""Names of TEI's dashboards; its counts end as Prometheus lets only parts of histograms end."""
-_LABELS = {"requests": ("route", "status"), "request_seconds": ("route",)}
+"""``te_`` names are those that dashboards of text-embeddings-inference show."""
+_LABELS = {"requests": ("route", "status"), "contrasent_request_seconds": ("route",)}
 
 
 class Metrics:
@@ -78,20 +72,20 @@ class Metrics:
             name: Counter(f"contrasent_{name}", text, _LABELS.get(name, ()), registry=registry)
             for name, text in _COUNTERS.items()
         }
-        self._gauges: dict[str, Gauge] = {}
+        self._gauges = {}
         for name, text in _GAUGES.items():
-            mode: Any = "livemostrecent" if name == "index_texts" else "livesum"
-            for full in _names(name):
-                how = {"registry": registry, "multiprocess_mode": mode}
-                self._gauges[full] = Gauge(full, text, **how)
-        self._histograms: dict[str, Histogram] = {}
-        for name, text in _HISTOGRAMS.items():
-            buckets = _SECONDS if name.endswith("seconds") else _NUMBERS
-            for full in _names(name):
-                labels = () if full.startswith("te_") else _LABELS.get(name, ())
-                self._histograms[full] = Histogram(
-                    full, text, labels, buckets=buckets, registry=registry
-                )
+            mode: Any = "livemostrecent" if name == "contrasent_index_texts" else "livesum"
+            self._gauges[name] = Gauge(name, text, registry=registry, multiprocess_mode=mode)
+        self._histograms = {
+            name: Histogram(
+                name,
+                text,
+                _LABELS.get(name, ()),
+                buckets=_SECONDS if text.startswith("Seconds") else _NUMBERS,
+                registry=registry,
+            )
+            for name, text in _HISTOGRAMS.items()
+        }
 
     def count(self, name: str, amount: float = 1, *labels: str) -> None:
         """Add to a counter."""
@@ -101,16 +95,13 @@ class Metrics:
     def set(self, **values: float) -> None:
         """How much there is now."""
         for name, value in values.items():
-            for full in _names(name):
-                self._gauges[full].set(value)
+            self._gauges[name].set(value)
 
-    def observe(self, route: str | None = None, **values: float) -> None:
-        """Put values into their histograms; one of a request into that of its route."""
+    def observe(self, *labels: str, **values: float) -> None:
+        """Put values into their histograms."""
         for name, value in values.items():
-            own, *others = (self._histograms[full] for full in _names(name))
-            (own if route is None else own.labels(route)).observe(value)
-            for other in others:
-                other.observe(value)
+            histogram = self._histograms[name]
+            (histogram.labels(*labels) if labels else histogram).observe(value)
 
     def page(self) -> bytes:
         """The text that Prometheus reads."""
@@ -119,10 +110,6 @@ class Metrics:
         together = CollectorRegistry()
         multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         return generate_latest(together)
-
-
-def _names(name: str) -> tuple[str, ...]:
-    return (f"contrasent_{name}", _TEI[name]) if name in _TEI else (f"contrasent_{name}",)
 
 
 class JsonLines(logging.Formatter):
