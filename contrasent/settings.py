@@ -49,9 +49,7 @@ OddInt = Annotated[PositiveInt, AfterValidator(_odd)]
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
     """Make a frozen class of checked settings; the docstring under a field explains it."""
-    config = ConfigDict(
-        extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
-    )
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
     return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
 
 

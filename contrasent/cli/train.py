@@ -20,7 +20,7 @@ from contrasent.cli.options import (
     print_settings,
 )
 from contrasent.options import OnDevice, Start, TextColumns
-from contrasent.settings import ARGUMENT, Spelling, TrainSettings, settings
+from contrasent.settings import Spelling, TrainSettings, settings
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
@@ -36,7 +36,7 @@ _HEADINGS = ("recipe", "objective", "needs", "source")
 class RecipesOptions:
     """Options of ``recipes``."""
 
-    name: Annotated[str | None, ARGUMENT] = None
+    name: Annotated[str | None, Spelling(argument=True, complete=complete_recipe)] = None
     """Print this one instead, with every setting explained: a recipe file."""
 
 
