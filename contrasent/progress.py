@@ -31,7 +31,12 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
-_LINES, _SECONDS_SHOWN = 20, 120
+def one_line(text: str) -> str:
+    """A sentence without what would break a line or a terminal."""
+    return " ".join(printable(text).split())
+
+
+_LINES, _SECONDS_SHOWN, _SECONDS_BETWEEN = 20, 120, 30
 
 Advance = Callable[..., None]
 """Takes the number of further items, and new values of ``total``, ``completed`` and of fields."""
@@ -81,9 +86,26 @@ def _terminal() -> Console | None:
 
 
 def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
-    """A bar of the sentences that are encoded."""
+    """A bar of the sentences that are encoded; elsewhere than on a terminal, lines in the log."""
+    if shown and _terminal() is None:
+        return _logged("encoding", total)
     left = ("left",) if total else ()
     return progress_bar("encoding", "bar", "count", "elapsed", *left, total=total, shown=shown)
+
+
+@contextmanager
+def _logged(what: str, total: int | None) -> Iterator[Advance]:
+    """Log how many items are done, at most every half minute."""
+    done, told = 0, time.monotonic()
+
+    def advance(count: int = 0) -> None:
+        nonlocal done, told
+        done += count
+        if time.monotonic() - told >= _SECONDS_BETWEEN:
+            told = time.monotonic()
+            logger.info("%s: %s%s", what, f"{done:,}", f" of {total:,}" if total else "")
+
+    yield advance
 
 
 def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:

@@ -19,6 +19,7 @@ from contrasent.options import (
     OfIndex,
     ReplacingIndex,
 )
+from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def info(options: InfoOptions) -> None:
         print_json(described)
         return
     for key, value in described.items():
-        typer.echo(f"{key:<12} {value}")
+        typer.echo(f"{key:<12} {one_line(str(value))}")
 
 
 def _announce(sentences: Sentences) -> int:
@@ -321,21 +322,29 @@ def search(options: SearchOptions) -> None:
     several = len(queries) > 1
     for text, hits in zip(queries, results, strict=True):
         if options.json:
-            for rank, hit in enumerate(hits, start=1):
+            for rank, (hit, first) in enumerate(zip(hits, _first_ranks(hits), strict=True), 1):
                 row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-                print_json({"query": text, **row} if several else row)
+                same = {} if first == rank else {"same_text_as": hits[first - 1].id}
+                print_json({"query": text, **row, **same} if several else {**row, **same})
         else:
             if several:
-                typer.echo(f"{'' if text is queries[0] else chr(10)}{' '.join(text.split())}")
+                typer.echo(f"{'' if text is queries[0] else chr(10)}{one_line(text)}")
             _print_hits(hits)
+
+
+def _first_ranks(hits: list[Hit]) -> list[int]:
+    """The rank of the first hit with the same text, of each."""
+    texts = [hit.text for hit in hits]
+    return [texts.index(text) + 1 for text in texts]
 
 
 def _print_hits(hits: list[Hit]) -> None:
     if not hits:
         typer.echo("no hit")
         return
-    width = max(len("id"), *(len(hit.id) for hit in hits))
+    ids = [one_line(hit.id) for hit in hits]
+    width = max(len("id"), *map(len, ids))
     typer.echo(f"rank   score  {'id':<{width}}  text")
-    for rank, hit in enumerate(hits, start=1):
-        text = " ".join(hit.text.split())
-        typer.echo(f"{rank:>4} {hit.score:>7.4f}  {hit.id:<{width}}  {text}")
+    for rank, (hit, id_, first) in enumerate(zip(hits, ids, _first_ranks(hits), strict=True), 1):
+        text = one_line(hit.text) if first == rank else f"(the same text as rank {first})"
+        typer.echo(f"{rank:>4} {hit.score:>7.4f}  {id_:<{width}}  {text}")

@@ -15,7 +15,7 @@ from contrasent.errors import ConfigError, DataError, pick
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
-from contrasent.progress import printable
+from contrasent.progress import one_line
 from contrasent.records import Record
 from contrasent.report.contents import described, identity, labelled, labelled_runs, short_encoder
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
@@ -300,8 +300,3 @@ def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:
                 f"{neighbours.without_vector:,}."
             )
     return tuple(notes)
-
-
-def one_line(text: str) -> str:
-    """A sentence without what would break a line or a terminal."""
-    return " ".join(printable(text).split())

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import sha256_of
+from contrasent.files import inside, sha256_of
 from contrasent.model.conventions import Conventions, role_options, similarity_of
 from contrasent.model.protocol import Encoder
 from contrasent.search.storage import Blocks, NpyWriter, blocks_with_texts
@@ -100,7 +100,7 @@ class FinishedShards:
         """
         folder, remedy = Path(folder), "write them with: contrasent encode --shards parquet"
         try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            manifest = json.loads(inside(folder, "manifest.json").read_text(encoding="utf-8"))
             if "shards" not in manifest:
                 raise CheckpointError(f"{folder} is unfinished: run the same command again")
         except (OSError, ValueError, TypeError) as error:
@@ -149,7 +149,7 @@ class FinishedShards:
         from pyarrow import parquet
 
         for shard in self.manifest["shards"]:
-            path = self.folder / shard["file"]
+            path = inside(self.folder, shard["file"])
             if not path.is_file() or sha256_of(path) != shard["sha256"]:
                 raise CheckpointError(
                     f"{path} is missing or damaged: it has not the SHA-256 of manifest.json; copy "

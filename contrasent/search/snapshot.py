@@ -268,7 +268,7 @@ def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], sho
     damaged.
     """
     with exclusive(folder), writing_folder(folder.resolve()) as partial, ExitStack() as closing:
-        if (folder / MILVUS_FOLDER).exists():
+        if (folder / MILVUS_FOLDER).is_dir() and not (folder / MILVUS_FOLDER).is_symlink():
             from contrasent.search.milvus import open_client
 
             open_client(folder)  # until the end: nobody else opens what is about to be replaced

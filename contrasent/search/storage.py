@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.files import recover_folder, refuse_existing, write_text, writing
+from contrasent.files import inside, recover_folder, refuse_existing, write_text, writing
 from contrasent.model.conventions import role_options
 from contrasent.model.protocol import Encoder
 from contrasent.search.makers import STRICT, Maker
@@ -95,6 +95,7 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
 
 
 FILE = "manifest.json"
+MILVUS_FOLDER = "milvus.db"
 _FORMAT = "contrasent-index-3"
 _FORMATS = ("contrasent-index-1", "contrasent-index-2", _FORMAT)
 _VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
@@ -169,7 +170,7 @@ def write_manifest(folder: Path, manifest: IndexManifest) -> None:
 
 def read_manifest(folder: Path) -> IndexManifest:
     """Read what :func:`write_manifest` wrote; CheckpointError if it is damaged, or not there."""
-    path = folder / FILE
+    path = inside(folder, FILE)
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"holds no {FILE}"
         raise CheckpointError(
@@ -185,13 +186,16 @@ def read_manifest(folder: Path) -> IndexManifest:
                 f"{path} has format {version!r}, but this version reads {' and '.join(_FORMATS)}; "
                 "build it again"
             )
-        return TypeAdapter(IndexManifest).validate_json(text)
+        manifest = TypeAdapter(IndexManifest).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
         raise CheckpointError(f"{path} is damaged ({reason}); {_REBUILD}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
+    for name in ("segments", MILVUS_FOLDER, *manifest.files):  # the folder may be somebody else's
+        inside(folder, name)
+    return manifest
 
 
 def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
@@ -212,9 +216,6 @@ def require_folder(folder: Path, overwrite: bool) -> None:
         if is_index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         refuse_existing(folder, remedy)
-
-
-MILVUS_FOLDER = "milvus.db"
 
 
 def close_milvus(folder: Path) -> None:
