@@ -368,12 +368,13 @@ def _require_few_added(folder: Path) -> None:
 
 def _lower_case(backend: Any) -> None:
     """Let a tokenizer lower-case a text first, as ``do_lower_case`` of sentence-transformers."""
-    from tokenizers.normalizers import Lowercase, Sequence
+    from tokenizers import normalizers
 
+    kinds: Any = normalizers
     now = backend.normalizer
-    steps = [*now] if isinstance(now, Sequence) else [] if now is None else [now]
-    if not any(isinstance(step, Lowercase) for step in steps):
-        backend.normalizer = Sequence([Lowercase(), *steps])
+    steps = list(now) if isinstance(now, kinds.Sequence) else [] if now is None else [now]
+    if not any(isinstance(step, kinds.Lowercase) for step in steps):
+        backend.normalizer = kinds.Sequence([kinds.Lowercase(), *steps])
 
 
 def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:

@@ -31,7 +31,7 @@ from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_folder import is_static
 from contrasent.model.st_modules import TANH, dense_rows, read_cnn, read_dense, write_dense
 from contrasent.model.st_words import read_lstm, read_words
-from contrasent.model.transforms.base import DenseMap, Transform, empty
+from contrasent.model.transforms.base import DenseMap, Transform, available, empty
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
@@ -153,8 +153,8 @@ def write(
             "max_tokens": encoder.max_tokens,
         }
         if (transform := encoder.transform) is not None:
-            told = {"name": transform.name, "described": transform.described}
-            told |= info.get("transform", {}) | {"settings": transform.settings()}
+            told = {"described": transform.described, **info.get("transform", {})}
+            told |= {"name": transform.name, "settings": transform.settings()}
             info = {**info, "transform": told}
         write_info(partial, {**about, **info})
         write_card(partial)
@@ -342,9 +342,8 @@ def _linear(paths: Sequence[Path], width: int, about: Mapping[str, Any]) -> Tran
     maps: list[DenseMap] = []
     for path in paths:
         after: Any = DenseMap(width, rows := dense_rows(path))
-        settings = about.get("settings", after.settings())
-        if len(paths) == 1 and about.get("name", after.name) != after.name:
-            after = empty(about["name"], settings)
+        if len(paths) == 1 and about.get("name") in available():
+            after = empty(about["name"], about.get("settings", after.settings()))
         read_dense(after, path, f"a linear map of {width} dimensions")
         maps.append(after)
         width = rows

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ import torch
 from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model import checkpoint
 from contrasent.model.backbones import base as base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.transforms.base import available, empty
+from contrasent.model.transforms import base as base_of_maps
+from contrasent.model.transforms.base import DenseMap, available, empty
 from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Whitening
 
@@ -47,6 +51,35 @@ def encoder_with(tiny_encoder, kind, head=False, normalize=False):
     return tiny_encoder
 
 
+class Doubling(DenseMap):
+    """A linear map of a file of its own."""
+
+    name = "doubling"
+
+    def __init__(self, width):
+        super().__init__(width, width)
+        torch.nn.init.eye_(self.weight).mul_(2)
+
+    def settings(self):
+        return {"width": self.width}
+
+
+def test_a_fitted_map_is_one_file_and_itself_again(tiny_encoder, tmp_path, monkeypatch):
+    module = types.ModuleType("contrasent.model.transforms.doubling")
+    module.build = Doubling
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(checkpoint, "available", lambda: ["doubling"])
+    monkeypatch.setattr(base_of_maps, "available", lambda: ["doubling"])
+    rows = encoded(tiny_encoder)
+    tiny_encoder.transform = Doubling(16)
+    tiny_encoder.save(tmp_path / "saved")
+    loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert type(loaded.transform) is Doubling
+    np.testing.assert_allclose(encoded(loaded), 2 * rows, atol=1e-6)
+    monkeypatch.setattr(checkpoint, "available", list)
+    assert type(SentenceEncoder.load(tmp_path / "saved").transform) is DenseMap
+
+
 def test_the_folder_is_the_registry():
     assert available() == ["flow", "whitening"]
     with pytest.raises(ConfigError, match=r"unknown transform 'flov'; .* Did you mean 'flow'\?"):
@@ -76,11 +109,12 @@ def test_saved_and_loaded_it_gives_the_same_bits(kind, head, normalize, tiny_enc
     assert encoder.width == (5 if kind == "shorter" else 16)
     if encoder.width == 16:
         assert np.abs(rows - before).max() > 0.1
-    encoder.save(tmp_path / "saved", {"transform": {"name": "x", "described": "of a test"}})
+    encoder.save(tmp_path / "saved", {"transform": {"described": "of a test"}})
     loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
     assert np.array_equal(encoded(loaded), rows)
     assert loaded.fingerprint() == encoder.fingerprint()
-    assert (loaded.transform.name, loaded.transform_described) == ("x", "of a test")
+    assert type(loaded.transform) is type(encoder.transform)
+    assert loaded.transform_described == "of a test"
     assert not any(parameter.requires_grad for parameter in loaded.transform.parameters())
 
 
