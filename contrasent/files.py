@@ -183,11 +183,11 @@ def read_config(kind: Any, path: Path) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        value = "" if first["type"] == "missing" else f" {first['input']!r:.200}"
-        stated = f"has {'no ' * (not value)}{name}{value}"
+        if first["type"] == "missing":
+            raise CheckpointError(f"{path} is damaged: it has no {name}") from error
         raise CheckpointError(
-            f"{path} {stated}, which is not computed here: {first['msg']}; take it out if the "
-            "vectors of text do not depend on it"
+            f"{path} has {name} {first['input']!r:.200}, which is not computed here: "
+            f"{first['msg']}; take it out if the vectors of text do not depend on it"
         ) from error
 
 

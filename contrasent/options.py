@@ -136,7 +136,7 @@ class Measuring(Loading):
 
 
 @settings
-class TaskData:
+class DataFolder:
     """Where the data of public tasks is."""
 
     data_dir: str | Path | None = None
@@ -243,7 +243,7 @@ class NewFolder:
 
 
 @settings
-class Start:
+class StartEncoder:
     """The encoder that training starts from."""
 
     encoder: str | None = None
@@ -251,7 +251,7 @@ class Start:
 
 
 @settings
-class EvaluationOptions(TaskSplits, Measuring, TaskData):
+class EvaluationOptions(TaskSplits, Measuring, DataFolder):
     """What is scored, and by whose protocol."""
 
     tasks: Listed = ("sts",)
@@ -299,7 +299,7 @@ class EvaluationOptions(TaskSplits, Measuring, TaskData):
 
 
 @settings
-class AnalysisOptions(Measuring, TaskData):
+class AnalysisOptions(Measuring, DataFolder):
     """The pairs that tell how embeddings lie in space."""
 
     pairs: str = "stsb>4"
@@ -311,7 +311,7 @@ class AnalysisOptions(Measuring, TaskData):
 
 
 @settings
-class MiningOptions(OnDevice, InPrecision, Replacing):
+class MiningOptions(Replacing, InPrecision, OnDevice):
     """Which hard negatives are taken."""
 
     corpus: str | None = None

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from contrasent.cli.options import describe
+from contrasent.cli.parameters import describe
 from contrasent.objectives import config_of
 from contrasent.recipe import Recipe, fields_of, load_recipe, recipes, to_yaml
 from contrasent.settings import (

@@ -46,8 +46,8 @@ SIGNATURES = {
     "pretrain": "encoder data options",
     "adapt": "encoder data output minutes dev test candidates settings seed resume overwrite",
     "fit": "encoder kind data output data_dir show_progress settings",
-    "mine": "encoder pairs corpus output show_progress device precision negatives margin columns "
-    "overwrite",
+    "mine": "encoder pairs corpus output show_progress device precision overwrite negatives "
+    "margin columns",
     "analyze": "encoder pairs show_progress data_dir pooler head device engine",
 }
 

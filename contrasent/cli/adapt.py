@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field, PositiveInt
 
-from contrasent.cli.options import command, complete_recipe, print_settings
+from contrasent.cli.parameters import command, complete_recipe, print_settings
 from contrasent.cli.train import (
     RunOptions,
     check_run,
@@ -19,7 +19,7 @@ from contrasent.cli.train import (
     print_speed,
     run_in,
 )
-from contrasent.options import Listed, MiningOptions, Named, NewFile, OnDevice, Start, shared
+from contrasent.options import Listed, MiningOptions, Named, NewFile, OnDevice, StartEncoder, shared
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class AdaptOptions(OnDevice):
     """Options of ``adapt``."""
 
-    encoder: Annotated[str, Spelling(argument=True, of=Start)]
+    encoder: Annotated[str, Spelling(argument=True, of=StartEncoder)]
 
     data: str
     """Text without labels, a sentence or text per line or row; in a .txt an empty line ends a
@@ -164,7 +164,7 @@ _RECIPE = "pretrain-mlm"
 class PretrainOptions(RunOptions):
     """Options of ``pretrain``."""
 
-    model: Annotated[str, Spelling(argument=True, of=Start, name="encoder")]
+    model: Annotated[str, Spelling(argument=True, of=StartEncoder, name="encoder")]
 
     data: str | None = None
     """Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, .jsonl, .parquet,
@@ -229,7 +229,7 @@ def _print_held_out(scores: HeldOutScores) -> None:
 
 
 @settings
-class TuneOptions(RunOptions, Start):
+class TuneOptions(RunOptions, StartEncoder):
     """Options of ``tune``."""
 
     recipe: Annotated[str, Spelling(argument=True, metavar="RECIPE", complete=complete_recipe)]

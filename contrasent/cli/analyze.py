@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import (
+from contrasent.cli.parameters import (
     STDOUT,
     Outcomes,
     command,
@@ -24,7 +24,7 @@ from contrasent.cli.options import (
     write_html,
     write_lines,
 )
-from contrasent.options import AnalysisOptions, AsHtml, Listed, Measuring, Replacing, TaskData
+from contrasent.options import AnalysisOptions, AsHtml, DataFolder, Listed, Measuring, Replacing
 from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _draw(contents: Contents, folder: Path) -> None:
 
 
 @settings
-class NeighboursOptions(Measuring, TaskData, Replacing):
+class NeighboursOptions(Measuring, DataFolder, Replacing):
     """Options of ``neighbours``."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent.cli.options import command, print_json, raise_failures
-from contrasent.options import AsJson, Listed, NewFile, TaskData, TaskSplits, TextColumns
+from contrasent.cli.parameters import command, print_json, raise_failures
+from contrasent.options import AsJson, DataFolder, Listed, NewFile, TaskSplits, TextColumns
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, settings
 
@@ -176,7 +176,7 @@ def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, che
 
 
 @settings
-class LeaksOptions(TaskSplits, TextColumns, TaskData, AsJson):
+class LeaksOptions(TaskSplits, TextColumns, DataFolder, AsJson):
     """Options of ``leaks``."""
 
     train: Annotated[str, ARGUMENT]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.options import command, load
+from contrasent.cli.parameters import command, load
 from contrasent.options import InPrecision, Loading, Named, TextColumn
 from contrasent.settings import ARGUMENT, Spelling, settings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import (
+from contrasent.cli.parameters import (
     command,
     for_each,
     labels,
@@ -26,12 +26,12 @@ from contrasent.cli.options import (
 from contrasent.options import (
     AsHtml,
     AsJson,
+    DataFolder,
     EvaluationOptions,
     Listed,
     Measuring,
     Named,
     Replacing,
-    TaskData,
 )
 from contrasent.progress import reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
@@ -201,7 +201,7 @@ def _overlap_message(model: str, overlap: Overlap) -> str:
 
 
 @settings
-class CalibrateOptions(Named, Measuring, TaskData, AsJson):
+class CalibrateOptions(Named, Measuring, DataFolder, AsJson):
     """Options of ``calibrate``."""
 
     pairs: Annotated[str, ARGUMENT]

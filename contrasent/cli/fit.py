@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.options import command, print_json
-from contrasent.options import AsJson, Listed, Named, NewFolder, OnDevice, Pooling, TaskData, shared
+from contrasent.cli.parameters import command, print_json
+from contrasent.options import (
+    AsJson,
+    DataFolder,
+    Listed,
+    Named,
+    NewFolder,
+    OnDevice,
+    Pooling,
+    shared,
+)
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @settings
-class FitOptions(TaskData, NewFolder):
+class FitOptions(DataFolder, NewFolder):
     """The options of every command that fits something to text."""
 
     data: list[str]
@@ -223,7 +232,7 @@ _NONE = "none"
 
 
 @settings
-class ExportOptions(Named, Pooling, TaskData, AsJson):
+class ExportOptions(Named, Pooling, DataFolder, AsJson):
     """Options of ``export``."""
 
     output: Annotated[Path, ARGUMENT]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.options import (
+from contrasent.cli.parameters import (
     command,
     for_each,
     labels,
@@ -23,7 +23,7 @@ from contrasent.cli.options import (
     with_command,
     write_lines,
 )
-from contrasent.options import Listed, Measuring, OnDevice, Replacing, TaskData
+from contrasent.options import DataFolder, Listed, Measuring, OnDevice, Replacing
 from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def quickstart(options: QuickstartOptions) -> None:
 
 
 @settings
-class ReproduceOptions(TaskData, OnDevice):
+class ReproduceOptions(DataFolder, OnDevice):
     """Options of ``reproduce``."""
 
     tables: Annotated[list[str], Spelling(argument=True, metavar="TABLE")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contrasent.cli.options import command, load, print_json, require_index
+from contrasent.cli.parameters import command, load, print_json, require_index
 from contrasent.options import (
     AsJson,
     IndexedText,

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
-from contrasent.cli.options import command, load
+from contrasent.cli.parameters import command, load
 from contrasent.options import InPrecision, Loading, Named
 from contrasent.settings import Spelling, settings
 

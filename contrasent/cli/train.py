@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contrasent.cli.options import (
+from contrasent.cli.parameters import (
     command,
     complete_recipe,
     listed,
     numbers_of_seeds,
     print_settings,
 )
-from contrasent.options import OnDevice, Start, TextColumns
+from contrasent.options import OnDevice, StartEncoder, TextColumns
 from contrasent.settings import Spelling, TrainSettings, settings
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ _SHORT = {
 
 
 @settings
-class TrainOptions(RunOptions, Start):
+class TrainOptions(RunOptions, StartEncoder):
     """Options of ``train``."""
 
     recipe: Annotated[

@@ -1,6 +1,7 @@
 """A folder in SentEval's layout with a few made-up pairs per subset, and an encoder of words."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,7 @@ def runner(senteval, monkeypatch):
         return run
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     return make
 
 

@@ -56,7 +56,7 @@ def test_the_columns_of_a_file_of_pairs_are_chosen(command, tmp_path):
     (close, *_) = json.loads(result.stdout)["records"]
     assert close["pairs"] == 1 and close["metric"] == "alignment"
     message = str(command("m", "--pairs", f"{path}>3").exception)
-    assert "odd.tsv:2: the score must be a number, not 'old cat'" in message
+    assert "odd.tsv:1: the score must be a number, not 'c'" in message
 
 
 def test_json_on_standard_output_replaces_the_table(command):

@@ -1,6 +1,7 @@
 """``contrasent calibrate``: thresholds against a loop over every cut, its command and refusals."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +156,7 @@ def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
     expected = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
     assert (found.threshold, found.reached) == (expected.threshold, expected.reached)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     said = worked("calibrate", "m", "odd.tsv", "--columns", "3, 2, 0", "--json")
     assert json.loads(said.out)["threshold"] == expected.threshold
     assert (
@@ -178,6 +180,7 @@ def test_question_pairs_as_quora_publishes_them_need_no_columns(encoder, tmp_pat
 @pytest.mark.usefixtures("pairs")
 def test_the_command(encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     found = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
     said = worked("calibrate", "m", "pairs.tsv").out.splitlines()
     assert said[0] == f"threshold  {found.threshold:.4f} (largest F1)"

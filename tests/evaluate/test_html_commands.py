@@ -1,5 +1,7 @@
 """``--html`` of evaluate and analyze, through the command line's functions."""
 
+from pathlib import Path
+
 import pytest
 from helpers.html_reader import grid, read
 
@@ -73,6 +75,7 @@ def test_an_old_report_is_kept_and_nothing_is_measured(command, words, tmp_path,
     html.write_text("old")
     with monkeypatch.context() as patched:
         patched.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("work has begun"))
+        patched.setattr("contrasent.model.loading.resolve", Path)
         result = command(*words, "--html", html)
     assert isinstance(result.exception, ConfigError)
     assert "add --overwrite" in str(result.exception)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,7 @@ def test_a_matrix_of_labelled_sentences_scores_as_its_encoder(
     from contrasent.model.encoder import SentenceEncoder
 
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     draw = np.random.default_rng(0)
     words = ("red", "old", "new", "cat", "dog", "house")
     texts = [

@@ -34,6 +34,7 @@ def small(encoder, senteval, monkeypatch):
     }
     monkeypatch.setattr(protocols, "PRESETS", made)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
     monkeypatch.setenv("COLUMNS", "220")
 
@@ -160,6 +161,7 @@ def test_two_encoders_are_compared(own, encoder, monkeypatch):
 
     load = {"m": encoder, "other": Other()}
     monkeypatch.setattr(SentenceEncoder, "load", lambda name, **_: load[name])
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     said = worked("evaluate", "m", "other", "--tasks", own, "--compare", "--json", "-")
     records = {(r["encoder"], r["metric"]): r for r in map(json.loads, said.out.splitlines())}
     for metric in ("accuracy", "macro_f1"):

@@ -5,7 +5,6 @@ import pytest
 from helpers import tables
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation import sts_data as own
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import load, read_pairs
 from contrasent.evaluation.suite import evaluate, load_suite
@@ -134,9 +133,10 @@ def test_the_score_is_the_correlation_of_the_files_pairs(encoder, tmp_path):
 
 
 def test_names_of_sentences_are_those_that_other_commands_know():
+    from contrasent.data.column_specs import RATED_PAIRS
     from contrasent.data.columns import PAIRS as KNOWN
 
-    firsts, seconds, _ = own.PAIRS.names
+    firsts, seconds, _ = RATED_PAIRS.names
     both = {(a, b) for a in firsts for b in seconds}
     assert {("sentence1", "sentence2"), ("premise", "hypothesis")} <= both & set(KNOWN)
     assert TaskName("x/p.tsv").heading == "p.tsv"

@@ -5,7 +5,6 @@ import pytest
 from helpers.tiny_sts import sts_tasks
 
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order
@@ -145,7 +144,7 @@ def test_intervals_are_of_the_protocols_metrics_and_hold_their_values(encoder, s
         ["sts14", "stsb"],
         data_dir=senteval,
         protocol="flow",
-        bootstrap=Bootstrap(0.8, 200, 5),
+        confidence=0.8,
     )
     spearman = [r for r in records if r.metric == "spearman"]
     assert all(r.interval is None for r in records if r.metric == "pearson")

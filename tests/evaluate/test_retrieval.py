@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import log2
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,6 +206,7 @@ def command(runner, encoder, monkeypatch):
         return encoder
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     return run
 
 

@@ -158,6 +158,8 @@ ROWS = (
             "anchors.tsv",
             "--corpus",
             "text.txt",
+            "--margin",
+            "0",
             "--output",
             "out.csv",
         ),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contrasent.cli.options import numbers_of_seeds
+from contrasent.cli.parameters import numbers_of_seeds
 from contrasent.errors import ConfigError
 from contrasent.model import hub
 from contrasent.recipe import load_recipe

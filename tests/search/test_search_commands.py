@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def loaded(monkeypatch):
         return encoder
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
+    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     return asked
 
 

@@ -149,7 +149,7 @@ def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs
         ("0_WordVectors/config.json", '{"marks": ["x", "y"], "max_seq_length": 9}', "marks x, y"),
         ("0_WordVectors/hashes.bin", "", "holds no whole word vectors"),
         ("1_LSTM/lstm_config.json", "{}", "lstm_config.json is damaged"),
-        ("1_LSTM/lstm_config.json", {"num_layers": 2}, "an LSTM of 2 layers over 6 numbers"),
+        ("1_LSTM/lstm_config.json", {"num_layers": 2}, "num_layers 2, which is not computed"),
         (
             "1_LSTM/lstm_config.json",
             {"hidden_dim": 6},

@@ -64,8 +64,8 @@ def test_strings_are_lines_and_empty_ones_end_documents(tmp_path, monkeypatch):
     ("rows", "message"),
     [
         ([], "the data is empty; it needs at least one sentence, tuple or mapping"),
-        (["a", ("b", "c")], r"row 2 of the data is \('b', 'c'\), unlike the first; give one kind"),
-        ([("a", "b"), "c"], "row 2 of the data is 'c', unlike the first; give one kind"),
+        (["a", ("b", "c")], r"row 2 of the data, \('b', 'c'\), is of another kind than the first"),
+        ([("a", "b"), "c"], "row 2 of the data, 'c', is of another kind than the first"),
         ([{"text": {1, 2}}], "row 1 of the data cannot be written as JSON: .*; give strings, "),
         ([3], "row 1 of the data cannot be written as JSON: .*; give strings, tuples"),
         (["a", "b \ud800"], "row 2 of the data: half of a surrogate pair"),

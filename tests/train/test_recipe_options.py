@@ -67,8 +67,7 @@ def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
         ),
         (
             ("--train.learning-rate=1", "--lr", "2"),
-            "--learning-rate 2.0 and --train.learning_rate 1 are the same setting; give one of "
-            "them",
+            "--learning-rate 2 and --train.learning_rate 1 are the same setting; give one of them",
         ),
         (
             ("--encoder.name", "other"),

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.leaks import find_overlaps, overlap_of
-from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -467,7 +466,7 @@ def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):
             str(result.best),
             ["cr-dev"],
             data_dir=data,
-            classifier=TransferProtocol(preset="dev"),
+            preset="dev",
             device="cpu",
         )
     )
