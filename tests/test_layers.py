@@ -39,6 +39,7 @@ MAY_IMPORT = {
         "model/backbones/",
         "model/weights.py",
         "model/checkpoint.py",
+        "reproduce/smoke.py",
     ),
     "matplotlib": ("report/figures/",),
     "faiss": ("compat.py", "search/"),

@@ -9,15 +9,22 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +115,62 @@ def _known_seconds(store: Store) -> dict[str, float]:
 
 
 def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify) -> None:
-    """Do all of it, so many ``jobs`` at once, each in a process that may be killed."""
+    """Do all of it, so many ``jobs`` at once, each in a process that may be killed.
+
+    A process does one job after the other, until it is old, as its memory grows from training to
+    training, or nothing is ready for it: an idle one might be killed before its next job.
+    """
     for it in work:
         _forget_failure(it)
-    _Pool(work, jobs, usual, notify).run()
+    left, pending = list(work), {it.job.key for it in work}
+    busy: dict[Future[str], tuple[Work, ProcessPoolExecutor, float]] = {}
+    free: list[tuple[ProcessPoolExecutor, float]] = []
+    try:
+        while left or busy:
+            ready = [it for it in left if pending.isdisjoint(job.key for job in _made_from(it))]
+            for it in ready[: jobs - len(busy)]:
+                process, started = free.pop() if free else (_new_process(jobs), time.monotonic())
+                busy[process.submit(_perform, it)] = it, process, started
+                left.remove(it)
+            while free:
+                free.pop()[0].shutdown()
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                it, process, started = busy.pop(future)
+                try:
+                    line = future.result()
+                except BrokenExecutor:
+                    line = _fail(it, "its process was killed, perhaps for want of memory")
+                    started = -inf
+                is_young = time.monotonic() - started < _YOUNG_SECONDS
+                free.append((process, started)) if is_young else process.shutdown()
+                pending.discard(it.job.key)
+                undone = [*left, *(other for other, *_ in busy.values())]
+                done, seconds = len(work) - len(undone), seconds_left(undone, usual) / jobs
+                notify(f"[{done}/{len(work)}] {line}; about {duration(seconds)} left")
+    finally:
+        for process in [*(it for it, _ in free), *(it for _, it, _ in busy.values())]:
+            process.shutdown(cancel_futures=True)
+
+
+def _made_from(work: Work) -> list[Job]:
+    return list(work.job.chain())[:-1]
+
+
+def _new_process(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"), _share_cores, (jobs,))
+
+
+def _share_cores(jobs: int) -> None:
+    """Prepare a process that works on one of so many ``jobs``."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # but while it works, in _perform
+    warnings.showwarning = _show_warning
+    if jobs == 1:  # of several, lines would not tell which they are of
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("contrasent").setLevel(logging.INFO)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def duration(seconds: float) -> str:
@@ -120,96 +179,6 @@ def duration(seconds: float) -> str:
     if minutes < 1:
         return f"{seconds:.0f} s"
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-
-
-class _Pool:
-    """Processes that make jobs, of which one that is killed takes only its own job with it."""
-
-    def __init__(
-        self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify
-    ) -> None:
-        self._left, self._total = list(work), len(work)
-        self._pending = {it.job.key for it in work}
-        self._jobs, self._usual, self._notify = jobs, usual, notify
-
-    def run(self) -> None:
-        idle: list[_Worker] = []
-        busy: dict[Connection, tuple[_Worker, Work]] = {}
-        try:
-            while self._left or busy:
-                ready = [it for it in self._left if not self._waits(it)]
-                for work in ready[: self._jobs - len(busy)]:
-                    worker = self._worker(idle)
-                    busy[worker.connection] = worker, work
-                    self._left.remove(work)
-                    with suppress(ConnectionError):  # which receiving tells of
-                        worker.connection.send(work)
-                done = wait([*busy])
-                for connection in [it for it in busy if it in done]:
-                    worker, work = busy.pop(connection)
-                    try:
-                        line = worker.connection.recv()
-                    except (EOFError, ConnectionError):
-                        line = _fail(work, "its process was killed, perhaps for want of memory")
-                        worker.end()
-                    else:
-                        idle.append(worker) if worker.is_young else worker.end()
-                    self._pending.discard(work.job.key)
-                    self._tell(line, [*self._left, *(it for _, it in busy.values())])
-        finally:
-            for worker in [*idle, *(it for it, _ in busy.values())]:
-                worker.end()
-
-    def _worker(self, idle: list[_Worker]) -> _Worker:
-        """An idle one that was not killed meanwhile, or a new one."""
-        while idle and not idle[-1].is_alive():
-            idle.pop().end()
-        return idle.pop() if idle else _Worker(self._jobs)
-
-    def _tell(self, line: str, left: Sequence[Work]) -> None:
-        done, seconds = self._total - len(left), seconds_left(left, self._usual) / self._jobs
-        self._notify(f"[{done}/{self._total}] {line}; about {duration(seconds)} left")
-
-    def _waits(self, work: Work) -> bool:
-        return any(job.key in self._pending for job in list(work.job.chain())[:-1])
-
-
-class _Worker:
-    """A process that does the work it is sent, and sends a line on what came of it."""
-
-    def __init__(self, jobs: int) -> None:
-        context = get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, jobs))
-        self._process.start()
-        self._started = time.monotonic()
-        self.is_alive = self._process.is_alive
-        theirs.close()  # so that the connection is at its end when the process is
-
-    @property
-    def is_young(self) -> bool:
-        """Whether it may do more; the memory of a process grows from training to training."""
-        return time.monotonic() - self._started < _YOUNG_SECONDS
-
-    def end(self) -> None:
-        """Wait for the process, which ends after what it does."""
-        self.connection.close()
-        self._process.join()
-
-
-def _work(connection: Connection, jobs: int) -> None:
-    """Do what is sent, with a share of the cores, until nothing more can come."""
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt):
-        import torch
-
-        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-        warnings.showwarning = _show_warning
-        if jobs == 1:  # of several, lines would not tell which they are of
-            logging.basicConfig(format="%(message)s")
-            logging.getLogger("contrasent").setLevel(logging.INFO)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        while True:
-            connection.send(_perform(connection.recv()))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -227,6 +196,7 @@ def _end_with_parent() -> None:
 def _perform(work: Work) -> str:
     """Make and measure a job; a line on what came of it."""
     started = time.perf_counter()
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         above = next((it for it in work.job.chain() if not work.store.is_made(it)), work.job)
         if above is not work.job and work.needs_encoder:
@@ -237,6 +207,8 @@ def _perform(work: Work) -> str:
         failed = _measure(work)
     except Exception as error:  # noqa: BLE001 - a job's failure is its own, whatever it is
         return _fail(work, _reason(error))
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     seed = f" (seed {work.job.seed})" if work.job.seed is not None else ""
     line = f"{work.job.label}{seed}: {time.perf_counter() - started:.0f} s"
     return f"{line}; failed: {'; '.join(failed)}" if failed else line

@@ -7,14 +7,13 @@ number of scale ``smoke`` means anything.
 from __future__ import annotations
 
 import csv
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import writing, writing_folder
@@ -29,8 +28,16 @@ _PAIRS = 20
 _ITEMS = 24
 _LABELS = ("entailment", "neutral", "contradiction")
 _SPECIAL = {
-    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "roberta": {
+        "bos": "<s>",
+        "eos": "</s>",
+        "cls": "<s>",
+        "sep": "</s>",
+        "pad": "<pad>",
+        "unk": "<unk>",
+        "mask": "<mask>",
+    },
 }
 
 
@@ -88,7 +95,7 @@ def make_tasks(folder: Path) -> Path:
     """Every STS and transfer task in SentEval's layout, a few rows each."""
     if not folder.is_dir():
         with writing_folder(folder) as partial:
-            for path, lines in _task_files():
+            for path, lines in chain(_sts_files(), _transfer_files()):
                 file = partial / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -111,11 +118,6 @@ def _rated() -> Iterator[tuple[str, str, float]]:
         rating = 5.0 if number % 6 == 0 else min(4.9, float(score))
         pairs.append((" ".join(first.split()[:12]), " ".join(second.split()[:12]), rating))
     return cycle(pairs)
-
-
-def _task_files() -> Iterator[tuple[str, list[str]]]:
-    yield from _sts_files()
-    yield from _transfer_files()
 
 
 def _sts_files() -> Iterator[tuple[str, list[str]]]:
@@ -156,46 +158,34 @@ def _transfer_files() -> Iterator[tuple[str, list[str]]]:
         yield f"MRPC/msr_paraphrase_{path}.txt", [header, *rows]
 
 
-def _frequent_words(sentences: Sequence[str]) -> list[str]:
-    counts = Counter(word for line in sentences for word in line.lower().split())
-    return [word for word, _ in counts.most_common(_WORDS)]
-
-
 def _write_model(kind: str, layers: int, folder: Path) -> None:
-    from safetensors.torch import save_file
+    """A masked language model as transformers saves it, every weight drawn from a fixed seed."""
+    import torch
+    from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-    special = _SPECIAL[kind]
-    tokenizer = _word_piece() if kind == "bert" else _byte_level()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    roles = ("pad", "unk", "cls", "sep", "mask")
-    names = dict(zip(roles, special if kind == "bert" else _ROBERTA_ROLES, strict=True))
-    settings = {f"{role}_token": token for role, token in names.items()}
-    more = {} if kind == "bert" else {"bos_token": "<s>", "eos_token": "</s>"}
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": _POSITIONS - 4}
-    _write_json(folder / "tokenizer_config.json", {**described, **settings, **more})
-    config = {
-        "architectures": [f"{kind.capitalize()}ForMaskedLM"],
-        "model_type": kind,
-        "vocab_size": tokenizer.get_vocab_size(),
-        "hidden_size": _WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": _HEADS,
-        "intermediate_size": _INNER,
-        "max_position_embeddings": _POSITIONS,
-        "type_vocab_size": 2 if kind == "bert" else 1,
-        "pad_token_id": special.index(names["pad"]),
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "layer_norm_eps": 1e-12,
-    }
-    if kind == "roberta":
-        config |= {"bos_token_id": 0, "eos_token_id": 2}
-    _write_json(folder / "config.json", config)
-    save_file(_weights(kind, layers, config), folder / "model.safetensors", {"format": "pt"})
+    from contrasent.model.weights import quiet
 
-
-_ROBERTA_ROLES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_word_piece() if kind == "bert" else _byte_level(),
+        model_max_length=_POSITIONS - 4,
+        **{f"{role}_token": token for role, token in _SPECIAL[kind].items()},
+    )
+    tokenizer.save_pretrained(folder)
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=len(tokenizer),
+        hidden_size=_WIDTH,
+        num_hidden_layers=layers,
+        num_attention_heads=_HEADS,
+        intermediate_size=_INNER,
+        max_position_embeddings=_POSITIONS,
+        type_vocab_size=2 if kind == "bert" else 1,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.15,
+    )
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(layers)
+        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
 
 
 def _word_piece() -> Tokenizer:
@@ -203,14 +193,14 @@ def _word_piece() -> Tokenizer:
 
     sentences = _sentences()
     letters = sorted({letter for line in sentences for letter in line.lower() if letter != " "})
-    pieces = [*_SPECIAL["bert"], *letters, *(f"##{it}" for it in letters)]
-    words = [it for it in _frequent_words(sentences) if it.isalpha()]
-    vocabulary = {piece: k for k, piece in enumerate(dict.fromkeys([*pieces, *words]))}
+    counts = Counter(word for line in sentences for word in line.lower().split())
+    words = [word for word, _ in counts.most_common(_WORDS) if word.isalpha()]
+    pieces = [*_SPECIAL["bert"].values(), *letters, *(f"##{it}" for it in letters), *words]
+    vocabulary = {piece: k for k, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    tokenizer.add_special_tokens(list(_SPECIAL["bert"]))
     return tokenizer
 
 
@@ -222,54 +212,10 @@ def _byte_level() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=600,
-        special_tokens=list(_SPECIAL["roberta"]),
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_sentences(), trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer
-
-
-def _weights(kind: str, layers: int, config: dict[str, Any]) -> dict[str, Any]:
-    """Weights by the names of transformers' masked language models, drawn from a fixed seed."""
-    import torch
-
-    generator = torch.Generator().manual_seed(layers)
-    tensors: dict[str, torch.Tensor] = {}
-
-    def draw(name: str, *shape: int) -> None:
-        tensors[name] = 0.15 * torch.randn(shape, generator=generator)
-
-    def linear(name: str, rows: int, columns: int) -> None:
-        draw(f"{name}.weight", rows, columns)
-        draw(f"{name}.bias", rows)
-
-    def norm(name: str) -> None:
-        draw(f"{name}.weight", _WIDTH)
-        tensors[f"{name}.weight"] += 1
-        draw(f"{name}.bias", _WIDTH)
-
-    vocabulary, types = int(config["vocab_size"]), int(config["type_vocab_size"])
-    places = {"word": vocabulary, "position": _POSITIONS, "token_type": types}
-    for name, rows in places.items():
-        draw(f"{kind}.embeddings.{name}_embeddings.weight", rows, _WIDTH)
-    norm(f"{kind}.embeddings.LayerNorm")
-    for k in range(layers):
-        layer = f"{kind}.encoder.layer.{k}"
-        for part in ("query", "key", "value"):
-            linear(f"{layer}.attention.self.{part}", _WIDTH, _WIDTH)
-        linear(f"{layer}.attention.output.dense", _WIDTH, _WIDTH)
-        norm(f"{layer}.attention.output.LayerNorm")
-        linear(f"{layer}.intermediate.dense", _INNER, _WIDTH)
-        linear(f"{layer}.output.dense", _WIDTH, _INNER)
-        norm(f"{layer}.output.LayerNorm")
-    head = "cls.predictions.transform" if kind == "bert" else "lm_head"
-    linear(f"{head}.dense", _WIDTH, _WIDTH)
-    norm(f"{head}.LayerNorm" if kind == "bert" else f"{head}.layer_norm")
-    draw("cls.predictions.bias" if kind == "bert" else "lm_head.bias", vocabulary)
-    return tensors
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -346,30 +346,6 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
     assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
 
 
-def test_no_job_fails_of_a_process_that_was_killed_while_idle(tmp_path, monkeypatch):
-    store, made, told, new = Store(tmp_path), [], [], runner._Worker
-
-    def worker(jobs):
-        made.append(new(jobs))
-        return made[-1]
-
-    monkeypatch.setattr(runner, "_Worker", worker)
-    monkeypatch.setattr(runner, "_YOUNG_SECONDS", 3600.0)
-
-    def tell(line):
-        told.append(line)
-        if len(told) == 1:
-            made[0]._process.kill()
-            made[0]._process.join()
-
-    work = [
-        runner.Work(MadeJob(key), (), store, "smoke", None, "dev", None, needs_encoder=False)
-        for key in ("one", "two")
-    ]
-    runner.run_work(work, 1, {"measure": 0.0}, tell)
-    assert ("failed" in " ".join(told), len(made)) == (False, 2)
-
-
 def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
     output = tmp_path / "out"
     said = worked("reproduce", "diffcse/T6", "--output", output, "--rows", "tiny")
