@@ -30,7 +30,7 @@ from contrasent.settings import Spelling, settings
 if TYPE_CHECKING:
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.neighbours import Neighbours
-    from contrasent.report.contents import Contents, Saved
+    from contrasent.report.contents import Contents
 
 
 @settings
@@ -134,7 +134,7 @@ def _measure(
     return for_each(models, measure_one)
 
 
-def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> None:
+def _print(geometries: Sequence[Geometry], known: Contents, json: str | None) -> None:
     from rich.console import Console
 
     from contrasent.evaluation.geometry import geometry_lines

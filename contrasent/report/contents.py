@@ -297,18 +297,7 @@ def _distinct(*choices: Sequence[str]) -> list[str]:
     return labels
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Results read from files."""
-
-    geometries: tuple[Geometry, ...] = ()  # written by ``contrasent analyze --json``
-    runs: tuple[Trajectory, ...] = ()  # training runs that measured geometry
-    # written by ``contrasent evaluate --json``, or a run's ``scores.jsonl``
-    records: tuple[Record, ...] = ()
-    neighbours: tuple[Neighbours, ...] = ()  # written by ``contrasent neighbours --json``
-
-
-def read_saved(paths: Iterable[str | Path]) -> Saved:
+def read_saved(paths: Iterable[str | Path]) -> Contents:
     """Read files of measured geometry, training runs, records of scores and nearest neighbours.
 
     DataError if a path is not there, or is none of them.
@@ -335,7 +324,12 @@ def read_saved(paths: Iterable[str | Path]) -> Saved:
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Saved(tuple(geometries), tuple(runs), tuple(records), tuple(neighbours))
+    return Contents(
+        records=tuple(records),
+        geometries=tuple(geometries),
+        runs=tuple(runs),
+        neighbours=tuple(neighbours),
+    )
 
 
 def _first_line(path: Path) -> dict[str, Any]:
