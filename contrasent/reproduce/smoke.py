@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import writing, writing_folder
@@ -161,17 +161,18 @@ def _transfer_files() -> Iterator[tuple[str, list[str]]]:
 def _write_model(kind: str, layers: int, folder: Path) -> None:
     """A masked language model as transformers saves it, every weight drawn from a fixed seed."""
     import torch
-    from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+    import transformers
 
     from contrasent.model.weights import quiet
 
-    tokenizer = PreTrainedTokenizerFast(
+    library: Any = transformers  # whose classes have no types
+    tokenizer = library.PreTrainedTokenizerFast(
         tokenizer_object=_word_piece() if kind == "bert" else _byte_level(),
         model_max_length=_POSITIONS - 4,
         **{f"{role}_token": token for role, token in _SPECIAL[kind].items()},
     )
     tokenizer.save_pretrained(folder)
-    config = AutoConfig.for_model(
+    config = library.AutoConfig.for_model(
         kind,
         vocab_size=len(tokenizer),
         hidden_size=_WIDTH,
@@ -185,7 +186,7 @@ def _write_model(kind: str, layers: int, folder: Path) -> None:
     )
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(layers)
-        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+        library.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
 
 
 def _word_piece() -> Tokenizer:
