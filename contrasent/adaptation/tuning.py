@@ -233,6 +233,7 @@ class _Search:
 
     def run(self, trials: int | None, on_trial: Callable[[TuningTrial], object]) -> None:
         """Go on with a trial that was cut off, try again what failed, and make the trials left."""
+        self._keep_best()
         size = prod(len(axis.choices) for axis in self.space)  # 0 with a range
         asked = trials or size or _USUAL_TRIALS
         plan = [self.state.running, *(it.settings for it in self.trials if it.score is None)]
@@ -287,11 +288,17 @@ class _Search:
         state.running = None
         state.trials.append(TuningTrial(number, settings, score, failure))
         _write(self.folder, state)
-        for trial in state.trials if score is not None else ():
+        self._keep_best()
+        return state.trials[-1]
+
+    def _keep_best(self) -> None:
+        """Remove the encoders of all trials but the best, also those that a kill left in part."""
+        if all(it.score is None for it in self.state.trials):
+            return
+        for trial in self.state.trials:
             if trial.number != self._best().number:
                 for name in ("best", "last", "best-twin", "last-twin"):
                     shutil.rmtree(self._run(trial.number) / name, ignore_errors=True)
-        return state.trials[-1]
 
     def _run(self, number: int) -> Path:
         return self.folder / "trials" / str(number)

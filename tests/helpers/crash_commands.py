@@ -115,7 +115,7 @@ ROWS = (
         "pretrain",
         (
             *("pretrain", "masked-lm", "--data", "text.txt", "--output", "out"),
-            *("--batch-size", 16, "--max-steps", 2, "--precision", "fp32"),
+            *("--data.max_tokens", 32, "--batch-size", 16, "--max-steps", 2, "--precision", "fp32"),
         ),
         "--resume",
     ),
