@@ -154,6 +154,7 @@ class Search:
         What failed is tried again, unless the search has ended. ConfigError if the time does not
         suffice for a few steps of each; ContrasentError if every candidate failed.
         """
+        self._keep_best()
         state, last, share = self.state, len(_TIME_SHARES) - 1, sum(_TIME_SHARES)
         names = state.candidates
         if not (self.folder / _RUN).exists():
@@ -297,6 +298,10 @@ class Search:
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
         self.state.trials.append(trial)
         self.state.write(self.folder / _STATE)
+        self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Remove all trials but the best, also those that a kill left in part."""
         for other in self.state.trials:
             if other != self.state.best:
                 self._remove(self._folder(other).name)
