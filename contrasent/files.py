@@ -103,7 +103,7 @@ def remove_folder(path: str | Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
     if path.exists():
         path.rename(partial)
-        shutil.rmtree(partial)
+        shutil.rmtree(partial, ignore_errors=True)  # another process may sweep it up as well
 
 
 def refuse_existing(path: str | Path, remedy: str) -> None:

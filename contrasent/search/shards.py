@@ -11,7 +11,6 @@ Shapes: N sentences, D embedding width.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import (
     exclusive,
     refuse_existing,
+    remove_folder,
     sha256_of,
     tidy_lock,
     write_text,
@@ -131,8 +131,8 @@ class Shards:
         """Find the shards of an unfinished run, or start with none."""
         start = folder.with_name(f"{folder.name}.start")
         with exclusive(start, patience=60.0):  # workers may start together, on a slow disk
-            if overwrite and _is_complete(folder):
-                shutil.rmtree(folder)
+            if not folder.is_dir() or (overwrite and _is_complete(folder)):
+                remove_folder(folder)  # or what a killed process left of it
             started = any(folder.glob("[0-9]*[0-9].*"))
             other = _differences(manifest_in(folder, _FORMAT), made_from) if started else ""
             if other and not overwrite:
@@ -141,7 +141,7 @@ class Shards:
                     f"repeat that run to finish it, or {_REMEDY}"
                 )
             if other:
-                shutil.rmtree(folder)
+                remove_folder(folder)
             folder.mkdir(exist_ok=True)
             if other or not started:
                 write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
@@ -376,7 +376,7 @@ def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written
         raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
     if folder != output:
         with suppress(ConfigError), exclusive(output):  # whoever made it may have died just then
-            shutil.rmtree(_parts(output), ignore_errors=True)
+            remove_folder(_parts(output))
     return Written(total, made_from["width"], 0, total, 0.0, already=True)
 
 
@@ -412,4 +412,4 @@ def _finish(
             _provenance(output).mkdir(exist_ok=True)
             kept = {**made_from, "written": path.stat().st_mtime_ns}
             write_text(_provenance(output) / FILE, json.dumps(kept) + "\n")
-    shutil.rmtree(shards.folder)
+    remove_folder(shards.folder)
