@@ -2,7 +2,8 @@
 
 Whatever happens at an operation of a command, the command again (``--resume`` or ``--overwrite``
 where it needs one) ends with the bits of one that nothing happened to, and nothing else is left.
-Some operations are drawn for each commit, more by ``-m acceptance``, all by ``-m exhaustive``.
+Some operations are drawn for each commit, more of drawn commands by ``-m acceptance``, all by
+``-m exhaustive``.
 """
 
 import os
@@ -27,18 +28,21 @@ from helpers.crash_commands import ROWS, prepare
 
 QUICK = ("fit whitening", "encode", "index", "data", "evaluate", "export s")
 SOME = [row for row in ROWS if row.name.startswith(QUICK) or row.name == "train unsup-simcse"]
-HOW_OFTEN = (
-    *(pytest.param(2, row, id=row.name) for row in SOME),
-    *(pytest.param(8, row, id=f"{row.name}-more", marks=pytest.mark.acceptance) for row in ROWS),
-    *(pytest.param(None, row, id=f"{row.name}-all", marks=pytest.mark.exhaustive) for row in ROWS),
-)
 BESIDE = 8  # times that a second process is started beside one that stands still
 
 
 def commit():
-    """The name of the commit, from which operations are drawn."""
+    """The name of the commit, from which rows and operations are drawn."""
     words = ["git", "rev-parse", "HEAD"]
     return subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
+
+
+MORE = random.Random(commit()).sample(ROWS, 14)
+HOW_OFTEN = (
+    *(pytest.param(2, row, id=row.name) for row in SOME),
+    *(pytest.param(6, row, id=f"{row.name}-more", marks=pytest.mark.acceptance) for row in MORE),
+    *(pytest.param(None, row, id=f"{row.name}-all", marks=pytest.mark.exhaustive) for row in ROWS),
+)
 
 
 class Trials:

@@ -107,14 +107,6 @@ def test_a_run_goes_on_when_there_is_room_again(
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_no_room_to_begin_leaves_nothing_in_the_way(arguments, small_disk):
-    leave_room(small_disk, 0)
-    command = arguments("unsup-simcse", "text.txt", small_disk / "run")
-    assert "is full" in refused(*command)
-    (small_disk / "ballast").unlink()
-    worked(*command)
-
-
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
 def test_encode_goes_on_when_there_is_room_again(kind, unsupervised, shelf, small_disk):
     leave_room(small_disk, 12_288)
@@ -130,29 +122,3 @@ def test_encode_goes_on_when_there_is_room_again(kind, unsupervised, shelf, smal
     assert [path.name for path in small_disk.iterdir()] == [output.name]
     if kind == "npy":
         assert np.load(output).shape == (len(SENTENCES), 16)
-
-
-def test_an_index_without_room_is_not_there(unsupervised, shelf, small_disk):
-    leave_room(small_disk, 8192)
-    build = ("index", "build", unsupervised[0], shelf / "text.txt", small_disk / "index")
-    assert "No space left on device" in refused(*build)
-    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
-    (small_disk / "ballast").unlink()
-    worked(*build)
-
-
-def test_an_index_that_cannot_grow_stays_as_it_was(unsupervised, shelf, small_disk):
-    worked("index", "build", unsupervised[0], shelf / "text.txt", small_disk / "index")
-    leave_room(small_disk, 0)
-    before = tree(small_disk / "index")
-    message = refused("index", "add", small_disk / "index", shelf / "text.txt")
-    assert "No space left on device" in message
-    assert tree(small_disk / "index") == before
-
-
-def test_scores_without_room_are_not_half_written(unsupervised, shelf, small_disk):
-    leave_room(small_disk, 0)
-    tasks = ("--tasks", shelf / "pairs.tsv", "--json", small_disk / "scores.jsonl")
-    message = refused("evaluate", unsupervised[0], *tasks)
-    assert "No space left on device" in message
-    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
