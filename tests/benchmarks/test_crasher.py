@@ -1,4 +1,4 @@
-"""What the soak calls wrong: acknowledged texts that are lost, and texts that should not be there."""
+"""The soak finds acknowledged texts that are lost, and texts that should not be there."""
 
 from types import SimpleNamespace
 
