@@ -279,7 +279,7 @@ def mine(
         >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
         >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
     """
-    from contrasent.data.build.base import require_output
+    from contrasent.data.build import require_output
     from contrasent.data.examples import keep_rows, open_examples
     from contrasent.model.loading import load_encoder
     from contrasent.search.mining import Mining, find_negatives, read_pairs

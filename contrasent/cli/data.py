@@ -19,7 +19,7 @@ from contrasent.settings import ARGUMENT, settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from contrasent.data.build.base import DataKind
+    from contrasent.data.build import DataKind
     from contrasent.data.columns import ColumnSpec
     from contrasent.data.rows import SourceRows
     from contrasent.data.tokenizer import Tokenizer
@@ -263,8 +263,8 @@ def nli(options: NliOptions) -> None:
 
     Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
     """
-    from contrasent.data.build.nli import nli as of_nli
-    from contrasent.data.column_specs import NLI
+    from contrasent.data.build import nli as of_nli
+    from contrasent.data.columns import NLI
 
     kind = partial(
         of_nli,
@@ -283,8 +283,8 @@ def captions(options: BuildOptions) -> None:
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    from contrasent.data.build.paraphrases import captions as of_captions
-    from contrasent.data.column_specs import CAPTIONS
+    from contrasent.data.build import captions as of_captions
+    from contrasent.data.columns import CAPTIONS
 
     _build(of_captions, CAPTIONS, options)
 
@@ -295,8 +295,8 @@ def duplicates(options: BuildOptions) -> None:
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    from contrasent.data.build.paraphrases import duplicates as of_duplicates
-    from contrasent.data.column_specs import DUPLICATES
+    from contrasent.data.build import duplicates as of_duplicates
+    from contrasent.data.columns import DUPLICATES
 
     _build(of_duplicates, DUPLICATES, options)
 
@@ -318,8 +318,8 @@ def paraphrases(options: ParaphrasesOptions) -> None:
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
     """
-    from contrasent.data.build.paraphrases import paraphrases as of_paraphrases
-    from contrasent.data.column_specs import PARAPHRASES
+    from contrasent.data.build import paraphrases as of_paraphrases
+    from contrasent.data.columns import PARAPHRASES
 
     kind = partial(of_paraphrases, min_score=options.min_score, max_score=options.max_score)
     _build(kind, PARAPHRASES, options)
@@ -330,7 +330,7 @@ def _build(
     wanted: ColumnSpec,
     options: BuildOptions,
 ) -> None:
-    from contrasent.data.build.base import build, require_output
+    from contrasent.data.build import build, require_output
     from contrasent.data.rows import open_rows_of
     from contrasent.report.training_text import built_lines
 

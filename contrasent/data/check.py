@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from contrasent.data.batch import Need
 from contrasent.data.columns import kind_of
-from contrasent.data.examples import Examples, open_examples, portions
+from contrasent.data.examples import open_examples, portions
 from contrasent.data.labelled_pairs import NliClasses, PairExamples, open_pairs, require_classes
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import document_lengths
@@ -32,9 +32,18 @@ _MOJIBAKE = re.compile(
     "\u2018-\u2022\u2026\u2030\u2039\u203a\u20ac\u2122]"
     "|\u00e2(?:\u20ac|\u0080)|\u00ef\u00bb\u00bf|\u00f0[\u0178\u009f]"
 )
-_REPLACED = "\ufffd"
 _TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|<!--|<!doctype\s", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
+# Signs of harm, in the sentences of an example and in their text.
+_SIGNS: dict[str, Callable[[str, tuple[str, ...]], object]] = {
+    "identical": lambda _, sentences: len(sentences) > 1 and sentences[0] == sentences[1],
+    "replaced": lambda text, _: "\ufffd" in text,
+    "control": lambda text, _: _CONTROL.search(text),
+    "mojibake": lambda text, _: not text.isascii() and _MOJIBAKE.search(text),
+    "tags": lambda text, _: "<" in text and _TAG.search(text),
+    "entities": lambda text, _: "&" in text and _ENTITY.search(text),
+    "wordless": lambda _, sentences: not all(any(map(str.isalnum, it)) for it in sentences),
+}
 
 
 @dataclass(slots=True)
@@ -172,9 +181,24 @@ def check(
     """
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
     examples = open_pairs(source, "nli", columns) if of_nli else open_examples(source, columns)
-    survey = _Survey()
-    words, tokens = array("I"), array("I")
-    for portion in portions(survey.look_at(examples, progress)):
+    found = {name: Finding() for name in ("unreadable", *_SIGNS)}
+    sample: list[tuple[str, ...]] = []
+    hashes, words, tokens = array("q"), array("I"), array("I")
+
+    def read() -> Iterator[tuple[str, ...]]:
+        for where, sentences in examples.read(lambda error: found["unreadable"].add(str(error))):
+            hashes.append(hash(sentences[0]))
+            if len(sample) < _SAMPLE:
+                sample.append(sentences)
+            text = "\t".join(sentences)
+            for name, has_sign in _SIGNS.items():
+                if has_sign(text, sentences):
+                    found[name].add(where)
+            if progress is not None and not len(hashes) % _TOLD_EVERY:
+                progress(_TOLD_EVERY)
+            yield sentences
+
+    for portion in portions(read()):
         words.extend(len(sentence.split()) for sentence in portion)
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
@@ -182,49 +206,40 @@ def check(
     if examples.is_lines and examples.blank:
         lengths = document_lengths(examples, lambda _: None)
         documents = lengths if len(lengths) > 1 else None
+    classes = None
+    if isinstance(examples, PairExamples) and isinstance(examples.parse, NliClasses):
+        counts = Counter(examples.numbers[Need.LABELS])
+        classes = {name: counts[number] for number, name in enumerate(examples.parse.names)}
+
+    def lengths_of_views(lengths: array[int]) -> tuple[Lengths, ...]:
+        views = range(examples.views if lengths else 0)
+        return tuple(_lengths(np.array(lengths[view :: examples.views])) for view in views)
+
+    identical = found.pop("identical")
     return Report(
         source=source,
         columns=examples.columns,
         sha256=examples.sha256,
         views=examples.views,
-        examples=survey.examples,
-        classes=_classes(examples),
+        examples=len(hashes),
+        classes=classes,
         unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
         documents=None if documents is None else len(documents),
         document_sentences=None if documents is None else _lengths(documents),
-        unreadable=survey.unreadable,
-        repeated=survey.repeated(),
-        identical=survey.identical if examples.views > 1 else None,
-        replaced=survey.replaced,
-        control=survey.control,
-        mojibake=survey.mojibake,
-        tags=survey.tags,
-        entities=survey.entities,
-        wordless=survey.wordless,
-        words=_lengths_of_views(words, examples.views),
-        tokens=None if tokenizer is None else _lengths_of_views(tokens, examples.views),
+        repeated=len(hashes) - len(np.unique(hashes)),
+        identical=identical if examples.views > 1 else None,
+        **found,
+        words=lengths_of_views(words),
+        tokens=None if tokenizer is None else lengths_of_views(tokens),
         max_tokens=max_tokens,
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
-        kinds=tuple(kind_of(cells) for cells in zip(*survey.sample, strict=True)),
-        shown=tuple(survey.sample[:_SHOWN]),
+        kinds=tuple(kind_of(cells) for cells in zip(*sample, strict=True)),
+        shown=tuple(sample[:_SHOWN]),
         layout=examples.rows.reader.layout,
         later=examples.rows.reader.later,
     )
-
-
-def _classes(examples: Examples) -> dict[str, int] | None:
-    """How many examples are of each class, those of none included."""
-    if not isinstance(examples, PairExamples) or not isinstance(examples.parse, NliClasses):
-        return None
-    counts = Counter(examples.numbers[Need.LABELS])
-    return {name: counts[number] for number, name in enumerate(examples.parse.names)}
-
-
-def _lengths_of_views(lengths: array[int], views: int) -> tuple[Lengths, ...]:
-    """From the lengths of whole examples, one example after the other."""
-    return tuple(_lengths(np.array(lengths[view::views])) for view in range(views) if lengths)
 
 
 def _lengths(lengths: NDArray[Any]) -> Lengths:
@@ -236,50 +251,3 @@ def _lengths(lengths: NDArray[Any]) -> Lengths:
         p95=int(np.sort(lengths)[rank - 1]),
         maximum=int(lengths.max()),
     )
-
-
-class _Survey:
-    """Looks at examples while they pass, in memory of 8 bytes per example."""
-
-    def __init__(self) -> None:
-        self.examples = 0
-        self.unreadable, self.identical = Finding(), Finding()
-        self.replaced, self.control, self.mojibake = Finding(), Finding(), Finding()
-        self.tags, self.entities, self.wordless = Finding(), Finding(), Finding()
-        self.sample: list[tuple[str, ...]] = []
-        self._hashes = array("q")
-
-    def look_at(
-        self, examples: Examples, progress: Callable[[int], None] | None
-    ) -> Iterator[tuple[str, ...]]:
-        """Yield the sentences of ``examples``, each looked at."""
-        for where, sentences in examples.read(lambda error: self.unreadable.add(str(error))):
-            self.examples += 1
-            if len(self.sample) < _SAMPLE:
-                self.sample.append(sentences)
-            self._hashes.append(hash(sentences[0]))
-            self._note_signs(where, sentences)
-            if progress is not None and not self.examples % _TOLD_EVERY:
-                progress(_TOLD_EVERY)
-            yield sentences
-
-    def _note_signs(self, where: str, sentences: tuple[str, ...]) -> None:
-        """Count what an example has that would do harm."""
-        text = "\t".join(sentences)
-        signs = (
-            (self.identical, len(sentences) > 1 and sentences[0] == sentences[1]),
-            (self.wordless, not all(any(map(str.isalnum, sentence)) for sentence in sentences)),
-            (self.tags, "<" in text and _TAG.search(text)),
-            (self.entities, "&" in text and _ENTITY.search(text)),
-            (self.replaced, _REPLACED in text),
-            (self.control, _CONTROL.search(text)),
-            (self.mojibake, not text.isascii() and _MOJIBAKE.search(text)),
-        )
-        for finding, is_there in signs:
-            if is_there:
-                finding.add(where)
-
-    def repeated(self) -> int:
-        """Examples whose first sentence has the hash of an earlier one."""
-        hashes = np.frombuffer(self._hashes, dtype=np.int64)
-        return len(hashes) - len(np.unique(hashes))

@@ -40,6 +40,7 @@ _OTHER = re.compile(r"id|idx|index|row|(?:pair|prompt|caption)_?id|split|genre|c
 # These two names say that the second sentence is a positive; with the others a label may deny it.
 _SURE = {"anchor", "positive", "sent0", "entailment"}
 _SHOWN = 40
+_ALONE = "the sentence"
 
 # An id, a number or a date; and a word of a script that has blanks between words.
 _CODES = "ids, numbers or dates"
@@ -50,15 +51,15 @@ _NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
 _MOSTLY = 0.9
 _SENTENCE_WORDS = 4
 """A heading has at most three words; a column whose cells have more in the median is text."""
-_FEWEST_ROWS, _MANY_ROWS = 3, 10
+_FEWEST_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
     """The columns of one source, a position for each role, counted from 0.
 
-    ``header`` says that the first row of a table holds names, ``described`` what was understood,
-    in one line, and ``by`` how the columns are known.
+    ``header`` says that the first row of a table holds names, ``described`` how they were
+    understood, in one line, and ``by`` how the columns are known.
     """
 
     positions: tuple[int, ...]
@@ -95,63 +96,48 @@ def sentence_columns(
     The first row of a table is a header if every cell is a known column name, whatever its case, or
     if ``columns`` gives names. Without a header, every column is a sentence, in the order of the
     file, unless the rows ``below`` tell otherwise: a first row of short names over longer text is a
-    header, and ids, numbers, dates or single words are no sentences. Columns are chosen by name, or
-    by digits that count from 0; ``named`` says that ``first`` certainly holds names. ``where`` is
-    the place of ``first``, for messages. ConfigError if ``columns`` does not fit; DataError if the
-    columns cannot be told without ``columns``, or one holds no sentences.
+    header, and ids, numbers and dates are no sentences. Columns are chosen by name, or by digits
+    that count from 0; ``named`` says that ``first`` certainly holds names. ``where`` is the place
+    of ``first``, for messages. ConfigError if ``columns`` does not fit; DataError if the columns
+    cannot be told without ``columns``, or one holds no sentences.
     """
     names = [cell.strip() for cell in first]
-    known = [_is_known(name) for name in names]
-    header = named or all(known)
+    header = named or all(map(_is_known, names))
     if columns is not None:
-        chosen = _asked_columns(names, columns, where, header=header, named=named)
+        if not columns or len(set(columns)) < len(columns):
+            raise ConfigError(f"--columns {','.join(columns)!r} must name one or more, each once")
+        positions, by, how = _positions(names, columns, where)
+        roles = [names[position] for position in positions] if named else columns
+        if by == "number" and not named:
+            how += f"; {'first row is a header' if header else 'no header'}"
+        described = f"{_as_roles(roles, view_names(len(roles), _ALONE))} ({how})"
+        chosen = ColumnMap(positions, header or by == "choice", described, by)
     elif header:
         chosen = _known_columns(names, where)
     else:
-        chosen = _columns_in_order(names, known, below, where)
+        chosen = _columns_in_order(names, below, where)
     _refuse_codes(chosen, names, below, where)
     return chosen
 
 
-def _asked_columns(
-    names: list[str], columns: Sequence[str], where: str, *, header: bool, named: bool
-) -> ColumnMap:
-    if not columns:
-        raise ConfigError("--columns is empty; name at least one, or leave it out")
-    if repeated := [column for column in columns if list(columns).count(column) > 1]:
-        raise ConfigError(f"--columns names {repeated[0]!r} twice; every sentence is a column")
-    positions = _positions(names, columns, where)
-    shown = [names[position] for position in positions] if named else columns
-    by, how = _choice(columns)
-    if by == "number" and not named:
-        how += f"; {'first row is a header' if header else 'no header'}"
-    described = f"{_as_roles(shown, _roles(len(shown)))} ({how})"
-    return ColumnMap(positions, header or by == "choice", described, by)
-
-
-def _columns_in_order(
-    names: list[str], known: list[bool], below: Sequence[Sequence[str]], where: str
-) -> ColumnMap:
+def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: str) -> ColumnMap:
     """All columns, unless the first row may be a header of names that are not known."""
-    count, headings = len(names), [name for name in names if _is_sentence(name.lower())]
-    joined = re.split(r"[,;|:^~]+", names[0]) if count == 1 else []
-    if any("\t" in name for name in names):
-        raise DataError(f"{where}: cells are separated by tabs, not commas; name the file .tsv")
-    if len(joined) > 1 and all(_is_known(cell.strip()) for cell in joined):
+    count = len(names)
+    joined = re.split(r"[,;|:^~\t]+", names[0])
+    if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
         raise DataError(
-            f"{where}: {names[0]!r} looks like {len(joined)} names of columns; separate cells "
-            "by commas in a .csv, and by tabs in a .tsv"
+            f"{where}: {_shortened(names[0])!r} looks like {len(joined)} cells; separate cells by "
+            "commas in a .csv, and by tabs in a .tsv"
         )
-    if headings:
-        unknown = names[known.index(False)]
+    if headings := [name for name in names if _is_sentence(name.lower())]:
+        unknown = next(name for name in names if not _is_known(name))
         raise DataError(
             f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
             "choose with --columns, by name if it is a header, by number if it is an example"
         )
     many = len(below) >= _FEWEST_ROWS
     texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
-    alike = all(map(_NAME.fullmatch, names)) and len(set(names)) == count
-    if alike and texts:
+    if texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count:
         if count > 1:
             raise DataError(
                 f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
@@ -163,33 +149,27 @@ def _columns_in_order(
             described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
             return ColumnMap((0,), True, described, "order")
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
-    described = f"{what}: {', '.join(_roles(count))} (no header)"
+    described = f"{what}: {', '.join(view_names(count, _ALONE))} (no header)"
     return ColumnMap(tuple(range(count)), False, described, "order")
 
 
 def _refuse_codes(
     chosen: ColumnMap, names: list[str], below: Sequence[Sequence[str]], where: str
 ) -> None:
-    """Refuse columns of ids, numbers, dates or, in a table without names, single words."""
-    columns = [
-        [row[position] for row in below] or [names[position]] for position in chosen.positions
-    ]
-    few = len(below) < _FEWEST_ROWS
-    kinds = [_certain_kind(cells) if few else kind_of(cells) for cells in columns]
-    if chosen.by != "order" or len(below) < _MANY_ROWS or all(kinds):  # words may be all there is
-        kinds = [kind if kind == _CODES else None for kind in kinds]
-    if chosen.header and few and not below:
+    """Refuse columns of ids, numbers or dates; of few cells, ``x1`` may be a sentence."""
+    if chosen.header and not below:
         return
-    for position, cells, kind in zip(chosen.positions, columns, kinds, strict=True):
-        if kind:
-            name = repr(names[position]) if chosen.header else position
-            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
-            rest = [str(k) for k, it in zip(chosen.positions, kinds, strict=True) if not it]
-            such = f", as {','.join(rest)}" if rest else ""
-            raise DataError(
-                f"{where}: column {name} holds {kind} ({shown}), no sentences; choose others with "
-                f"--columns, by name, or by number from 0{such}"
-            )
+    few = len(below) < _FEWEST_ROWS
+    columns = {it: [row[it] for row in below] or [names[it]] for it in chosen.positions}
+    codes = [it for it, cells in columns.items() if _are_codes(cells, certain=few)]
+    if codes:
+        name = repr(names[codes[0]]) if chosen.header else codes[0]
+        shown = ", ".join(repr(_shortened(cell)) for cell in columns[codes[0]][:2])
+        rest = ",".join(str(it) for it in columns if it not in codes)
+        raise DataError(
+            f"{where}: column {name} holds {_CODES} ({shown}), no sentences; choose others with "
+            f"--columns, by name, or by number from 0{f', as {rest}' if rest else ''}"
+        )
 
 
 def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
@@ -208,7 +188,9 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
                 "positive pair; keep the rows that are, classify them with data.labels nli, or "
                 f"{remedy}"
             )
-        chosen = [*(spelt[name] for name in pairs[0]), *_negatives(spelt)]
+        matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
+        negatives = sorted(matches, key=lambda it: int(it[0][1] or 0))
+        chosen = [*(spelt[name] for name in pairs[0]), *(name for _, name in negatives)]
     else:
         alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
         if len(alone) != 1:
@@ -216,34 +198,22 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
         chosen = [spelt[alone[0]]]
     ignored = [name for name in names if name not in chosen]
     rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-    described = f"{_as_roles(chosen, _roles(len(chosen)))} (by name{rest})"
+    described = f"{_as_roles(chosen, view_names(len(chosen), _ALONE))} (by name{rest})"
     again = partial(_known_columns, where=where)
     return ColumnMap(tuple(map(names.index, chosen)), True, described, "name", choose=again)
 
 
-def _negatives(spelt: dict[str, str]) -> list[str]:
-    matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
-    return [name for match, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
-
-
-def _choice(columns: Sequence[str]) -> tuple[Literal["choice", "number"], str]:
-    """How columns are chosen, also in words."""
-    return ("number", "chosen by number") if _are_numbers(columns) else ("choice", "chosen by name")
-
-
-def _are_numbers(columns: Sequence[str]) -> bool:
-    return all(column.isascii() and column.isdecimal() for column in columns)
-
-
-def _positions(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
-    """The columns that a user names, or numbers from 0."""
-    if _are_numbers(columns):
+def _positions(
+    names: list[str], columns: Sequence[str], where: str
+) -> tuple[tuple[int, ...], Literal["choice", "number"], str]:
+    """The columns that a user names, or numbers from 0; how they are chosen, also in words."""
+    if all(column.isascii() and column.isdecimal() for column in columns):
         positions = tuple(map(int, columns))
         if max(positions) >= len(names):
             raise ConfigError(
                 f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
             )
-        return positions
+        return positions, "number", "chosen by number"
     lower = [name.lower() for name in names]
     chosen = []
     for column in columns:
@@ -253,7 +223,7 @@ def _positions(names: list[str], columns: Sequence[str], where: str) -> tuple[in
         if spelt.count(wanted) > 1:
             raise ConfigError(f"{where}: {column!r} heads more than one column; choose by number")
         chosen.append(spelt.index(wanted))
-    return tuple(chosen)
+    return tuple(chosen), "choice", "chosen by name"
 
 
 def _as_roles(columns: Sequence[str], roles: Sequence[str]) -> str:
@@ -265,9 +235,10 @@ def _shortened(cell: str) -> str:
     return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 3]}..."
 
 
-def _roles(count: int) -> list[str]:
+def view_names(count: int, alone: str = "sentence") -> list[str]:
+    """Names of the sentences of an example, if there are so many."""
     if count == 1:
-        return ["the sentence"]
+        return [alone]
     hard = ["hard negative"] if count == 3 else [f"hard negative {k}" for k in range(1, count - 1)]
     return ["anchor", "positive", *hard]
 
@@ -285,14 +256,14 @@ def _is_text(cells: Sequence[str]) -> bool:
     return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
 
 
-def _certain_kind(cells: Sequence[str]) -> str | None:
-    """:func:`kind_of` a few cells: numbers and dates are none, but ``x1`` may be a sentence."""
+def _are_codes(cells: Sequence[str], *, certain: bool) -> bool:
+    """Whether cells are numbers and dates or, unless it has to be ``certain``, ids."""
     full = [cell.strip() for cell in cells if cell.strip()]
-    return _CODES if full and all(map(_NUMBERS.fullmatch, full)) else None
+    return bool(full) and all(map(_NUMBERS.fullmatch, full)) if certain else kind_of(full) == _CODES
 
 
 def kind_of(cells: Sequence[str]) -> str | None:
-    """What most of a column's cells are if they are no sentences: ids and the like, or words."""
+    """The kind of most of a column's cells if they are no sentences: ids and the like, or words."""
     full = [cell.strip() for cell in cells if cell.strip()]
     for kind, pattern in ((_CODES, _CODE), ("single words", _WORD)):
         if full and sum(bool(pattern.fullmatch(it)) for it in full) >= _MOSTLY * len(full):
@@ -302,9 +273,9 @@ def kind_of(cells: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """What the rows of a kind of data have to hold."""
+    """Columns that the rows of a kind of data have to hold."""
 
-    roles: tuple[str, ...]  # what is looked for, in order: sentences, then a label or score
+    roles: tuple[str, ...]  # the sentences in order, then a label or score
     # for each role the headings that are known for it, in lower case
     names: tuple[tuple[str, ...], ...]
     # roles of which the first known heading is taken; of others only one may be there
@@ -313,14 +284,7 @@ class ColumnSpec:
     # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
-    # what to do about a row that cannot be read
-    mend: str = "mend the row, or leave such rows out with --skip-unreadable"
-    otherwise: str = ""  # what to do with a source of another kind, where it is not understood
-    option: str = "--columns {}"  # how the columns are asked for, with their names in place of {}
-
-    def asked(self, columns: str) -> str:
-        """How one asks for these columns."""
-        return self.option.format(columns)
+    otherwise: str = ""  # the remedy for a source of another kind, where it is not understood
 
 
 def choose_columns(
@@ -333,25 +297,47 @@ def choose_columns(
 ) -> ColumnMap:
     """The columns of ``wanted``; arguments and errors are those of :func:`sentence_columns`."""
     names = [cell.strip() for cell in first]
+    roles, most = wanted.roles, len(wanted.roles)
+    every = f"{', '.join(roles[:-1])} and {roles[-1]}"
+    example = f"--columns {','.join(known[0] for known in wanted.names)}"
     if columns is not None:
-        _require_one_for_each(columns, wanted)
-        positions, (by, how) = _positions(names, columns, where), _choice(columns)
+        if not most - wanted.optional <= len(columns) <= most or len({*columns}) < len(columns):
+            raise ConfigError(
+                f"--columns {','.join(columns)} does not name {every}; give one column for each, "
+                f"as {example}"
+            )
+        positions, by, how = _positions(names, columns, where)
         header = named or by == "choice" or _is_heading([names[it] for it in positions], wanted)
-        return ColumnMap(positions, header, f"{_as_roles(columns, wanted.roles)} ({how})", by)
-    known = _by_name(names, wanted, where)
-    if len(known) >= len(wanted.roles) - wanted.optional:
-        roles = _as_roles([names[position] for position in known], wanted.roles)
+        return ColumnMap(positions, header, f"{_as_roles(columns, roles)} ({how})", by)
+    lower = [name.lower() for name in names]
+    known: list[int] = []
+    for role, spellings in zip(roles, wanted.names, strict=True):
+        present = [name for name in spellings if name in lower]
+        if not present:
+            break
+        if len(present) > 1 and role not in wanted.ranked:
+            raise DataError(
+                f"{where}: the {role} could be column {' or '.join(present)}; choose with {example}"
+            )
+        known.append(lower.index(present[0]))
+    if len(known) >= most - wanted.optional:
+        described = f"{_as_roles([names[position] for position in known], roles)} (by name)"
         again = partial(choose_columns, wanted=wanted, columns=None, where=where, named=named)
-        optional = wanted.optional - (len(wanted.roles) - len(known))
-        return ColumnMap(known, True, f"{roles} (by name)", "name", optional, again)
+        optional = wanted.optional - (most - len(known))
+        return ColumnMap(tuple(known), True, described, "name", optional, again)
     if not named and len(names) in wanted.bare:
-        positions = tuple(range(len(names)))
         header = _is_heading(names, wanted)
-        shown = names if header else [f"column {position}" for position in positions]
+        cells = names if header else [f"column {position}" for position in range(len(names))]
         how = "in this order, below a header" if header else "no header"
-        described = f"{_as_roles(shown, wanted.roles)} ({how})"
-        return ColumnMap(positions, header, described, "order")
-    raise DataError(_not_found(names, wanted, where, missing=wanted.roles[len(known)]))
+        described = f"{_as_roles(cells, roles)} ({how})"
+        return ColumnMap(tuple(range(len(names))), header, described, "order")
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    raise DataError(
+        f"{where}: no column is known as the {roles[len(known)]}; there are "
+        f"{', '.join(map(_shortened, names[:8]))}{more}; choose {every} with --columns, in this "
+        f"order: by name, or by number from 0 if there is no header, as --columns "
+        f"{','.join(map(str, range(most)))}" + (f"; {wanted.otherwise}" if wanted.otherwise else "")
+    )
 
 
 def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
@@ -360,55 +346,118 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     Names of sentences are enough where a number has to follow.
     """
     lower = [cell.lower() for cell in cells]
-    every = {name for names in wanted.names for name in names}
     if wanted.numeric and len(lower) == len(wanted.roles):
         *sentences, number = (it in names for it, names in zip(lower, wanted.names, strict=True))
         return number or all(sentences)
-    return every.issuperset(lower)
+    return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
-def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...]:
-    """Positions of the roles that are known by name, up to the first that is not."""
-    lower = [name.lower() for name in names]
-    positions: list[int] = []
-    for role, known in zip(wanted.roles, wanted.names, strict=True):
-        present = [name for name in known if name in lower]
-        if not present:
-            break
-        if len(present) > 1 and role not in wanted.ranked:
-            raise DataError(
-                f"{where}: the {role} could be column {' or '.join(present)}; "
-                f"choose with {wanted.asked(_example(wanted))}"
-            )
-        positions.append(lower.index(present[0]))
-    return tuple(positions)
+_FIRST = ("sentence1", "sentence_1", "sentence_a", "text1", "text_a")
+_SECOND = ("sentence2", "sentence_2", "sentence_b", "text2", "text_b")
+_LABELS = (
+    *("label", "class", "category", "coarse_label", "gold_label", "target"),
+    *("sentiment", "intent", "topic", "emotion", "labels"),
+)
+_DOCUMENT_IDS = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "did")
 
+NLI = ColumnSpec(
+    roles=("premise", "hypothesis", "label"),
+    names=(
+        ("sent0", "premise", "context", *_FIRST),
+        ("sent1", "hypothesis", *_SECOND),
+        ("gold_label", "label", "entailment_judgment"),
+    ),
+    ranked=("label",),
+)
 
-def _require_one_for_each(columns: Sequence[str], wanted: ColumnSpec) -> None:
-    most = len(wanted.roles)
-    if not most - wanted.optional <= len(columns) <= most or len(set(columns)) < len(columns):
-        raise ConfigError(
-            f"{wanted.asked(','.join(columns))} does not name {_all(wanted)}; "
-            f"give one column for each, as {wanted.asked(_example(wanted))}"
-        )
+CAPTIONS = ColumnSpec(
+    roles=("image", "caption"),
+    names=(
+        ("image", "image_id", "image_name", "file_name", "filename", "group"),
+        ("caption", "comment", "text", "sentence"),
+    ),
+    bare=(2,),
+)
 
+DUPLICATES = ColumnSpec(
+    roles=("first question", "second question", "label"),
+    names=(
+        ("question1", "#1 string", *_FIRST, "anchor", "sent0"),
+        ("question2", "#2 string", *_SECOND, "positive", "sent1"),
+        ("is_duplicate", "label", "quality"),
+    ),
+    ranked=("label",),
+)
 
-def _not_found(names: list[str], wanted: ColumnSpec, where: str, *, missing: str) -> str:
-    shown = ", ".join(_shortened(name) for name in names[:8])
-    numbers = ",".join(str(number) for number in range(len(wanted.roles)))
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return (
-        f"{where}: no column is known as the {missing}; there are {shown}{more}; "
-        f"choose {_all(wanted)} with {wanted.option.split()[0]}, in this order: by name, "
-        f"or by number from 0 if there is no header, as {wanted.asked(numbers)}"
-        + (f"; {wanted.otherwise}" if wanted.otherwise else "")
-    )
+PARAPHRASES = ColumnSpec(
+    roles=("reference", "paraphrase", "score"),
+    names=(
+        ("reference", "source", *_FIRST, "anchor", "sent0"),
+        ("paraphrase", "target", *_SECOND, "positive", "sent1"),
+        ("score", "similarity"),
+    ),
+    optional=1,
+    bare=(2, 3),
+    numeric=True,
+)
 
+RATED_PAIRS = ColumnSpec(
+    roles=("first sentence", "second sentence", "score"),
+    names=(
+        (*_FIRST, "sent0", "first", "question1", "premise", "anchor", "query"),
+        (*_SECOND, "sent1", "second", "question2", "hypothesis", "positive", "document"),
+        (
+            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
+            *("label", "is_duplicate"),
+        ),
+    ),
+    ranked=("score",),
+    bare=(3,),
+    numeric=True,
+    otherwise="if it holds sentences with labels, name it classify:FILE",
+)
 
-def _all(wanted: ColumnSpec) -> str:
-    *others, last = wanted.roles
-    return f"{', '.join(others)} and {last}"
+SENTENCES = ColumnSpec(
+    roles=("sentence", "class"),
+    names=(
+        (
+            *("text", "sentence", "review", "question", "query", "comment", "tweet", "utterance"),
+            *("content", "document", "headline", "title"),
+        ),
+        _LABELS,
+    ),
+    ranked=("sentence", "class"),
+    bare=(2,),
+)
 
+SENTENCE_PAIRS = ColumnSpec(
+    roles=("first sentence", "second sentence", "class"),
+    names=(*RATED_PAIRS.names[:2], _LABELS),
+    ranked=("class",),
+    bare=(3,),
+)
 
-def _example(wanted: ColumnSpec) -> str:
-    return ",".join(known[0] for known in wanted.names)
+TEXTS = ColumnSpec(
+    roles=("id", "text", "title"),
+    names=(
+        ("_id", "id", "query-id", "query_id", "qid", *_DOCUMENT_IDS, "passage_id"),
+        ("text", "query", "question", "document", "passage", "contents", "content", "sentence"),
+        ("title",),
+    ),
+    ranked=("id", "text"),
+    optional=1,
+    bare=(2,),
+)
+"""Queries or documents of retrieval."""
+
+RELEVANCE = ColumnSpec(
+    roles=("query's id", "document's id", "relevance"),
+    names=(
+        ("query-id", "query_id", "queryid", "qid", "query"),
+        (*_DOCUMENT_IDS, "document-id", "passage_id", "document", "passage"),
+        ("score", "relevance", "rel", "grade", "label"),
+    ),
+    ranked=("query's id", "document's id", "relevance"),
+    bare=(3,),
+    numeric=True,
+)

@@ -27,6 +27,7 @@ from contrasent.files import default_cache, exclusive, writing
 if TYPE_CHECKING:
     from contrasent.data.batch import Need
 
+_PATIENCE = 600.0  # seconds that another process may take to keep its rows
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 20
@@ -74,14 +75,15 @@ class Examples:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
         skipped, checked = 0, self.rows.reader.checked and not self.with_ids
         for where, row in self.rows.rows(trouble):
-            cells = [row[0], _id_as_text(row[1])] if self.with_ids else row
-            if not checked:
-                try:
-                    for cell in cells:
-                        require_text(cell, where)
-                except DataError as error:
-                    trouble(error)
-                    continue
+            cells = row
+            if self.with_ids and isinstance(row[1], int) and not isinstance(row[1], bool):
+                cells = [row[0], str(row[1])]
+            try:
+                for cell in () if checked else cells:
+                    require_text(cell, where)
+            except DataError as error:
+                trouble(error)
+                continue
             sentences = tuple([(cell or "").strip() for cell in cells])
             if all(sentences):
                 yield where, sentences
@@ -102,11 +104,6 @@ class Examples:
                 f"{self.source} holds {count} example{'s' if count != 1 else ''} without an empty "
                 f"sentence, but at least {minimum} are needed; an example is a line or row"
             )
-
-
-def _id_as_text(cell: Any) -> Any:
-    """A whole number as text; any other cell as it is."""
-    return str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
 
 
 def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -162,8 +159,7 @@ def open_examples(
             f"{source} holds one sentence per line, so --columns {','.join(columns)} has nothing "
             "to choose from; leave it out, or name a table .csv or .tsv"
         )
-    remedy = 'cells that hold a comma need "..."' if kind == ".csv" else "or tabs inside sentences"
-    rows = open_source(source, kind, f"look for missing cells, {remedy}")
+    rows = open_source(source, kind)
     if kind == ".txt":
         chosen = ColumnMap((0,), False, "1 sentence per line", "order")
     else:
@@ -193,9 +189,6 @@ Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
 """Examples given from Python: sentences, tuples of sentences, or mappings of columns."""
 
 
-_PATIENCE = 600.0  # seconds that another process may take to keep its rows
-
-
 def keep_rows(rows: Rows) -> Path:
     r"""Write examples given from Python to a file, to be read as any other.
 
@@ -209,16 +202,17 @@ def keep_rows(rows: Rows) -> Path:
     first = next(remaining, None)
     if first is None:
         raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")
-    folder, digest = default_cache() / "rows", hashlib.sha256()
+    is_text, folder, digest = isinstance(first, str), default_cache() / "rows", hashlib.sha256()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, patience=_PATIENCE):
             written = folder / "rows"
             with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-                for line in _lines_of(chain([first], remaining), is_text=isinstance(first, str)):
+                for number, row in enumerate(chain([first], remaining), start=1):
+                    line = f"{_line_of(row, f'row {number} of the data', is_text=is_text)}\n"
                     file.write(line)
                     digest.update(line.encode())
-            kind = "txt" if isinstance(first, str) else "jsonl"
+            kind = "txt" if is_text else "jsonl"
             return written.replace(folder / f"{digest.hexdigest()[:16]}.{kind}")
     except OSError as error:
         raise ConfigError(
@@ -227,23 +221,19 @@ def keep_rows(rows: Rows) -> Path:
         ) from error
 
 
-def _lines_of(rows: Rows, *, is_text: bool) -> Iterator[str]:
-    for number, row in enumerate(rows, start=1):
-        if isinstance(row, str) != is_text:
-            raise DataError(
-                f"row {number} of the data, {shown(row)}, is of another kind than the first"
-            )
-        where = f"row {number} of the data"
-        try:
-            if isinstance(row, str):
-                line = " ".join(row.splitlines())
-            else:
-                plain = dict(row) if isinstance(row, Mapping) else list(row)
-                line = json.dumps(plain, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise DataError(
-                f"{where} cannot be written as JSON: {error}; give strings, tuples of strings or "
-                "mappings of plain values"
-            ) from error
-        require_text(line, where)
-        yield f"{line}\n"
+def _line_of(row: Any, where: str, *, is_text: bool) -> str:
+    if isinstance(row, str) != is_text:
+        raise DataError(f"{where}, {shown(row)}, is of another kind than the first")
+    try:
+        if is_text:
+            line = " ".join(row.splitlines())
+        else:
+            plain = dict(row) if isinstance(row, Mapping) else list(row)
+            line = json.dumps(plain, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where} cannot be written as JSON: {error}; give strings, tuples of strings or "
+            "mappings of plain values"
+        ) from error
+    require_text(line, where)
+    return line

@@ -5,20 +5,95 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from contrasent.data.batch import Need
-from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, NliLabels
-from contrasent.data.column_specs import NLI, RATED_PAIRS
-from contrasent.data.columns import ColumnSpec
+from contrasent.data.columns import NLI, RATED_PAIRS, ColumnSpec
 from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble
 from contrasent.data.rows import SourceRows, as_text, open_rows_of, score_of
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 
+ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")
 CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
 """In the order of their numbers, which is that of sentence-transformers' NLI examples."""
+
+_NLI = {
+    **dict.fromkeys(("entailment", "entails", "entailed", "e"), ENTAILMENT),
+    **dict.fromkeys(("neutral", "n"), NEUTRAL),
+    **dict.fromkeys(("contradiction", "contradicts", "contradictory", "c"), CONTRADICTION),
+}
+_YES_OR_NO = {"1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False}
+_NONE = {"", "-", "-1", "none", "nan"}
+
+
+class NliLabels:
+    """Understands the labels of one source.
+
+    Words are known; numbers are not, as data sets count the three labels in different orders, and a
+    wrong guess would train contradictions as positives. So they need names: the data set's own, or
+    the user's.
+
+    Raises:
+        ConfigError: ``order``, the user's names for the numbers from 0, does not name each of the
+            three labels once, or says something else than ``own_names``, the source's.
+    """
+
+    def __init__(
+        self, source: str, own_names: Sequence[str] | None, order: Sequence[str] | None = None
+    ) -> None:
+        own, asked = (
+            [_NLI.get(name.strip().lower(), "") for name in names or ()]
+            for names in (own_names, order)
+        )
+        if order is not None and sorted(asked) != sorted(LABELS):
+            raise ConfigError(
+                f"--labels {','.join(order)} does not name each of {', '.join(LABELS)} once; "
+                "give them in the order of their numbers, from 0"
+            )
+        own = [] if "" in own else own
+        if own and asked and own != asked:
+            raise ConfigError(
+                f"{source}: --labels {','.join(asked)} is not the data set's own order, "
+                f"{','.join(own)}; leave --labels out"
+            )
+        self._source = source
+        self.numbers = own or asked
+        self.described = "words such as entailment, or their first letters"
+        if self.numbers:
+            listed = ", ".join(f"{number} = {name}" for number, name in enumerate(self.numbers))
+            self.described = f"{listed} ({'the data set says so' if own else 'as asked for'})"
+
+    def understood(self, label: Any, where: str) -> str | None:
+        """One of :data:`LABELS`; None if the row has none, and an error if it is not known."""
+        word = "" if label is None else str(label).strip().lower()
+        if word in _NLI or word in _NONE:
+            return _NLI.get(word)
+        is_number = word.isascii() and word.isdecimal()
+        if is_number and not self.numbers:
+            raise ConfigError(
+                f"{where}: the label is the number {word}, and {self._source} does not say what "
+                "it stands for; name the numbers from 0 on, as --labels "
+                "entailment,neutral,contradiction, after the data set's description"
+            )
+        if not is_number or int(word) >= len(self.numbers):
+            raise DataError(
+                f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}, "
+                "their first letters, the numbers that have a name, and - for none"
+            )
+        return self.numbers[int(word)]
+
+
+def yes_or_no(label: Any, where: str) -> bool | None:
+    """Whether two questions are duplicates; None if the row does not say."""
+    word = "" if label is None else str(label).strip().lower()
+    if word not in _YES_OR_NO and word not in _NONE:
+        raise DataError(
+            f"{where}: unknown label {label!r}; 1 or true says that the two mean the same, "
+            "0 or false that they do not"
+        )
+    return _YES_OR_NO.get(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +147,14 @@ class PairExamples(Examples):
     def require(self, minimum: int) -> None:
         """Make sure that there are enough examples and, of labels, some of each class."""
         super().require(minimum)
-        if not isinstance(self.parse, NliClasses):
-            return
-        classes: set[int] = set()
-        for where, (_, _, cell) in self.rows.rows():
-            number = self.parse(cell, where)
-            classes |= set() if number is None else {number}
-            if len(classes) == len(CLASSES):
-                return
-        require_classes(self.source, classes)
+        if isinstance(self.parse, NliClasses):
+            classes: set[int] = set()
+            for where, (_, _, cell) in self.rows.rows():
+                number = self.parse(cell, where)
+                classes |= set() if number is None else {number}
+                if len(classes) == len(CLASSES):
+                    return
+            require_classes(self.source, classes)
 
 
 class NliClasses:
@@ -91,8 +165,7 @@ class NliClasses:
     """
 
     def __init__(self, rows: SourceRows) -> None:
-        self._words = NliLabels(rows.source, rows.label_names, None)
-        self._explained = rows.label_names is not None and "=" in self._words.described
+        self._words = NliLabels(rows.source, rows.label_names)
         self._numbers: bool | None = None
 
     @property
@@ -103,7 +176,7 @@ class NliClasses:
     def __call__(self, cell: object, where: str) -> int | None:
         """The number; None for a row without a class."""
         word = "" if cell is None else str(cell).strip()
-        is_number = word.isascii() and word.isdecimal() and not self._explained
+        is_number = word.isascii() and word.isdecimal() and not self._words.numbers
         understood = word if is_number else self._words.understood(cell, where)
         if understood is None:
             return None
@@ -135,15 +208,11 @@ def require_classes(source: str, classes: Collection[int]) -> None:
     )
 
 
-_NLI = replace(NLI, mend="mend the row, or take it out")
-
 SIDE_COLUMNS = {
-    "nli": SideColumn(Need.LABELS, "B", _NLI, NliClasses, f"labels {CLASSES}"),
-    "scores": SideColumn(
-        Need.SCORES, "f", replace(RATED_PAIRS, otherwise=""), lambda _: score_of, "scores"
-    ),
+    "nli": SideColumn(Need.LABELS, "B", NLI, NliClasses, f"labels {CLASSES}"),
+    "scores": SideColumn(Need.SCORES, "f", RATED_PAIRS, lambda _: score_of, "scores"),
 }
-"""What ``data.labels`` may name."""
+"""The values of ``data.labels``."""
 
 
 def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> PairExamples:
@@ -153,5 +222,4 @@ def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -
     are those of :func:`contrasent.data.rows.open_rows_of`.
     """
     side = SIDE_COLUMNS[labels]
-    wanted = replace(side.spec, option="--data.columns '[{}]'")
-    return PairExamples(open_rows_of(source, wanted, columns), side)
+    return PairExamples(open_rows_of(source, side.spec, columns), side)

@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, cast
 
 from contrasent.errors import DataError, MissingExtraError, first_line, install_command
 
-T = TypeVar("T")
 Trouble = Callable[[DataError], None]
 """Is told of every row that cannot be read; the row is left out if it returns."""
 
 _LONGEST_LINE = 1 << 24
-_UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -31,31 +29,28 @@ def stop(error: DataError) -> None:
     raise error
 
 
-def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
-    r"""Numbered lines of a UTF-8 file, gzipped if its name ends in ``.gz``; as :func:`text_lines`.
-
-    DataError if the file cannot be read, or is a damaged archive.
-    """
-    with _opened(path) as file:
-        yield from text_lines(file, str(path), trouble)
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unzipped if its name says so; errors name the file."""
+    zipped = path.suffix.lower() == ".gz"
     try:
-        if path.suffix.lower() == ".gz":
-            with gzip.open(path) as unzipped:
-                yield cast("IO[bytes]", unzipped)
-        else:
-            with path.open("rb") as file:
-                yield file
+        with cast("IO[bytes]", gzip.open(path)) if zipped else path.open("rb") as file:
+            yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
             f"{path}: damaged or truncated gzip ({error}); fetch the file again"
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file, gzipped if its name ends in ``.gz``; as :func:`text_lines`.
+
+    DataError if the file cannot be read, or is a damaged archive.
+    """
+    with _opened(path) as file:
+        yield from text_lines(file, str(path), trouble)
 
 
 def text_lines(file: IO[bytes], source: str, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
@@ -72,12 +67,11 @@ def text_lines(file: IO[bytes], source: str, trouble: Trouble = stop) -> Iterato
             where = f"{source}:{number}"
             if number == 1:
                 line = line.removeprefix("\ufeff")
-                if line.startswith(_UTF16_MARKS):
+                if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
                     to_utf8 = "iconv -f utf-16 -t utf-8"
                     raise DataError(f"{where}: UTF-16 text; convert the file with {to_utf8}")
             if len(line) > _LONGEST_LINE:
-                size = f"{_LONGEST_LINE >> 20} MiB"
-                raise DataError(f"{where}: longer than {size}, so no line of text")
+                raise DataError(f"{where}: longer than {_LONGEST_LINE >> 20} MiB, so no line")
             if "\0" in line:
                 trouble(DataError(f"{where}: holds a NUL byte, so it is no text; is it UTF-16?"))
             elif not line.isascii() and (wrong := _NOT_UTF8.search(line)):
@@ -103,12 +97,6 @@ def has_lone_returns(path: Path) -> bool:
     return False
 
 
-def line_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
-    """One cell per line."""
-    for number, line in lines(path, trouble):
-        yield number, [line]
-
-
 def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
     """Cells between tabs; quotes are letters like any other, as in SentEval's files."""
     for number, line in lines(path, trouble):
@@ -116,7 +104,7 @@ def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[st
 
 
 def quoted_rows(
-    path: Path, trouble: Trouble = stop, delimiter: str = ",", after: int = 0
+    path: Path, trouble: Trouble, delimiter: str, after: int
 ) -> Iterator[tuple[int, list[str]]]:
     """Cells of quoted CSV below the line ``after``.
 
@@ -149,7 +137,6 @@ def quoted_rows(
             )
 
 
-_DELIMITERS = (",", ";", "|")
 _HEAD = 200
 _MOSTLY = 0.9
 _EXCEL = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?\s*", re.IGNORECASE)
@@ -166,26 +153,25 @@ def find_delimiter(path: Path) -> tuple[str | None, int]:
     head = [row for row in islice(lines(path, lambda _: None), _HEAD) if row[1].strip()]
     if head and (stated := _EXCEL.fullmatch(head[0][1])):
         return stated[1], head[0][0]
+
+    def splits_evenly(text: list[str], delimiter: str) -> bool:
+        rows, widths = csv.reader(text, delimiter=delimiter, strict=True), []
+        while True:
+            try:
+                widths.append(len(next(rows)))
+            except StopIteration:
+                first = widths[0] if widths else 0
+                return first > 1 and widths.count(first) >= _MOSTLY * len(widths)
+            except csv.Error:
+                # The last quoted cell may go on below.
+                widths += [0] if rows.line_num < len(text) else []
+
     text = [line for _, line in head]
     for rows in (text, [_IN_CELLS.sub(" ", line) for line in text]):
-        fitting = [it for it in _DELIMITERS if _splits_evenly(rows, it)]
+        fitting = [it for it in ",;|" if splits_evenly(rows, it)]
         if len(fitting) == 1:
             return fitting[0], 0
     return None, 0
-
-
-def _splits_evenly(text: list[str], delimiter: str) -> bool:
-    """Whether nearly every row has as many cells as the first one, and more than one."""
-    rows, widths = csv.reader(text, delimiter=delimiter, strict=True), []
-    while True:
-        try:
-            widths.append(len(next(rows)))
-        except StopIteration:
-            first = widths[0] if widths else 0
-            return first > 1 and widths.count(first) >= _MOSTLY * len(widths)
-        except csv.Error:
-            # The last quoted cell may go on below.
-            widths += [0] if rows.line_num < len(text) else []
 
 
 def json_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, Any]]:
@@ -204,14 +190,6 @@ def json_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, Any]]:
             )
 
 
-def first_row(rows: Iterator[tuple[int, T]], path: Path) -> tuple[int, T]:
-    """The first of ``rows`` with its line number; a file without one is refused."""
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{path} is empty; it needs at least one sentence per line or row")
-    return first
-
-
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
 _FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
@@ -221,37 +199,22 @@ def is_url(source: str) -> bool:
     return re.match("[a-z][a-z0-9+]*://", source) is not None
 
 
-def parquet_files(source: str) -> tuple[Any, list[Any]]:
-    """The filesystem of a path or URL, and what it knows of the Parquet files there, in order."""
-    import pyarrow
-    from pyarrow import fs
-
-    try:
-        if is_url(source):
-            system, path = fs.FileSystem.from_uri(source)
-        else:
-            system, path = fs.LocalFileSystem(), source
-        info = system.get_file_info(path)
-        if info.type == fs.FileType.Directory and is_url(source):
-            inside = system.get_file_info(fs.FileSelector(path, recursive=True))
-            files = [file for file in inside if file.path.endswith(".parquet")]
-        else:
-            files = [info] if info.type == fs.FileType.File else []
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{source} cannot be reached: {error}") from error
-    if not files:
-        raise DataError(f"{source}: there is no Parquet file; look for a misspelling")
-    return system, sorted(files, key=lambda file: str(file.path))
+def dataset_parts(source: str) -> re.Match[str] | None:
+    """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
+    path = Path(source)
+    if _FILES & {suffix.lower() for suffix in path.suffixes} or path.parent.is_dir():
+        return None
+    return _ID.fullmatch(source)
 
 
-def source_kind(source: str, instead_of_a_folder: str) -> str | None:
+def source_kind(source: str, instead_of_a_folder: str = "give the files in it") -> str | None:
     """The ending of a file's name, ``.gz`` left out; None for a data set of the hub.
 
     A URL stands for Parquet.
     """
+    path = Path(source)
     if is_url(source):
         return ".parquet"
-    path = Path(source)
     if path.is_dir():
         raise DataError(f"{source} is a folder; {instead_of_a_folder}")
     if path.exists():
@@ -259,14 +222,6 @@ def source_kind(source: str, instead_of_a_folder: str) -> str | None:
     if dataset_parts(source):
         return None
     raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
-
-
-def dataset_parts(source: str) -> re.Match[str] | None:
-    """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
-    path = Path(source)
-    if _FILES & {suffix.lower() for suffix in path.suffixes} or path.parent.is_dir():
-        return None
-    return _ID.fullmatch(source)
 
 
 class Dataset:
@@ -279,10 +234,16 @@ class Dataset:
         parts = dataset_parts(source)
         if parts is None:
             raise DataError(f"{source} is no data set of the hub; a file or folder has that name")
-        self.source = source
+        try:
+            import datasets
+        except ImportError as error:
+            raise MissingExtraError(
+                "reading a data set from the hub needs the package datasets: "
+                f"{install_command('datasets')}"
+            ) from error
+        self.source, self._library = source, datasets
         self._name, self._config = parts["name"], parts["config"]
         self._split = parts["split"] or "train"
-        _library()
         with self._explain():
             self.revision = _revision(self._name)
 
@@ -291,20 +252,13 @@ class Dataset:
         content = (self._name, self._config, self._split, self.revision, names)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
-    def first(self) -> dict[str, Any]:
-        """The first record; a data set without one is refused."""
-        first = next(self.records(), None)
-        if first is None:
-            raise DataError(f"{self.source} is empty; it needs at least one row")
-        return first
-
     def records(self) -> Iterator[dict[str, Any]]:
         """Records from the first on, streamed."""
         with self._explain():
             yield from self._load()
 
     def label_names(self, column: str) -> Sequence[str] | None:
-        """What the numbers in a column of labels stand for; None if the data set does not say."""
+        """Names of the numbers in a column of labels; None if the data set does not say."""
         with self._explain():
             features = getattr(self._load(), "features", None) or {}
         return getattr(features.get(column), "names", None)
@@ -312,18 +266,20 @@ class Dataset:
     def configs(self) -> Sequence[str]:
         """The names of its configs."""
         with self._explain():
-            names = _library().get_dataset_config_names(self._name, revision=self.revision)
+            names = self._library.get_dataset_config_names(self._name, revision=self.revision)
         return [str(name) for name in names]
 
     def splits(self, config: str | None) -> Sequence[str]:
         """The names of the splits of a config, of the only one if that is None."""
         with self._explain():
-            names = _library().get_dataset_split_names(self._name, config, revision=self.revision)
+            names = self._library.get_dataset_split_names(
+                self._name, config, revision=self.revision
+            )
         return [str(name) for name in names]
 
     def _load(self) -> Any:
         settings = {"split": self._split, "revision": self.revision, "streaming": True}
-        return _library().load_dataset(self._name, self._config, **settings)
+        return self._library.load_dataset(self._name, self._config, **settings)
 
     @contextmanager
     def _explain(self) -> Iterator[None]:
@@ -345,25 +301,12 @@ def _revision(name: str) -> str:
     return str(HfApi().dataset_info(name).sha)
 
 
-def _library() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(
-            "reading a data set from the hub needs the package datasets: "
-            f"{install_command('datasets')}"
-        ) from error
-    return datasets
+_SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+"""Names of the splits of data sets."""
 
 
-SPLIT_NAMES = {
-    "train": ("train",),
-    "dev": ("dev", "validation", "valid", "val"),
-    "test": ("test",),
-}
-"""What data sets call their splits."""
-
-_RELEVANCE = ("default", "qrels")
+def _split(splits: Sequence[str], wanted: str) -> str | None:
+    return next((name for name in _SPLITS[wanted] if name in splits), None)
 
 
 def labelled_splits(source: str) -> tuple[str, ...]:
@@ -376,10 +319,8 @@ def labelled_splits(source: str) -> tuple[str, ...]:
     if parts is None or parts["split"]:
         return ()
     splits = Dataset(source).splits(parts["config"])
-    chosen = [_split(splits, wanted) for wanted in SPLIT_NAMES]
-    if not chosen[0] or not chosen[-1]:
-        return ()
-    return tuple(f"{source}@{split}" for split in chosen if split)
+    chosen = [_split(splits, wanted) for wanted in _SPLITS]
+    return tuple(f"{source}@{it}" for it in chosen if it) if chosen[0] and chosen[-1] else ()
 
 
 def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
@@ -397,51 +338,33 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
             f"{source} is neither a folder nor a data set of retrieval on the hub (org/name); a "
             "split is chosen with --splits"
         )
-    name, prefix = parts["name"], parts["config"]
+    name, prefix = parts["name"], f"{parts['config']}-" if parts["config"] else ""
     dataset = Dataset(source)
     configs = dataset.configs()
-
-    def config(*known: str) -> str | None:
-        named = [f"{prefix}-{each}" if prefix else each for each in known]
-        return next((each for each in named if each in configs), None)
-
-    queries, corpus = config("queries"), config("corpus")
-    if queries is None or corpus is None:
+    queries, corpus, *judged = (f"{prefix}{it}" for it in ("queries", "corpus", "default", "qrels"))
+    if not {queries, corpus} <= {*configs}:
         raise DataError(
             f"{source} has the configs {', '.join(configs)}; a data set of retrieval has queries "
             "and corpus, as BEIR's; or name three sources: retrieve:QUERIES+DOCUMENTS+RELEVANCE"
         )
-    texts = [f"{name}:{each}@{_texts_split(dataset, each)}" for each in (queries, corpus)]
-    relevance = config(*_RELEVANCE)
-    judged = name if relevance else f"{name}-qrels"
-    if not relevance:
-        dataset = Dataset(judged)
-    chosen = f":{relevance}" if relevance else ""
-    return (*texts, f"{judged}{chosen}@{_relevance_split(dataset, relevance, split)}")
-
-
-def _texts_split(dataset: Dataset, config: str) -> str:
-    """The only split of a config of texts, or the one that is named as it."""
-    splits = dataset.splits(config)
-    named = config.rpartition("-")[2]
-    if len(splits) > 1 and named not in splits:
-        raise DataError(
-            f"config {config} of {dataset.source} has the splits {', '.join(splits)}; one is "
-            "expected"
-        )
-    return named if len(splits) > 1 else splits[0]
-
-
-def _relevance_split(dataset: Dataset, config: str | None, split: str) -> str:
-    splits = dataset.splits(config)
-    chosen = _split(splits, split)
-    if chosen is None:
+    sources = []
+    for config in (queries, corpus):
+        splits = dataset.splits(config)
+        chosen = splits[0] if len(splits) == 1 else config.removeprefix(prefix)
+        if chosen not in splits:
+            raise DataError(
+                f"config {config} of {source} has the splits {', '.join(splits)}; one is expected"
+            )
+        sources.append(f"{name}:{config}@{chosen}")
+    relevance = next((it for it in judged if it in configs), None)
+    if relevance is None:
+        name = f"{name}-qrels"
+        dataset = Dataset(name)
+    splits = dataset.splits(relevance)
+    chosen_split = _split(splits, split)
+    if chosen_split is None:
         raise DataError(
             f"{dataset.source} has relevance for {', '.join(splits)}, not for {split}; choose with "
             "--splits"
         )
-    return chosen
-
-
-def _split(splits: Sequence[str], wanted: str) -> str | None:
-    return next((name for name in SPLIT_NAMES[wanted] if name in splits), None)
+    return (*sources, f"{name}{f':{relevance}' if relevance else ''}@{chosen_split}")

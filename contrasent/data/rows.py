@@ -1,7 +1,7 @@
 """Rows of any source: where they stand, and their cells.
 
 Training text, NLI, captions, scored and labelled pairs, retrieval data and search all read through
-here; what they look for is said by :mod:`contrasent.data.columns`.
+here; the columns that they look for are rows of :mod:`contrasent.data.columns`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ from contrasent.data.readers import (
     Dataset,
     Trouble,
     find_delimiter,
-    first_row,
     has_lone_returns,
     is_url,
     json_rows,
-    line_rows,
     lines,
-    parquet_files,
     quoted_rows,
     source_kind,
     stop,
@@ -44,6 +41,7 @@ Row = tuple[str, Sequence[Any]]
 _NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
 _SAMPLE, _NAMED_SAMPLE = 50, 1000
+_EMPTY = "{} is empty; it needs at least one sentence per line or row"
 
 
 class RowSource(ABC):
@@ -66,9 +64,7 @@ class RowSource(ABC):
     blank = 0
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
-        self.source = source
-        self.first = first
-        self.where = where
+        self.source, self.first, self.where = source, first, where
         self.later: dict[str, str] = {}
 
     @abstractmethod
@@ -77,31 +73,30 @@ class RowSource(ABC):
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hexadecimal hash that stands for the content of the columns ``names``."""
-        del names
         return sha256_of(Path(self.source))
 
     def label_names(self, column: str) -> Sequence[str] | None:
         """Names that the source gives to the numbers in a column; None without."""
-        del column
         return None
 
 
 class TableSource(RowSource):
     """Lines, or cells between commas, tabs and the like; blank lines are left out.
 
-    Attributes:
-        quoted: quotes around cells are no part of them.
+    ``quoted`` says that quotes around cells are no part of them.
     """
 
     named, checked = False, True
 
-    def __init__(self, path: Path, kind: str, mend: str) -> None:
-        self.path, self.mend = path, mend
+    def __init__(self, path: Path, kind: str) -> None:
+        self.path = path
         self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
         delimiter, self._after = (None, 0) if self.is_lines else find_delimiter(path)
         self._delimiter = delimiter or ","
-        rows = self._read(stop)
-        self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
+        rows = (row for row in self._read(stop) if not _is_blank(row[1]))
+        self.number, cells = next(rows, (0, []))
+        if not cells:
+            raise DataError(_EMPTY.format(path))
         super().__init__(str(path), cells, f"{path}:{self.number}")
         if self._delimiter != "," and self.quoted:
             self.layout = f"cells between {self._delimiter!r}"
@@ -111,7 +106,9 @@ class TableSource(RowSource):
     def _read(self, trouble: Trouble) -> Iterator[tuple[int, list[str]]]:
         if self.quoted:
             return quoted_rows(self.path, trouble, self._delimiter, self._after)
-        return (line_rows if self.is_lines else tab_rows)(self.path, trouble)
+        if self.is_lines:
+            return ((number, [line]) for number, line in lines(self.path, trouble))
+        return tab_rows(self.path, trouble)
 
     def sample(self) -> list[Sequence[str]]:
         """The cells of some rows below the first one that can be read."""
@@ -132,7 +129,8 @@ class TableSource(RowSource):
                 given = f"{len(cells)} column{'s' * (len(cells) != 1)}"
                 trouble(
                     DataError(
-                        f"{self.path}:{number}: {given}, but the first row has {width}; {self.mend}"
+                        f"{self.path}:{number}: {given}, but the first row has {width}; mend the "
+                        "row or take it out"
                     )
                 )
         self.blank = blank
@@ -159,35 +157,38 @@ class RecordSource(RowSource):
         return list({name: None for _, value in head if isinstance(value, dict) for name in value})
 
     def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        known = set(self.first)
-        names = [self.first[position] for position in chosen.positions]
+        known, names = set(self.first), [self.first[position] for position in chosen.positions]
         required = names[: len(names) - chosen.optional] if self.complete else []
         self.later.clear()
         for where, value in self.records(trouble):
-            try:
-                if not isinstance(value, dict):
-                    raise DataError(f"{where}: expected an object, as in the first line")
-                if not known.issuperset(value):
-                    self._look_at_new([name for name in value if name not in known], where, chosen)
-                if missing := [name for name in required if name not in value]:
-                    raise DataError(
-                        f"{where}: no {missing[0]!r}, which other rows have; write null where "
-                        "there is none"
-                    )
-            except DataError as error:
-                trouble(error)
+            problem = ""
+            if not self.named:
+                if isinstance(value, list) and len(value) == len(self.first):
+                    yield where, [value[position] for position in chosen.positions]
+                    continue
+                given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
+                problem = f"{given}, but the first line is an array of {len(self.first)}"
+            elif not isinstance(value, dict):
+                problem = "expected an object, as in the first line"
+            elif not known.issuperset(value):
+                problem = self._note_new([it for it in value if it not in known], where, chosen)
+            if not problem and (missing := [name for name in required if name not in value]):
+                problem = f"no {missing[0]!r}, which other rows have; write null where it has none"
+            if problem:
+                trouble(DataError(f"{where}: {problem}"))
             else:
                 yield where, [value.get(name) for name in names]
 
-    def _look_at_new(self, new: list[str], where: str, chosen: ColumnMap) -> None:
-        """Refuse names that would have been chosen, had the first rows had them."""
+    def _note_new(self, new: list[str], where: str, chosen: ColumnMap) -> str:
+        """Keep new names that change nothing; of one that would have been chosen, say so."""
         for name in new:
             if name not in self.later and chosen.would_take(self.first, name):
-                raise DataError(
-                    f"{where}: {name!r}, which the first {_NAMED_SAMPLE} rows lack, so that it "
-                    "would be left out; write it in the first row too, or choose with --columns"
+                return (
+                    f"{name!r}, which the first {_NAMED_SAMPLE} rows lack, so that it would be "
+                    "left out; write it in the first row too, or choose with --columns"
                 )
             self.later.setdefault(name, where)
+        return ""
 
 
 class JsonSource(RecordSource):
@@ -195,7 +196,9 @@ class JsonSource(RecordSource):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        number, value = first_row(json_rows(path), path)
+        number, value = next(json_rows(path), (0, None))
+        if not number:
+            raise DataError(_EMPTY.format(path))
         where, self.named = f"{path}:{number}", isinstance(value, dict)
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if not value or not (self.named or is_array):
@@ -205,17 +208,28 @@ class JsonSource(RecordSource):
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
         return ((f"{self.path}:{number}", value) for number, value in json_rows(self.path, trouble))
 
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        if self.named:
-            yield from super().rows(chosen, trouble)
-            return
-        for where, value in self.records(trouble):
-            if isinstance(value, list) and len(value) == len(self.first):
-                yield where, [value[position] for position in chosen.positions]
-            else:
-                given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
-                first = f"the first line is an array of {len(self.first)}"
-                trouble(DataError(f"{where}: {given}, but {first}"))
+
+class HubSource(RecordSource):
+    """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
+
+    complete = False
+
+    def __init__(self, source: str) -> None:
+        self._dataset = Dataset(source)
+        super().__init__(source, [], f"{source}:1")
+        self.first = self.names()
+        if not self.first:
+            raise DataError(_EMPTY.format(source))
+
+    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+        rows = enumerate(self._dataset.records(), start=1)
+        return ((f"{self.source}:{number}", record) for number, record in rows)
+
+    def sha256(self, names: tuple[str, ...]) -> str:
+        return self._dataset.sha256(names)
+
+    def label_names(self, column: str) -> Sequence[str] | None:
+        return self._dataset.label_names(column)
 
 
 class ParquetSource(RowSource):
@@ -225,8 +239,21 @@ class ParquetSource(RowSource):
     """
 
     def __init__(self, source: str) -> None:
-        self.path = source
-        self._system, self._files = parquet_files(source)
+        import pyarrow
+        from pyarrow import fs
+
+        try:
+            local = fs.LocalFileSystem(), source
+            self._system, path = fs.FileSystem.from_uri(source) if is_url(source) else local
+            found = [self._system.get_file_info(path)]
+            if found[0].type == fs.FileType.Directory:
+                inside = self._system.get_file_info(fs.FileSelector(path, recursive=True))
+                found = [file for file in inside if file.path.endswith(".parquet")]
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{source} cannot be reached: {error}") from error
+        self._files = sorted((it for it in found if it.is_file), key=lambda file: str(file.path))
+        if not self._files:
+            raise DataError(f"{source}: there is no Parquet file; look for a misspelling")
         self.count = 0
         self._schema: Any = None
         for file in self._files:
@@ -250,7 +277,7 @@ class ParquetSource(RowSource):
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
-        if not is_url(self.path):
+        if not is_url(self.source):
             return super().sha256(names)
         known = [(file.path, file.size, file.mtime_ns) for file in self._files]
         return hashlib.sha256(repr(known).encode()).hexdigest()
@@ -260,14 +287,14 @@ class ParquetSource(RowSource):
         from pyarrow import types
 
         if not self.count:
-            raise DataError(f"{self.path} is empty; it needs at least one row")
+            raise DataError(_EMPTY.format(self.source))
         for name in names:
             kind = self._schema.field(name).type
             plain = kind.value_type if types.is_dictionary(kind) else kind
             text = (types.is_string, types.is_large_string, types.is_string_view)
             if not any(is_one(plain) for is_one in text):
                 raise DataError(
-                    f"{self.path}: column {name!r} holds {kind}, not text; "
+                    f"{self.source}: column {name!r} holds {kind}, not text; "
                     "choose text columns with --columns"
                 )
         self.checked = True
@@ -284,44 +311,19 @@ class ParquetSource(RowSource):
                         columns = [batch.column(name).to_pylist() for name in names]
                         for cells in zip(*columns, strict=True):
                             number += 1
-                            yield f"{self.path}:{number}", cells
+                            yield f"{self.source}:{number}", cells
                 except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                    raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
-
-
-class HubSource(RecordSource):
-    """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
-
-    complete = False
-
-    def __init__(self, source: str) -> None:
-        self._dataset = Dataset(source)
-        super().__init__(source, [], f"{source}:1")
-        self.first = self.names() or [*self._dataset.first()]
-
-    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
-        rows = enumerate(self._dataset.records(), start=1)
-        return ((f"{self.source}:{number}", record) for number, record in rows)
-
-    def sha256(self, names: tuple[str, ...]) -> str:
-        return self._dataset.sha256(names)
-
-    def label_names(self, column: str) -> Sequence[str] | None:
-        return self._dataset.label_names(column)
+                    raise DataError(
+                        f"{self.source}: damaged after row {number}: {error}"
+                    ) from error
 
 
 class ParallelSource(RowSource):
-    """Three files with a line each: premise, hypothesis and label."""
+    """Three files with a line each: premise, hypothesis and label, as InferSent's."""
 
     def __init__(self, path: Path) -> None:
         end = path.name.removeprefix("s1.")
         self.paths = [path, path.with_name(f"s2.{end}"), path.with_name(f"labels.{end}")]
-        for other in self.paths[1:]:
-            if not other.exists():
-                raise DataError(
-                    f"there is no file {other}, which belongs to the lines of {path}; "
-                    "give a table, or put the three files beside one another"
-                )
         names = [f"lines of {path.name}", *(other.name for other in self.paths[1:])]
         super().__init__(str(path), names, f"{path}:1")
 
@@ -382,13 +384,13 @@ def open_rows_of(
     cannot be understood; ConfigError if ``columns`` does not fit the source; MissingExtraError if a
     data set is asked for, but ``datasets`` is not installed.
     """
-    kind, path = source_kind(source, "give the files in it"), Path(source)
+    kind, path = source_kind(source), Path(source)
     if path.name.startswith("s1.") and "label" in wanted.roles and kind not in _NAMED_KINDS:
         parallel = ParallelSource(path)
         roles = zip(parallel.first, ("premise", "hypothesis", "label"), strict=True)
         described = ", ".join(f"{name} as {role}" for name, role in roles)
         return SourceRows(parallel, ColumnMap((0, 1, 2), False, described, "order"))
-    rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv", wanted.mend)
+    rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
     if isinstance(rows, JsonSource) and not rows.named:
         raise DataError(f"{rows.where}: expected an object with named values in every line")
     if isinstance(rows, TableSource) and len(rows.first) == 1 and kind != ".csv":
@@ -400,13 +402,13 @@ def open_rows_of(
     return SourceRows(rows, chosen)
 
 
-def open_source(source: str, kind: str | None, mend: str) -> RowSource:
-    """Open a source of a known ``kind``; ``mend`` says what to do about a row of another width."""
+def open_source(source: str, kind: str | None) -> RowSource:
+    """Open a source of a known ``kind``."""
     if kind is None:
         return HubSource(source)
     if kind == ".parquet":
         return ParquetSource(source)
-    return JsonSource(Path(source)) if kind == ".jsonl" else TableSource(Path(source), kind, mend)
+    return JsonSource(Path(source)) if kind == ".jsonl" else TableSource(Path(source), kind)
 
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -421,13 +423,10 @@ def as_number(cell: Any) -> float | None:
         plain = _NUMBER.fullmatch(cell.strip()) is not None
     else:
         plain = isinstance(cell, Real | Decimal) and not isinstance(cell, bool)
-    if not plain:
-        return None
     try:
-        number = float(cell)
+        return number if plain and isfinite(number := float(cell)) else None
     except (OverflowError, ValueError):
         return None
-    return number if isfinite(number) else None
 
 
 def score_of(score: Any, where: str) -> float:

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples
-from contrasent.data.readers import Trouble, line_rows, stop
+from contrasent.data.readers import Trouble, lines, stop
 from contrasent.data.token_store import IndexArray, TextStore, TokenStore
 from contrasent.data.tokenizer import Template, Tokenizer
 from contrasent.errors import ConfigError, DataError
@@ -58,7 +58,7 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     if not examples.is_lines:
         raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
     lengths, current = [], 0
-    for _, (line,) in line_rows(Path(examples.source), trouble):
+    for _, line in lines(Path(examples.source), trouble):
         if line.strip():
             current += 1
         elif current:

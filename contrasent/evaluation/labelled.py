@@ -10,8 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.column_specs import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES
-from contrasent.data.columns import ColumnSpec
+from contrasent.data.columns import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES, ColumnSpec
 from contrasent.data.readers import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.column_specs import RELEVANCE, TEXTS
+from contrasent.data.columns import RELEVANCE, TEXTS
 from contrasent.data.readers import (
     Dataset,
     dataset_parts,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.column_specs import RATED_PAIRS
+from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.readers import dataset_parts, lines, tab_rows
 from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root

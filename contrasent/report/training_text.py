@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from contrasent.data.columns import view_names
 from contrasent.progress import printable
 from contrasent.report.table import ABSENT, Cell, Table
 
@@ -16,7 +17,7 @@ _ENCODER = "all-MiniLM-L6-v2"
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from contrasent.data.build.base import Built, DataKind
+    from contrasent.data.build import Built, DataKind
     from contrasent.data.check import Finding, Report
     from contrasent.evaluation.leaks import Leaks
     from contrasent.search.mining import Mined
@@ -192,14 +193,6 @@ def mined_table(mined: Mined) -> Table:
 
 def _views(report: Report) -> list[str]:
     return view_names(report.views) if report.classes is None else ["premise", "hypothesis"]
-
-
-def view_names(count: int) -> list[str]:
-    """What the sentences of an example are called, if there are so many."""
-    if count == 1:
-        return ["sentence"]
-    hard = ["hard negative"] if count == 3 else [f"hard negative {k}" for k in range(1, count - 1)]
-    return ["anchor", "positive", *hard]
 
 
 def _count(finding: Finding, report: Report) -> str:

@@ -174,9 +174,8 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
     """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
-    from contrasent.data.build.base import build
-    from contrasent.data.build.nli import nli
-    from contrasent.data.column_specs import NLI
+    from contrasent.data.build import build, nli
+    from contrasent.data.columns import NLI
     from contrasent.data.rows import open_rows_of
 
     source = open_rows_of(str(labelled), NLI)
@@ -213,7 +212,7 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
         with writing(path) as partial, partial.open("w", encoding="utf-8") as file:
             file.writelines(_head_of_text(source, limit, blocks=blocks))
         return path
-    table = open_source(str(source), kind, "look for missing cells")
+    table = open_source(str(source), kind)
     rows = [cells for _, cells in table.rows(ColumnMap.every(table.first))]
     keyed = sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit]
     header = [table.first] if any(table.first) else []

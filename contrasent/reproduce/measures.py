@@ -321,7 +321,7 @@ def measure_data(name: str, data: str, context: MeasureContext) -> Measured:
         if split not in splits:
             return Measured({name: "N/A"})
         return Measured({name: len(load(TaskName(data, split), context.data_dir).gold)})
-    from contrasent.data.build.base import f1
+    from contrasent.data.build import f1
     from contrasent.data.examples import open_examples
 
     count, total, scored = 0, 0.0, 0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.data.build.base import PAIR, TRIPLET, Example, example_writer
+from contrasent.data.build import PAIR, TRIPLET, Example, example_writer
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import writing

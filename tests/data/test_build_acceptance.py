@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from helpers.building import built
 
-from contrasent.data.build.base import f1
+from contrasent.data.build import f1
 
 pytestmark = pytest.mark.acceptance
 

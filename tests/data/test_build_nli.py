@@ -1,10 +1,8 @@
-import json
-
 import pytest
 from helpers.building import built, premises, write
 from helpers.command_line import refused
 
-from contrasent.data.build.nli import LABELS, NliLabels
+from contrasent.data.labelled_pairs import LABELS, NliLabels
 from contrasent.errors import ConfigError
 
 E, N, C = LABELS
@@ -94,23 +92,12 @@ def test_every_hypothesis_is_equally_likely_per_premise(nli):
             assert abs(sum(it[view] == f"{word}{k}" for it in examples) - 200) < 52
 
 
-def test_what_is_drawn_does_not_follow_from_the_order_of_the_rows(nli):
-    rows = [("p", "e", E)] + [("p", f"c{k}", C) for k in range(9)]
-    assert nli(rows)[0] == nli(rows[::-1])[0]
-
-
 def test_a_neutral_hypothesis_is_the_second_hard_negative(nli):
     examples, said = nli(ROWS, "--make", "triplets+neutral")
     assert said["header"] == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
     assert [(it[0], it[1], it[3]) for it in examples] == [("p", f"e{k}", "n1") for k in (1, 2, 3)]
     assert {it[2] for it in examples} == {"c1", "c2"}
     assert said["counts"]["incomplete"] == 2
-
-
-def test_neutral_hypotheses_are_dealt_out_evenly_too(nli):
-    rows = [("p", f"{label[0]}{k}", label) for label in (E, N, C) for k in range(4)]
-    examples, _ = nli(rows, "--make", "triplets+neutral")
-    assert sorted(it[3] for it in examples) == ["n0", "n1", "n2", "n3"]
 
 
 @pytest.mark.parametrize("make", [*LABELS, "all"])
@@ -157,17 +144,6 @@ def test_every_form_is_read(tmp_path, name, content):
     assert examples == [("p", "e")]
 
 
-def test_sources_are_read_one_after_the_other_and_premises_joined(tmp_path):
-    first = write(tmp_path / "a.tsv", premises(("q", "x", E), ("p", "e", E)))
-    second = write(tmp_path / "b.jsonl", [AS_ANLI | {"label": "c", "hypothesis": "c"}])
-    examples, said = built("nli", first, second, folder=tmp_path)
-    assert examples == [("p", "e", "c")]
-    assert [source["columns"] for source in said["sources"]] == [
-        "sentence1 as premise, sentence2 as hypothesis, gold_label as label (by name)",
-        "context as premise, hypothesis as hypothesis, label as label (by name)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("order", "expected"), [("e,n,c", "zero"), ("contradiction,entailment,neutral", "one")]
 )
@@ -200,57 +176,41 @@ def test_a_data_set_may_say_what_its_numbers_mean():
     assert NliLabels("s", ["0", "1", "2"], ["c", "n", "e"]).understood("0", "") == C
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--make", "triplet"), "unknown value of --make 'triplet'.*Did you mean 'triplets'"),
-        (("--per", "row"), "unknown value of --per 'row'; choose one of entailment, premise"),
-        (("--make", "all", "--per", "premise"), "--per premise is for triplets, not for"),
-        (("--contradictions", "2", "--make", "all"), "--contradictions 2 is for triplets"),
-        (("--labels", "e,n"), "--labels e,n does not name each of entailment, neutral, contra"),
-    ],
-)
-def test_wrong_settings_are_refused(tmp_path, words, said):
-    source = write(tmp_path / "nli.tsv", premises(*ROWS))
-    message = refused("data", "build", "nli", source, "--output", tmp_path / "o.csv", *words)
-    assert said.partition(".*")[0] in message
-    assert said.rpartition(".*")[2] in message
-    assert not (tmp_path / "o.csv").exists()
+TABLE = "premise\thypothesis\tlabel\np\te\te\n"
+REFUSED = [
+    ("nli", "f.tsv", TABLE, ("--make", "triplet"), "Did you mean 'triplets'"),
+    ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "--per is for triplets"),
+    ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name each"),
+    ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
+    ("nli", "f.tsv", TABLE, ("--make", "all", "--sample", "2"), "--sample 2 is more than the 1"),
+    ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
+    ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
+    ("nli", "s1.dev", "p\n", (), "s2.dev: cannot be read"),
+    ("nli", "f.tsv", TABLE, ("--output", "o.txt"), "o.txt: unknown kind of file to write"),
+    ("nli", "f.tsv", TABLE, ("--output", "f.tsv", "--overwrite"), "is one of the sources"),
+    ("captions", "f.jsonl", '{"image": "a", "caption": 5}', (), ":1: 5 is no text"),
+    ("duplicates", "f.csv", "text1,text2,label\nx,y,2\n", (), ":2: unknown label '2'"),
+    ("paraphrases", "f.tsv", "a\tb\n", ("--min-score", "0.5"), "has no column of scores"),
+    ("paraphrases", "f.tsv", "a\tb\thigh\n", ("--min-score", "0"), "must be a number, not 'high'"),
+    ("paraphrases", "f.tsv", "", ("--min-score", "2", "--max-score", "1"), "f.tsv is empty"),
+]
 
 
-@pytest.mark.parametrize(
-    ("label", "said"),
-    [
-        ("hidden", "unknown label 'hidden'; known are entailment, neutral, contradiction"),
-        ("3", "label 3, but only 0 to 2 known"),
-    ],
-)
-def test_an_unknown_label_is_placed(tmp_path, label, said):
-    source = write(tmp_path / "f.tsv", premises(("p", "e", E), ("p", "x", label)))
-    words = ("data", "build", "nli", source, "--make", E, "--labels", "e,n,c")
-    output = tmp_path / "o.csv"
-    assert refused(*words, "--output", output).startswith(f"{source}:3: {said}")
-    assert not output.exists()
-    examples, report = built(*words[2:], "--skip-unreadable", folder=tmp_path)
-    assert (examples, report["counts"]["unreadable"]) == ([("p", "e")], 1)
-    assert report["counts"]["messages"][0].startswith(f"{source}:3: {said}")
+@pytest.mark.parametrize(("kind", "name", "content", "words", "said"), REFUSED)
+def test_a_mistake_is_told_and_nothing_written(
+    kind, name, content, words, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / name, content)
+    output = () if "--output" in words else ("--output", "o.csv")
+    assert said in refused("data", "build", kind, name, *words, *output)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_parallel_lines_have_to_be_parallel(tmp_path):
-    source = write(tmp_path / "s1.dev", "p\n\nq\n")
-    words = ("data", "build", "nli", source, "--output", tmp_path / "o.csv", "--make", E)
-    assert refused(*words).startswith(f"there is no file {tmp_path / 's2.dev'}, which belongs to")
-    write(tmp_path / "s2.dev", "e\n\nf\n")
-    labels = write(tmp_path / "labels.dev", "entailment\n\n")
-    assert refused(*words) == f"{labels}: ends before line 3, which the others have"
-    write(labels, "entailment\n\ne\n")
-    assert built("nli", source, "--make", E, folder=tmp_path)[0] == [("p", "e"), ("q", "f")]
-
-
-def test_without_examples_there_is_an_explanation(tmp_path):
-    source = write(tmp_path / "f.jsonl", [{"premise": "p", "hypothesis": "h", "label": "c"}])
-    said = refused("data", "build", "nli", source, "--output", tmp_path / "o.csv")
-    assert said.startswith("no example is left of 1 row (1 contradiction): 0 without label")
-    assert "1 incomplete group" in said
-    assert json.loads(source.read_text())["label"] == "c"
-    assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]
+@pytest.mark.parametrize("bad", ["p\tx\thidden", "two\tcells", "nul\0\tx\te", "\t\tx"])
+def test_rows_that_cannot_be_read_are_skipped_on_demand(bad, tmp_path):
+    source = write(tmp_path / "f.tsv", f"{TABLE}{bad}\n{bad}\n")
+    words = ("nli", source, "--make", E, "--skip-unreadable")
+    examples, report = built(*words, folder=tmp_path)
+    assert (examples, report["counts"]["unreadable"]) == ([("p", "e")], 2)
+    assert report["counts"]["messages"][1].startswith(f"{source}:4: ")

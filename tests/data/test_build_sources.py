@@ -32,12 +32,6 @@ def test_columns_are_chosen_by_name_or_by_number(tmp_path, columns, rows):
     assert "(chosen by n" in report["sources"][0]["columns"]
 
 
-def test_white_space_becomes_single_spaces(tmp_path):
-    rows = [{"premise": " p\n\tq ", "hypothesis": h, "label": h[-1]} for h in ("e  e", "c\u2028c")]
-    source = write(tmp_path / "f.jsonl", rows)
-    assert built("nli", source, folder=tmp_path)[0] == [("p q", "e e", "c c")]
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "content", "expected"),
     [
@@ -71,51 +65,6 @@ def test_a_source_that_cannot_be_understood_is_refused(tmp_path, kind, name, con
     assert expected in said(kind, source, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ("only\ttwo", "2 columns, but the first row has 3; mend the row, or leave such rows out"),
-        ("alone", "1 column, but the first row has 3"),
-        ("nul\0\tx\te", "holds a NUL byte"),
-    ],
-)
-def test_rows_that_cannot_be_read_are_placed_or_skipped(tmp_path, row, expected):
-    table = "".join("\t".join(cells) + "\n" for cells in NLI)
-    source = write(tmp_path / "f.tsv", f"{table}{row}\n{row}\n")
-    assert f"{source}:4: {expected}" in said("nli", source, folder=tmp_path)
-    examples, report = built("nli", source, "--skip-unreadable", folder=tmp_path)
-    assert (examples, report["counts"]["unreadable"]) == (TRIPLET, 2)
-    assert [it.split(": ")[0] for it in report["counts"]["messages"]] == [
-        f"{source}:4",
-        f"{source}:5",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("bad", "expected"),
-    [
-        ('["p", "x", "e"]', "expected an object, as in the first line"),
-        ('{"premise": "\\u0000", "hypothesis": "x", "label": "e"}', "a NUL character in"),
-        ("{", "not JSON"),
-    ],
-)
-def test_objects_that_cannot_be_read_are_placed_or_skipped(tmp_path, bad, expected):
-    rows = [f'{{"premise": "p", "hypothesis": "{h}", "label": "{h}"}}' for h in "ec"]
-    source = write(tmp_path / "f.jsonl", "\n".join([*rows, bad]))
-    assert f"{source}:3: {expected}" in said("nli", source, folder=tmp_path)
-    assert built("nli", source, "--skip-unreadable", folder=tmp_path)[0] == TRIPLET
-
-
-def test_a_caption_that_is_no_text_is_placed(tmp_path):
-    source = write(tmp_path / "f.jsonl", [{"image": "a", "caption": 5}])
-    assert said("captions", source, folder=tmp_path) == (
-        f"{source}:1: 5 is no text; sentences are strings"
-    )
-    assert f"first that cannot be read: {source}:1: 5 is no text" in said(
-        "captions", source, "--skip-unreadable", folder=tmp_path
-    )
-
-
 ROWS = [
     {"premise": "p", "hypothesis": "c", "label": 0},
     {"premise": "p", "hypothesis": "e", "label": 1},
@@ -141,8 +90,3 @@ def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
     settings = {"split": "test", "revision": "abc", "streaming": True}
     assert all(asked == ("org/name", "en", settings) for asked in hub.asked)
     assert len(told["sha256"]) == 64
-
-
-def test_a_data_set_without_names_needs_them(hub, tmp_path):
-    hub.labels = {}
-    assert built("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)[0] == TRIPLET

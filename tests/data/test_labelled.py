@@ -82,14 +82,6 @@ def test_numbers_are_taken_as_they_are(tmp_path):
         assert (list(examples.numbers[Need.LABELS]), examples.unlabelled) == ([2, 0, 1], 1)
 
 
-def test_columns_can_be_named(tmp_path):
-    rows = [(label, b, a) for a, b, label in ROWS]
-    path = write(tmp_path / "odd.csv", rows, ("what", "second", "first"))
-    examples = open_pairs(path, "nli", ["first", "second", "what"])
-    assert next(iter(examples)) == ("a dog", "an animal")
-    assert "what as label" in examples.columns
-
-
 def test_the_hash_is_of_the_reading_too(tmp_path):
     """The same bytes as quoted cells, and as cells between tabs."""
     rows = "a dog,a cat,1,x\ta puppy\t2\na man,a boy,0,x\ta child\t1\n"
@@ -202,13 +194,6 @@ def test_a_check_counts_the_classes(tmp_path):
         check(path, labels="nlu")
 
 
-def test_classes_that_are_numbers_are_counted_by_them(tmp_path):
-    rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1), ("f", "g", 2)]
-    report = check(write(tmp_path / "nli.jsonl", rows), labels="nli")
-    report.require_usable()
-    assert report.classes == {"0": 1, "1": 1, "2": 2} and report.unlabelled == 1
-
-
 def test_the_command_says_what_a_file_of_labels_holds(tmp_path):
     def run(path, *words):
         return CliRunner().invoke(app, ["data", "check", path, "--labels", "nli", *words])
@@ -231,15 +216,6 @@ def test_the_command_says_what_a_file_of_labels_holds(tmp_path):
     binary = run(write(tmp_path / "rte.csv", [*ROWS, ("a", "b", "not_entailment")]), "--json")
     assert binary.exit_code == 2 and "rte.csv:8: unknown label 'not_entailment'" in binary.stderr
     assert json.loads(binary.stdout)["classes"]["contradiction"] == 2
-
-
-def test_missing_columns_are_asked_for_as_the_recipe_names_them(tmp_path):
-    path = write(tmp_path / "pairs.csv", [row[:2] for row in ROWS], ("sent0", "sent1"))
-    said = r"no column is known as the label; there are sent0, sent1; choose .* --data\.columns"
-    with pytest.raises(DataError, match=said):
-        open_pairs(path, "nli")
-    with pytest.raises(ConfigError, match=r"--data\.columns '\[sent0,sent1\]' does not name"):
-        open_pairs(path, "nli", ["sent0", "sent1"])
 
 
 def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contrasent.data.check import check
-from contrasent.data.column_specs import RATED_PAIRS
+from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.examples import keep_rows, open_examples
 from contrasent.data.labelled_pairs import open_pairs
 from contrasent.data.readers import lines
@@ -76,8 +76,8 @@ def test_unknown_names_between_semicolons_are_refused(write, head):
     ("name", "content", "said"),
     [
         ("f.tsv", table(";"), "f.tsv:1: cells between ';'; name such a file .csv"),
-        ("f.tsv", "question,answer\n", "looks like 2 names of columns; separate cells by"),
-        ("f.csv", "question:answer\n", "looks like 2 names of columns; separate cells by"),
+        ("f.tsv", "question,answer\n", "looks like 2 cells; separate cells by"),
+        ("f.csv", "question:answer\n", "looks like 2 cells; separate cells by"),
     ],
 )
 def test_other_delimiters_are_refused(write, name, content, said):

@@ -133,8 +133,8 @@ def test_the_score_is_the_correlation_of_the_files_pairs(encoder, tmp_path):
 
 
 def test_names_of_sentences_are_those_that_other_commands_know():
-    from contrasent.data.column_specs import RATED_PAIRS
     from contrasent.data.columns import PAIRS as KNOWN
+    from contrasent.data.columns import RATED_PAIRS
 
     firsts, seconds, _ = RATED_PAIRS.names
     both = {(a, b) for a in firsts for b in seconds}

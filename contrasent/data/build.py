@@ -1,0 +1,490 @@
+"""Training files made from labelled pairs, caption groups, duplicates and paraphrases."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations, zip_longest
+from pathlib import Path
+from typing import IO, Any, TextIO, cast
+
+import numpy as np
+
+from contrasent import __version__
+from contrasent.data.labelled_pairs import (
+    CONTRADICTION,
+    ENTAILMENT,
+    LABELS,
+    NEUTRAL,
+    NliLabels,
+    yes_or_no,
+)
+from contrasent.data.readers import Trouble, stop
+from contrasent.data.rows import SourceRows, as_text, score_of
+from contrasent.errors import ConfigError, DataError, pick
+from contrasent.files import refuse_existing, sha256_of, writing
+
+Example = tuple[str, ...]
+PAIR = ("sent0", "sent1")
+TRIPLET = (*PAIR, "hard_neg")
+_SHOWN = 3
+_TOLD_EVERY = 1000
+_KINDS = (".csv", ".tsv", ".jsonl")
+_LEFT_OUT = ("unlabelled", "empty", "other", "identical", "incomplete", "unreadable")
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many rows were read, and how many of what were left out."""
+
+    rows: int = 0
+    labels: dict[str, int] = field(default_factory=dict)  # rows with each label
+    unreadable: int = 0  # rows that were skipped, with the messages of the first in ``messages``
+    messages: list[str] = field(default_factory=list)
+    unlabelled: int = 0
+    empty: int = 0
+    other: int = 0  # rows that are not of the kind that was asked for
+    identical: int = 0  # pairs of a sentence with itself
+    contested: int = 0  # hypotheses that the same premise is said to entail, too
+    incomplete: int = 0  # groups that lack what an example needs
+    repeated: int = 0  # what was there already, letter by letter
+    unsampled: int = 0
+
+    def skip(self, error: DataError) -> None:
+        """Count a row that cannot be read."""
+        self.unreadable += 1
+        self.messages += [str(error)] * (len(self.messages) < _SHOWN)
+
+
+class LeftOutError(Exception):
+    """A row is not used; the argument is the field of :class:`Counts` that counts it."""
+
+
+@dataclass(kw_only=True)
+class DataKind:
+    """Examples of one kind, made from the rows of its sources."""
+
+    sources: Sequence[SourceRows]
+    contents: str  # the kind of the examples, in words
+    # from the number of a source, the cells of a row, and where it stands: an example, or the key
+    # of a group and a member of it; LeftOutError for a row that is not used
+    parse: Callable[[int, Sequence[Any], str, Counts], Any]
+    # makes examples of all members of a group, which need not stand together
+    group: Callable[[Any, list[Any], Counts], Iterator[Example]] | None = None
+    header: tuple[str, ...] = PAIR  # names of the V sentences: anchor, positive, hard negatives
+    labels: Sequence[str] = ()  # a line for each source on the meaning of its labels
+    # the name of a group, and words for the fields of :class:`Counts`
+    wording: Mapping[str, str] = field(default_factory=dict)
+    _groups: dict[Any, list[Any]] | None = None
+
+    def examples(
+        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Example]:
+        """Examples in the order of the sources, the same in every pass.
+
+        ``progress`` is told now and then how many further rows were read.
+        """
+        if self.group is None:
+            yield from self._rows(counts, trouble, progress)
+            return
+        if self._groups is None:
+            self._groups = {}
+            for key, member in self._rows(counts, trouble, progress):
+                self._groups.setdefault(key, []).append(member)
+        for key, members in self._groups.items():
+            yield from self.group(key, members, counts)
+
+    def _rows(
+        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None
+    ) -> Iterator[Any]:
+        for number, source in enumerate(self.sources):
+            for where, cells in source.rows(trouble):
+                counts.rows += 1
+                if progress is not None and not counts.rows % _TOLD_EVERY:
+                    progress(_TOLD_EVERY)
+                try:
+                    value = self.parse(number, cells, where, counts)
+                except DataError as error:
+                    trouble(error)
+                except LeftOutError as reason:
+                    setattr(counts, str(reason), getattr(counts, str(reason)) + 1)
+                else:
+                    yield value
+
+
+def _pair(first: object, second: object, where: str) -> Example:
+    """Two sentences that are there and differ; others are left out."""
+    a, b = as_text(first, where), as_text(second, where)
+    if not (a and b):
+        raise LeftOutError("empty")
+    if a == b:
+        raise LeftOutError("identical")
+    return a, b
+
+
+def draw_key(seed: int, *sentences: str) -> int:
+    """64 bits that are the same for the same seed and sentences, and random otherwise.
+
+    What has the lowest keys is a random sample. It follows from seed and content alone: not from
+    the order of the rows, nor from the version of a library that makes random numbers.
+    """
+    text = "\x1f".join(sentences).encode()
+    digest = hashlib.blake2b(text, digest_size=8, key=str(seed).encode()).digest()
+    return int.from_bytes(digest, "little")
+
+
+_NEGATIVES = {"triplets": (CONTRADICTION,), "triplets+neutral": (CONTRADICTION, NEUTRAL)}
+_PAIRS = {**{label: (label,) for label in LABELS}, "all": LABELS, "labelled": LABELS}
+
+
+def nli(
+    sources: Sequence[SourceRows],
+    make: str = "triplets",
+    *,
+    per: str = "entailment",
+    contradictions: int = 1,
+    order: Sequence[str] | None = None,
+    seed: int = 0,
+) -> DataKind:
+    """SNLI, MultiNLI, ANLI and their like (SimCSE, section 4 and tables 4 and 7).
+
+    Args:
+        sources: rows of premise, hypothesis and label.
+        make: ``triplets`` of premise, entailment and contradiction; ``triplets+neutral``, with a
+            neutral hypothesis as second hard negative; or pairs of the premise with hypotheses of
+            one label, or of ``all``; or ``labelled`` pairs, their label in a third column.
+        per: a triplet for each ``entailment``, as the paper's text has it, or for each ``premise``.
+            What is not written for each is drawn: the paper samples one contradiction. Where a
+            premise has several entailments, its contradictions are dealt out among them.
+        contradictions: of the premise that each triplet has as hard negatives, all different; the
+            paper has one, and found no difference with more (footnote 7).
+        order: names of labels that are numbers, from 0; None if they are words.
+        seed: of the drawing.
+    """
+    pick("value of --make", make, (*_NEGATIVES, *_PAIRS))
+    pick("value of --per", per, ("entailment", "premise"))
+    negatives, labelled = _NEGATIVES.get(make, ()), make == "labelled"
+    for option, given in (("--per", per != "entailment"), ("--contradictions", contradictions > 1)):
+        if given and not negatives:
+            raise ConfigError(f"{option} is for triplets, not for --make {make}; leave it out")
+    labels = [NliLabels(it.source, it.label_names, order) for it in sources]
+    wanted = (ENTAILMENT, *negatives) if negatives else _PAIRS[make]
+
+    def parse(source: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
+        first, second, mark = cells
+        label = labels[source].understood(mark, where)
+        if label is None:
+            raise LeftOutError("unlabelled")
+        counts.labels[label] = counts.labels.get(label, 0) + 1
+        if label not in wanted:
+            raise LeftOutError("other")
+        premise, hypothesis = _pair(first, second, where)
+        if negatives:
+            return premise, (label, hypothesis)
+        return (premise, hypothesis, *([label] if labelled else []))
+
+    header: Example = (*PAIR, "label") if labelled else PAIR
+    contents = f"pairs of premise and hypothesis, labels: {', '.join(wanted)}"
+    if negatives:
+        count = contradictions + len(negatives) - 1
+        header = TRIPLET if count == 1 else (*PAIR, *(f"hard_neg_{k + 1}" for k in range(count)))
+        contents = f"premise, {', '.join(wanted)}; one of these for each {per}"
+    fewer = f", or with fewer than {contradictions} contradictions" * (contradictions > 1)
+    return DataKind(
+        sources=sources,
+        contents=contents,
+        parse=parse,
+        group=partial(_triplets, negatives, per, contradictions, seed) if negatives else None,
+        header=header,
+        labels=[it.described for it in labels],
+        wording={
+            "unlabelled": "without a gold label",
+            "other": "with another label",
+            "group": "premise",
+            "incomplete": f"without each of {', '.join((ENTAILMENT, *negatives))}{fewer}",
+        },
+    )
+
+
+def _triplets(
+    negatives: Sequence[str],
+    per: str,
+    several: int,
+    seed: int,
+    premise: str,
+    members: list[tuple[str, str]],
+    counts: Counts,
+) -> Iterator[Example]:
+    """Triplets of a premise, from its hypotheses with their labels."""
+
+    def shuffled(label: str, hypotheses: list[str]) -> list[str]:
+        return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
+
+    unique = dict.fromkeys(members)
+    counts.repeated += len(members) - len(unique)
+    entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
+    drawn = []
+    for wanted in negatives:
+        matching = [hypothesis for label, hypothesis in unique if label == wanted]
+        fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
+        counts.contested += len(matching) - len(fit)
+        drawn.append(shuffled(wanted, fit))
+    if not (entailed and all(drawn) and len(drawn[0]) >= several):
+        counts.incomplete += 1
+        return
+    if per == "premise":
+        entailed = shuffled(ENTAILMENT, entailed)[:1]
+    for number, positive in enumerate(entailed):
+        first, *others = drawn
+        contradictions = (first[(number * several + k) % len(first)] for k in range(several))
+        rest = (these[number % len(these)] for these in others)
+        yield (premise, positive, *contradictions, *rest)
+
+
+def captions(sources: Sequence[SourceRows]) -> DataKind:
+    """Any two captions of an image (SimCSE, section 4): 10 pairs of 5 captions.
+
+    An image is what stands before ``#k`` in Flickr's files, and otherwise the whole cell. Equal
+    names in two sources are two images.
+    """
+
+    def parse(source: int, cells: Sequence[Any], where: str, _: Counts) -> Any:
+        image, caption = str("" if cells[0] is None else cells[0]).strip(), as_text(cells[1], where)
+        if not (image and caption):
+            raise LeftOutError("empty")
+        numbered = re.fullmatch(r"(.+)#\d+", image, re.DOTALL)
+        return (source, numbered[1] if numbered else image), caption
+
+    def any_two(_: object, members: list[str], counts: Counts) -> Iterator[Example]:
+        unique = list(dict.fromkeys(members))
+        counts.repeated += len(members) - len(unique)
+        counts.incomplete += len(unique) < 2
+        return combinations(unique, 2)
+
+    return DataKind(
+        sources=sources,
+        contents="pairs of captions of one image",
+        parse=parse,
+        group=any_two,
+        wording={"group": "image", "incomplete": "with fewer than two captions"},
+    )
+
+
+def duplicates(sources: Sequence[SourceRows]) -> DataKind:
+    """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
+
+    def parse(_: int, cells: Sequence[Any], where: str, counts: Counts) -> Example:
+        first, second, mark = cells
+        same = yes_or_no(mark, where)
+        if same is None:
+            raise LeftOutError("unlabelled")
+        name = "duplicate" if same else "not"
+        counts.labels[name] = counts.labels.get(name, 0) + 1
+        if not same:
+            raise LeftOutError("other")
+        return _pair(first, second, where)
+
+    return DataKind(
+        sources=sources,
+        contents="pairs of duplicates",
+        parse=parse,
+        labels=["1 = duplicate, 0 = not"] * len(sources),
+        wording={"other": "whose sentences are no duplicates"},
+    )
+
+
+def paraphrases(
+    sources: Sequence[SourceRows], min_score: float | None = None, max_score: float | None = None
+) -> DataKind:
+    """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
+    low = -float("inf") if min_score is None else min_score
+    high = float("inf") if max_score is None else max_score
+    scored = not (min_score is None and max_score is None)
+    if not low <= high:
+        raise ConfigError(f"no score lies between {low:g} and {high:g}")
+    without = next((source.source for source in sources if source.width < 3), None)
+    if scored and without:
+        raise ConfigError(
+            f"{without} has no column of scores for --min-score and --max-score; name it with "
+            "--columns, or leave them out"
+        )
+
+    def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Example:
+        first, second, *score = cells
+        if scored and (score[0] is None or not str(score[0]).strip()):
+            raise LeftOutError("unlabelled")
+        if scored and not low <= score_of(score[0], where) <= high:
+            raise LeftOutError("other")
+        return _pair(first, second, where)
+
+    return DataKind(
+        sources=sources,
+        contents="pairs of sentence and paraphrase"
+        + (f" with scores from {low:g} to {high:g}" if scored else ""),
+        parse=parse,
+        wording={"unlabelled": "without a score", "other": "with another score"},
+    )
+
+
+def f1(first: str, second: str) -> float | None:
+    """``2 |A & B| / (|A| + |B|)`` of the bags of words A and B; None if both are empty.
+
+    The lexical overlap of SimCSE, section 4. The paper does not say what a word is; here it is a
+    run of letters and digits, in lower case.
+    """
+    words, others = (Counter(re.findall(r"\w+", text.lower())) for text in (first, second))
+    total = words.total() + others.total()
+    return 2 * (words & others).total() / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or data set that was read, its ``labels`` as they were understood."""
+
+    name: str
+    columns: str
+    labels: str | None
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """A file that was written, and its sources."""
+
+    made: str
+    output: str
+    sha256: str  # of the bytes of ``output``
+    header: tuple[str, ...]
+    examples: int
+    sources: tuple[Source, ...]
+    counts: Counts
+    # mean of `f1` of anchor and positive, over pairs with words; None without
+    overlap: float | None
+    sample: int | None  # how many examples were asked for; None for all
+    seed: int  # of the sample, and of what else is drawn
+    shown: tuple[Example, ...]
+    version: str = __version__
+
+
+def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
+    """Make sure that a file may be written."""
+    if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS:
+        raise ConfigError(
+            f"{output}: unknown kind of file to write; end its name in {', '.join(_KINDS)}, "
+            "each also with .gz"
+        )
+    if output.is_dir():
+        raise ConfigError(f"{output} is a folder; name a file in it")
+    if output.exists() and any(Path(it).exists() and output.samefile(it) for it in sources):
+        raise ConfigError(f"{output} is one of the sources; name another file to write")
+    if not overwrite:
+        refuse_existing(output, "name another file, or replace it with --overwrite")
+
+
+def build(
+    kind: DataKind,
+    output: Path,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    skip_unreadable: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Built:
+    """Write the examples of a kind, in the order of their sources, each once.
+
+    The sources are read twice: to know which examples repeat and which the sample holds, in memory
+    of 8 bytes per example, and to write them. ``sample`` draws so many, all equally likely;
+    ``skip_unreadable`` leaves rows out that cannot be read; ``progress`` is told now and then how
+    many further rows were read. DataError if a row cannot be read, no example is left, or a source
+    changed meanwhile; ConfigError if there are fewer examples than ``sample``.
+    """
+    counts = Counts()
+    read = kind.examples(counts, counts.skip if skip_unreadable else stop, progress)
+    keys = array("Q", (draw_key(seed, *example) for example in read))
+    # Sorted by their keys, which are random: so the first ones are a sample.
+    unique, places = np.unique(np.frombuffer(keys, dtype=np.uint64), return_index=True)
+    counts.repeated += len(keys) - len(unique)
+    if not len(unique):
+        found = {**counts.labels, **{it: getattr(counts, it) for it in _LEFT_OUT}}
+        said = ", ".join(f"{count} {name}" for name, count in found.items() if count)
+        first = f"; the first that cannot be read: {counts.messages[0]}" if counts.messages else ""
+        raise DataError(
+            f"no example is left of {counts.rows} row{'s' * (counts.rows != 1)} ({said}); look at "
+            f"what was asked for and at the columns{first}"
+        )
+    if sample is not None and sample > len(unique):
+        raise ConfigError(
+            f"--sample {sample} is more than the {len(unique)} different examples there are; "
+            "ask for fewer, or give more sources"
+        )
+    counts.unsampled = len(unique) - (len(unique) if sample is None else sample)
+    written = np.zeros(len(keys), dtype=np.bool_)
+    written[places[:sample]] = True
+
+    count, overlaps = 0, array("d")
+    examples: list[Example] = []
+    with writing(output) as partial:
+        with example_writer(partial, output.name, kind.header) as write:
+            for example in kind.examples(Counts(), lambda _: None):
+                if count < len(written) and written[count]:
+                    write(example)
+                    examples += [example] * (len(examples) < _SHOWN)
+                    if (overlap := f1(*example[:2])) is not None:
+                        overlaps.append(overlap)
+                count += 1
+        if count != len(written):
+            names = ", ".join(source.source for source in kind.sources)
+            raise DataError(f"{names} changed while being read; run the command again")
+        sha256 = sha256_of(partial)
+    return Built(
+        made=kind.contents,
+        output=str(output),
+        sha256=sha256,
+        header=kind.header,
+        examples=int(written.sum()),
+        sources=tuple(
+            Source(source.source, source.described, labels, source.sha256)
+            for source, labels in zip_longest(kind.sources, kind.labels)
+        ),
+        counts=counts,
+        overlap=sum(overlaps) / len(overlaps) if overlaps else None,
+        sample=sample,
+        seed=seed,
+        shown=tuple(examples),
+    )
+
+
+@contextmanager
+def example_writer(
+    path: Path, name: str, header: Sequence[str]
+) -> Iterator[Callable[[Example], object]]:
+    """A function that writes an example to ``path``, in the form that ``name`` ends in."""
+    kind = Path(name.lower().removesuffix(".gz")).suffix
+    with ExitStack() as stack:
+        raw: Any = stack.enter_context(path.open("wb"))
+        if name.lower().endswith(".gz"):
+            # Neither name nor time go into the file, so that equal content is equal bytes.
+            raw = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+        text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding="utf-8", newline="")
+        file: TextIO = stack.enter_context(text)
+        if kind == ".jsonl":
+            yield lambda example: file.write(
+                json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"
+            )
+        elif kind == ".csv":
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(header)
+            yield table.writerow
+        else:
+            file.write("\t".join(header) + "\n")
+            yield lambda example: file.write("\t".join(example) + "\n")

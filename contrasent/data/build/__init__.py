@@ -1,1 +1,0 @@
-"""Training files made from labelled pairs, caption groups and paraphrases."""
