@@ -10,7 +10,7 @@ from benchmarks.results import Result, write
 from benchmarks.table import setting_line, table
 from contrasent.errors import ContrasentError, pick
 
-ENGINES = ("torch", "int8", "onnx", "openvino")
+ENGINES = ("torch", "int8")
 PRECISION_BITS = {"fp32": 32, "bf16": 16}
 _MISTAKE = 2
 

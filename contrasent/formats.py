@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +100,10 @@ def export(  # noqa: PLR0913 - what the command takes, by name
             exported: Encoder = _write_static(
                 encoder, partial, dimensions or 256, text, show_progress
             )
+        elif format == "simcse":
+            exported = _write_simcse(encoder, partial)
         else:
-            exported = _WRITERS[format](encoder, partial)
+            exported = _write_graph(encoder, partial, format)
         exported.name = str(output)
         parity = _measure(format, encoder, exported, suite, show_progress)
         if parity.largest_gap is not None and not parity.largest_gap <= tolerance:
@@ -126,7 +128,7 @@ def _require(
     overwrite: bool,
 ) -> None:
     """Refuse what cannot be exported, before anything is loaded."""
-    from contrasent.model.engines.base import require
+    from contrasent.model.graphs import require_runtime
 
     pick("format", format_name, FORMATS)
     if not 0 < tolerance < 1:
@@ -139,7 +141,7 @@ def _require(
                 f"{name} {value} is for format static, not {format_name}; leave it out"
             )
     if format_name in _GRAPHS:
-        require(format_name)
+        require_runtime(format_name)
     recover_folder(output)
     if not (overwrite and _is_export(output)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
@@ -152,35 +154,12 @@ def _is_export(folder: Path) -> bool:
     return False
 
 
-def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:
-    from contrasent.model.engines.runtimes import OnnxEngine, export_onnx
-
-    engine = OnnxEngine(encoder.backbone)
-    _save_with_graph(encoder, folder, "onnx")
-    path = folder / _GRAPHS["onnx"]
-    export_onnx(encoder.backbone, path, last_only=True)
-    return _with_engine(encoder, engine, path)
-
-
-def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
-    import tempfile
-
-    import openvino
-
-    from contrasent.model.engines.runtimes import OpenVinoEngine, export_onnx
-
-    engine = OpenVinoEngine(encoder.backbone)
-    _save_with_graph(encoder, folder, "openvino")
-    path = folder / _GRAPHS["openvino"]
-    with tempfile.TemporaryDirectory() as temporary:
-        graph = Path(temporary) / "model.onnx"
-        export_onnx(encoder.backbone, graph, last_only=True)
-        openvino.save_model(openvino.convert_model(graph), path, compress_to_fp16=False)
-    return _with_engine(encoder, engine, path)
-
-
-def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> None:
+def _write_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> Encoder:
+    """Save the encoder with its transformer as a graph; returns it as that graph computes it."""
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.graphs import write_graph
     from contrasent.model.pooling import POOLERS
+    from contrasent.model.protocol import EncoderParts
 
     if POOLERS[encoder.pooler].layers != (-1,):
         raise ConfigError(
@@ -191,27 +170,11 @@ def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -
     names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
     if not names.is_file():
         names.write_text(json.dumps(encoder.tokenizer.special_names, indent=2) + "\n", "utf-8")
-    (folder / _GRAPHS[format_name]).parent.mkdir()
-
-
-def _with_engine(encoder: SentenceEncoder, engine: Any, path: Path) -> Encoder:
-    """The encoder with its transformer computed by what was exported."""
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.protocol import EncoderParts
-
-    engine.open(path)
-    parts = EncoderParts(
-        backbone=engine,
-        tokenizer=encoder.tokenizer,
-        pooler=encoder.pooler,
-        head=encoder.head,
-        convolutions=encoder.convolutions,
-        transform=encoder.transform,
-        normalize=encoder.normalize,
-        max_tokens=encoder.max_tokens,
-        conventions=encoder.conventions,
-    )
-    return SentenceEncoder(parts).eval()
+    path = folder / _GRAPHS[format_name]
+    path.parent.mkdir()
+    others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
+    backbone = write_graph(encoder.backbone, path, format_name)
+    return SentenceEncoder(EncoderParts(**{**others, "backbone": backbone})).eval()
 
 
 def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
@@ -222,13 +185,6 @@ def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
     loaded = SentenceEncoder.load(folder, pooler="cls", head=encoder.head_name, device="cpu")
     loaded.max_tokens, loaded.normalize = encoder.max_tokens, encoder.normalize
     return loaded
-
-
-_WRITERS: dict[str, Callable[[SentenceEncoder, Path], Encoder]] = {
-    "onnx": _write_onnx,
-    "openvino": _write_openvino,
-    "simcse": _write_simcse,
-}
 
 
 def _write_static(

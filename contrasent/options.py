@@ -105,7 +105,7 @@ class Loading(OnDevice, Pooling):
     """How an encoder is loaded."""
 
     engine: str = "torch"
-    """What computes the transformer: torch, or on a CPU int8, onnx, openvino."""
+    """What computes the transformer: torch, or on a CPU int8."""
 
     truncate_dim: int | None = None
     """Keep so many leading dimensions of an embedding; else as it was saved."""

@@ -75,7 +75,7 @@ class Record:
         prompts: what was put before sentences: by ``default``, and in retrieval before ``query``
             and ``document``; None for nothing.
         dimensions: how many leading ones were kept of an embedding; None for all.
-        engine: what computed the transformer where that was not torch, such as ``onnx``.
+        engine: what computed the transformer where that was not torch, such as ``int8``.
         similarity: how embeddings are compared, ``dot``, ``euclidean`` or ``manhattan``, as the
             encoder states; None for cosines.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
@@ -127,19 +127,15 @@ class Record:
     versions: dict[str, str]
 
 
-_COMPUTED_BY = {"onnx": "onnxruntime", "openvino": "openvino"}
-
-
-def installed_versions(engine: str | None = None) -> dict[str, str]:
-    """Versions of Python and of the packages that have a part in a score made with ``engine``."""
-    return dict(_versions(engine))
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that have a part in a score."""
+    return dict(_versions())
 
 
 @cache
-def _versions(engine: str | None) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "contrasent": __version__}
-    computing = [_COMPUTED_BY[engine]] if engine in _COMPUTED_BY else []
-    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy", *computing):
+    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions

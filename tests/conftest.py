@@ -75,7 +75,7 @@ def shared():
 def int8_products():
     """For tests of the engine int8, which some processors do not have."""
     from contrasent.errors import ConfigError
-    from contrasent.model.engines import int8
+    from contrasent.model import int8
 
     try:
         int8.require_products()

@@ -90,13 +90,10 @@ def check(options: CheckOptions) -> None:
 
 def _tokenizer(encoder: str) -> Tokenizer:
     from contrasent.data.tokenizer import Tokenizer
-    from contrasent.model import st_folder
+    from contrasent.model.checkpoint import read_modules
     from contrasent.model.hub import resolve
 
-    folder = resolve(encoder)
-    if st_folder.is_in(folder):
-        folder = st_folder.read(folder).transformer
-    return Tokenizer.load(folder)
+    return Tokenizer.load(read_modules(resolve(encoder))[0][1])
 
 
 @settings

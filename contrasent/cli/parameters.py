@@ -182,10 +182,10 @@ def require(options: Measuring) -> None:
     """Refuse a precision, engine or device that there is not here, before anything is loaded."""
     from contrasent.errors import pick
     from contrasent.evaluation.embed import PRECISIONS
-    from contrasent.model.engines.base import require
+    from contrasent.model.int8 import require_engine
 
     pick("precision", options.precision_name, ("auto", *PRECISIONS))
-    require(options.engine, options.device)
+    require_engine(options.engine, options.device)
 
 
 def load(options: Loading, model: str) -> LoadedEncoder:

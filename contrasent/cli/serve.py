@@ -226,7 +226,7 @@ def _maker(
 
 
 def _indexes(serving: Serving) -> list[Index]:
-    """The indexes; ConfigError if not all workers could use them, or the engine."""
+    """The indexes; ConfigError if not all workers could use them."""
     from contrasent.errors import ConfigError
     from contrasent.search.index import Index
     from contrasent.search.nearest import MILVUS
@@ -239,8 +239,6 @@ def _indexes(serving: Serving) -> list[Index]:
         return indexes
     if any(index.kind in MILVUS for index in indexes):
         raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
-    if "openvino" in (serving.engine, *(index.manifest.encoder.engine for index in indexes)):
-        raise ConfigError("OpenVINO does not live through a fork: leave --workers out")
     return indexes
 
 

@@ -264,7 +264,7 @@ class EncoderUse:
             "similarity": None if self.similarity == "cosine" else self.similarity,
             "precision": self.precision,
             "seed": self.seed,
-            "versions": installed_versions(engine),
+            "versions": installed_versions(),
         }
 
 

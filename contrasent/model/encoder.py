@@ -21,8 +21,8 @@ from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint
 from contrasent.model.encoding import encode_blocks, evaluating
-from contrasent.model.engines import base as engines
 from contrasent.model.heads import MlpHead
+from contrasent.model.int8 import Int8Bert, require_engine
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import SharedContext, default_device
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
@@ -66,7 +66,7 @@ class SentenceEncoder(nn.Module, Encoder):
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
             device: by default the accelerator if there is one.
-            engine: `torch`, or, to encode on a CPU only, `int8`, `onnx` or `openvino`.
+            engine: `torch`, or, to encode on a CPU only, `int8`.
             prompts: texts to put before a sentence, by name, beside those of the folder.
             default_prompt_name: the prompt for every sentence; by default what the folder says.
             truncate_dim: keep only so many leading dimensions of an embedding.
@@ -84,9 +84,10 @@ class SentenceEncoder(nn.Module, Encoder):
         if isinstance(name, EncoderParts):
             parts = name
         else:
-            engines.require(engine, device)
+            require_engine(engine, device)
             parts = checkpoint.read(name, pooler=pooler, head=head)
-            parts = replace(parts, backbone=engines.build(engine, parts.backbone))
+            if engine == "int8":
+                parts = replace(parts, backbone=Int8Bert.from_backbone(parts.backbone))
         self.backbone = parts.backbone
         self.tokenizer = parts.tokenizer
         self.convolutions = parts.convolutions

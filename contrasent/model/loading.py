@@ -8,9 +8,9 @@ from pathlib import Path
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.engines import base as engines
 from contrasent.model.hub import CARD, INFO_FILE, REASON, card_text, hub_id, resolve, without_paths
-from contrasent.model.st_folder import is_static
+from contrasent.model.int8 import require_engine
+from contrasent.model.st_modules import is_static
 from contrasent.model.static_encoder import StaticEncoder
 from contrasent.model.word_encoder import WordEncoder, are_words
 
@@ -50,7 +50,7 @@ def load_encoder(
     encoder: LoadedEncoder
     static = not are_words(name) and is_static(resolve(name))
     if static or are_words(name):
-        engines.require("torch" if engine == "static" else engine, device)
+        require_engine("torch" if engine == "static" else engine, device)
         encoder = StaticEncoder.load(name) if static else WordEncoder.load(name)
         parts = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
         for part, (given, used) in {**parts, "engine": (engine, encoder.engine)}.items():

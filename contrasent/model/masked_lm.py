@@ -21,9 +21,8 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, warn
-from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.checkpoint import write_info, writing_encoder
+from contrasent.model.checkpoint import read_modules, write_info, writing_encoder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
 
@@ -145,8 +144,8 @@ class MaskedLm(nn.Module):
         if a weight below it would be random, CheckpointError is raised.
         """
         folder = resolve(name)
-        if not (folder / "config.json").is_file() and st_folder.is_in(folder):
-            folder = st_folder.read(folder).transformer
+        if not (folder / "config.json").is_file():
+            folder = read_modules(folder)[0][1]
         model, lost = load_masked_lm(folder, _HEADS)
         below = f"{model.base_model_prefix}."
         refuse_random(name, [weight for weight in lost if weight.startswith(below)])

@@ -1,4 +1,4 @@
-"""Modules of a sentence-transformers folder: the settings of each, read and written.
+"""Modules of a sentence-transformers folder: the rows of ``modules.json`` and their settings.
 
 A setting that is not in a class here, or has another value, is refused by name. As in
 sentence-transformers 6.2, the usual value is that of a setting which is left out.
@@ -6,31 +6,37 @@ sentence-transformers 6.2, the usual value is that of a setting which is left ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import AfterValidator, AliasChoices, Field, PositiveInt, StrictInt
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from contrasent.errors import CheckpointError
-from contrasent.files import inside, read_config, write_json
+from contrasent.data.word_vectors import WordStore, WordTokenizer
+from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.files import inside, read_config, read_json, write_json
 from contrasent.model.conventions import QueryExpansion
-from contrasent.model.heads import Convolutions
-from contrasent.model.weights import SAFE, load_exact, read_exact, read_tensors
+from contrasent.model.transforms.base import Transform, transform_named
+from contrasent.model.weights import SAFE, read_exact
 from contrasent.settings import settings
 
-TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
+STATIC = "StaticEmbedding"
+_ROWS = "modules.json"
 _TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 Length = Annotated[StrictInt, Field(gt=0)] | None
 Embedding = Literal["sentence_embedding"]
-Width = Annotated[
-    int | None,
-    Field(validation_alias=AliasChoices("embedding_dimension", "word_embedding_dimension")),
-]
+
+
+def _either(*names: str) -> Any:
+    return Annotated[int | None, Field(validation_alias=AliasChoices(*names))]
+
+
+Width = _either("embedding_dimension", "word_embedding_dimension")
 
 
 def _only(*names: str) -> AfterValidator:
@@ -54,20 +60,19 @@ def _of_text(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOADING = ("trust_remote_code", "token", "revision", "local_files_only", "cache_dir")
+_Options = dict[str, Any] | None
 _ModelOptions = Annotated[
-    dict[str, Any] | None,
+    _Options,
     _only(
         *_LOADING, "attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors"
     ),
 ]
 _TokenizerOptions = Annotated[
-    dict[str, Any] | None,
-    _only(*_LOADING, "model_max_length", "use_fast", "clean_up_tokenization_spaces"),
+    _Options, _only(*_LOADING, "model_max_length", "use_fast", "clean_up_tokenization_spaces")
 ]
 _ConfigOptions = Annotated[
-    dict[str, Any] | None, _only(*_LOADING, "attn_implementation", "output_hidden_states")
+    _Options, _only(*_LOADING, "attn_implementation", "output_hidden_states")
 ]
-_Processing = Annotated[dict[str, Any] | None, _only("image", "audio", "video")]
 
 
 @settings
@@ -103,7 +108,7 @@ class TransformerConfig:
     )
     unpad_inputs: bool | None = None
     tokenizer_name_or_path: None = None
-    processing_kwargs: _Processing = None
+    processing_kwargs: Annotated[_Options, _only("image", "audio", "video")] = None
     model_kwargs: _ModelOptions = None
     model_args: _ModelOptions = None
     processor_kwargs: _TokenizerOptions = None
@@ -142,12 +147,7 @@ class CnnConfig:
         default_factory=lambda: [1, 3, 5]
     )
     stride_sizes: list[Literal[1]] | None = None
-    in_embedding_dimension: Annotated[
-        int | None,
-        Field(
-            validation_alias=AliasChoices("in_embedding_dimension", "in_word_embedding_dimension")
-        ),
-    ] = None
+    in_embedding_dimension: _either("in_embedding_dimension", "in_word_embedding_dimension") = None  # type: ignore[valid-type]
 
 
 @settings
@@ -199,11 +199,6 @@ class DenseConfig:
     module_output_name: Embedding | None = None
     use_residual: Literal[False] = False
 
-    @property
-    def is_head(self) -> bool:
-        """Whether Tanh follows."""
-        return self.activation_function.endswith("Tanh")
-
 
 @settings
 class NormalizeConfig:
@@ -241,8 +236,23 @@ MODULES: Mapping[str, tuple[tuple[str, ...], Any]] = {
     "Pooling": (("config.json",), PoolingConfig),
     "Dense": (("config.json",), DenseConfig),
     "Normalize": (("config.json",), NormalizeConfig),
+    "FittedTransform": (("config.json",), dict),
 }
 """Of each module the files that may hold its settings, the first of which counts, and these."""
+
+
+def is_in(folder: Path) -> bool:
+    """Whether ``folder`` is a sentence-transformers folder."""
+    return (folder / _ROWS).is_file()
+
+
+def is_static(folder: Path) -> bool:
+    """Whether ``folder`` is one with a StaticEmbedding, or one that model2vec saved."""
+    if is_in(folder):
+        return [kind for kind, _ in read_rows(folder)][:1] == [STATIC]
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else None
+    return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
 def read_rows(folder: Path) -> list[tuple[str, Path]]:
@@ -250,7 +260,7 @@ def read_rows(folder: Path) -> list[tuple[str, Path]]:
 
     Dropout, which does nothing here, is left out.
     """
-    rows: list[ModuleRow] = read_config(list[ModuleRow], folder / "modules.json")
+    rows: list[ModuleRow] = read_config(list[ModuleRow], folder / _ROWS)
     return [(row.kind, inside(folder, row.path)) for row in rows if row.kind != "Dropout"]
 
 
@@ -261,75 +271,128 @@ def read_settings(name: str, path: Path) -> Any:
     return read_config(kind, [*present, path / files[0]][0])
 
 
-def write_dense(path: Path, linear: nn.Module, activation: str) -> None:
-    """Write what has ``weight`` and ``bias`` as a Dense module."""
-    state = {name: tensor.detach().cpu() for name, tensor in linear.state_dict().items()}
-    rows, columns = state["weight"].shape
-    config = {
-        "in_features": columns,
-        "out_features": rows,
-        "bias": True,
-        "activation_function": activation,
+def write_rows(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Write ``modules.json``: the name and path of each module."""
+    types = {
+        kind.__name__: f"{__name__}.{kind.__name__}" for kind in (FittedTransform, WordVectors)
     }
-    write_json(path / "config.json", config)
-    save_file({f"linear.{name}": tensor for name, tensor in state.items()}, path / SAFE)
+    rows = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": types.get(name) or f"sentence_transformers.models.{name}",
+        }
+        for number, (name, path) in enumerate(modules)
+    ]
+    write_json(folder / _ROWS, rows)
 
 
-def read_dense(linear: nn.Module, path: Path, reason: str) -> None:
-    """Read a Dense module into ``weight`` and ``bias``; of one without a bias that is 0."""
-    tensors = read_tensors(path, ["linear.weight", "linear.bias"])
-    if not read_settings("Dense", path).bias and "linear.weight" in tensors:
-        tensors.setdefault("linear.bias", torch.zeros(len(tensors["linear.weight"])))
-    load_exact(linear, tensors, path, reason, "linear.")
+def write_module(
+    name: str,
+    path: Path,
+    config: Mapping[str, Any],
+    state: Mapping[str, Tensor] | None = None,
+    prefix: str = "",
+) -> None:
+    """Write the settings of the module ``name`` into the folder ``path``, and its weights."""
+    write_json(path / MODULES[name][0][0], config)
+    if state is not None:
+        save_file({prefix + it: tensor.detach().cpu() for it, tensor in state.items()}, path / SAFE)
 
 
-def dense_rows(path: Path) -> int:
-    """Dimensions that a Dense module gives."""
-    stated = read_settings("Dense", path).out_features
-    return stated or len(read_tensors(path, ["linear.weight"]).get("linear.weight", ()))
+def write_transform(folder: Path, transform: Transform) -> None:
+    """Write a transform's settings and weights into ``folder``."""
+    config = {"transform": transform.name, **transform.settings()}
+    write_module("FittedTransform", folder, config, transform.state_dict())
 
 
-def write_cnn(path: Path, convolutions: Convolutions) -> None:
-    """Write ``convolutions`` as a CNN module."""
-    config = {
-        "in_word_embedding_dimension": convolutions.convs[0].in_channels,
-        "out_channels": convolutions.channels,
-        "kernel_sizes": list(convolutions.widths),
-        "stride_sizes": [1] * len(convolutions.widths),
-    }
-    write_json(path / "cnn_config.json", config)
-    state = {name: tensor.detach().cpu() for name, tensor in convolutions.state_dict().items()}
-    save_file(state, path / SAFE)
+def read_transform(folder: Path) -> Transform:
+    """Read what :func:`write_transform` wrote; CheckpointError if it is damaged or unknown."""
+    try:
+        config = read_settings("FittedTransform", folder)
+        transform = transform_named(config.pop("transform"), config)
+        read_exact(transform, folder, f"a {transform.name} of these settings")
+    except (LookupError, TypeError, ContrasentError) as error:
+        raise CheckpointError(f"cannot read the transform in {folder}: {error}") from error
+    return transform.requires_grad_(False).eval()
 
 
-def read_cnn(path: Path, width: int) -> Convolutions:
-    """The convolutions of a CNN module, for token states of ``width`` dimensions."""
-    config: CnnConfig = read_settings("CNN", path)
-    sizes = config.kernel_sizes
-    if len(config.stride_sizes or sizes) != len(sizes) or any(size % 2 == 0 for size in sizes):
-        raise CheckpointError(
-            f"{path} has kernel_sizes {sizes} and stride_sizes {config.stride_sizes}; only odd "
-            "sizes, and a stride of 1 for each, are computed"
-        )
-    convolutions = Convolutions(width, sizes, config.out_channels)
-    read_exact(convolutions, path, f"its configuration with token states of {width} dimensions")
-    return convolutions
+def write_words(path: Path, tokenizer: WordTokenizer, max_tokens: int | None) -> None:
+    """Write the vectors, which words stand around every sentence, and where long ones are cut."""
+    config = {"marks": list(tokenizer.marks), "max_seq_length": max_tokens}
+    write_module("WordVectors", path, config)
+    tokenizer.save(path)
 
 
-def write_layers(path: Path, shares: dict[int, float], width: int, depth: int) -> None:
-    """Write how much each state of ``depth`` layers counts as a WeightedLayerPooling module."""
-    start = min(shares)
-    weights = torch.zeros(depth + 1 - start)
-    for number, share in shares.items():
-        weights[number - start] = share
-    config = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
-    write_json(path / "config.json", config)
-    save_file({"layer_weights": weights}, path / SAFE)
+def read_words(path: Path) -> tuple[WordTokenizer, int | None]:
+    """The vectors and marks, and where long sentences are cut."""
+    config: WordsConfig = read_settings("WordVectors", path)
+    return WordTokenizer(WordStore(path), config.marks), config.max_seq_length
 
 
-def read_layers(path: Path) -> tuple[dict[int, float], int]:
-    """How much each state counts, by its number from 0, and the number of layers."""
-    config: LayersConfig = read_settings("WeightedLayerPooling", path)
-    weights = read_tensors(path, ["layer_weights"]).get("layer_weights", torch.zeros(0))
-    shares = enumerate((weights / weights.sum()).tolist(), start=config.layer_start)
-    return {number: round(share, 6) for number, share in shares if share}, config.num_hidden_layers
+class FittedTransform(nn.Module):
+    """How sentence-transformers loads a transform, where this package is installed and trusted."""
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Map ``features["sentence_embedding"]``."""
+        features["sentence_embedding"] = self.transform(features["sentence_embedding"])
+        return features
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """K, dimensions of an embedding."""
+        return self.transform.width
+
+    def save(self, output_path: str, *_: object, **__: object) -> None:
+        """Write it into a folder."""
+        write_transform(Path(output_path), self.transform)
+
+    @classmethod
+    def load(cls, input_path: str) -> Self:
+        """Read it from a folder."""
+        return cls(read_transform(Path(input_path)))
+
+
+class WordVectors(nn.Module):
+    """How sentence-transformers loads the words, where this package is installed and trusted."""
+
+    def __init__(self, tokenizer: WordTokenizer, max_tokens: int | None) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_tokens
+
+    def preprocess(self, texts: Sequence[str], *_: object, **__: object) -> dict[str, Tensor]:
+        """Rows of the words of each text, padded on the right."""
+        ids, _cut = self.tokenizer.ids(list(texts), self.max_seq_length)
+        rows = [torch.from_numpy(row).long() for row in ids]
+        lengths = torch.tensor([len(row) for row in rows])
+        padded = pad_sequence(rows, batch_first=True)
+        mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
+        return {"input_ids": padded, "attention_mask": mask.long(), "sentence_lengths": lengths}
+
+    tokenize = preprocess
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Put the vectors beside their rows."""
+        rows = features["input_ids"]
+        vectors = torch.from_numpy(self.tokenizer.store.select(rows.cpu().numpy()))
+        features["token_embeddings"] = vectors.to(rows.device)
+        return features
+
+    def get_word_embedding_dimension(self) -> int:
+        """D, dimensions of a vector."""
+        return self.tokenizer.store.width
+
+    def save(self, output_path: str, *_: object, **__: object) -> None:
+        """Write it into a folder."""
+        Path(output_path).mkdir(parents=True, exist_ok=True)
+        write_words(Path(output_path), self.tokenizer, self.max_seq_length)
+
+    @classmethod
+    def load(cls, input_path: str) -> Self:
+        """Read it from a folder."""
+        return cls(*read_words(Path(input_path)))

@@ -29,8 +29,7 @@ from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_folder import STATIC, is_in, write_rows
-from contrasent.model.st_modules import read_rows
+from contrasent.model.st_modules import STATIC, is_in, read_rows, write_rows
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
 
@@ -168,11 +167,11 @@ class StaticEncoder(LookupEncoder):
             if self.unknown is not None:  # it is counted then, and changes no direction
                 table = table.index_fill(0, torch.tensor([self.unknown]), 0.0)
             save_file({_TABLES[0]: table}, path / "model.safetensors")
-            names = [STATIC] + ["Normalize"] * self.normalize
-            paths = [f"{number}_{name}" for number, name in enumerate(names)]
-            for inside in paths[1:]:
-                (partial / inside).mkdir()
-            write_rows(partial, paths, names)
+            modules = [(STATIC, path.name)]
+            if self.normalize:
+                modules.append(("Normalize", "1_Normalize"))
+                (partial / "1_Normalize").mkdir()
+            write_rows(partial, modules)
             write_conventions(partial, self.conventions)
             about = {"pooler": self.pooler, "head": self.head_name, "normalize": self.normalize}
             checkpoint.write_info(partial, {**about, **(info or {})})

@@ -23,7 +23,6 @@ from contrasent.errors import CheckpointError, ConfigError, ContrasentError, Dat
 from contrasent.model.backbones.attention import LONG
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
-from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.loading import LoadedEncoder
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache
@@ -149,15 +148,12 @@ class Batcher:
             self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
 
     def _settle(self) -> None:
-        """Give an engine the threads of this one; with ``bitwise``, see if a batch changes bits."""
-        engine = getattr(self.encoder, "backbone", None)
-        if isinstance(engine, PaddedEngine):
-            engine.reopen()
-        elif not self.settings.bitwise:
+        """With ``bitwise``, see if a batch changes bits."""
+        if not self.settings.bitwise:
             return
         rows = self._rows(ids := self._ids(_PROBES)[0], _PROBES)
         parts = [*(slice(n, n + 1) for n in range(_LENGTHS)), slice(2, _LENGTHS // 2)]
-        self._alone = self.settings.bitwise and any(
+        self._alone = any(
             not np.array_equal(rows[part], self._rows(ids[part], _PROBES[part])) for part in parts
         )
 

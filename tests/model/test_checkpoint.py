@@ -162,7 +162,7 @@ def test_a_failed_save_leaves_the_old_encoder(place, tiny_encoder, tmp_path, mon
     elif place == "tokenizer":
         monkeypatch.setattr(type(tiny_encoder.tokenizer), "save", full)
     else:
-        monkeypatch.setattr("contrasent.model.st_folder.write", full)
+        monkeypatch.setattr("contrasent.model.checkpoint.write_rows", full)
     with pytest.raises(OSError, match="No space left"):
         tiny_encoder.save(folder, {"turn": 2})
     assert {f: f.read_bytes() for f in folder.rglob("*.*")} == before

@@ -92,18 +92,18 @@ def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path, nam
 
 
 def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_path, monkeypatch):
-    from contrasent.model.engines import runtimes
+    from contrasent.model import graphs
 
-    whole = runtimes.export_onnx
+    whole = graphs.export_onnx
 
-    def other(backbone, path, *, last_only):
+    def other(backbone, path):
         with torch.no_grad():
             before = backbone.model.embeddings.word_embeddings.weight.clone()
             backbone.model.embeddings.word_embeddings.weight.mul_(0.9)
-            whole(backbone, path, last_only=last_only)
+            whole(backbone, path)
             backbone.model.embeddings.word_embeddings.weight.copy_(before)
 
-    monkeypatch.setattr(runtimes, "export_onnx", other)
+    monkeypatch.setattr(graphs, "export_onnx", other)
     with pytest.raises(CheckpointError, match=r"not within 1e-07; nothing was written"):
         export(encoder, tmp_path / "out", "onnx", tolerance=1e-7)
     assert list(tmp_path.iterdir()) == []

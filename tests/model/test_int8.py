@@ -11,10 +11,10 @@ from helpers.tiny_sts import sts_tasks
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
+from contrasent.model import int8
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.engines import int8
-from contrasent.model.engines.int8 import Int8Bert, QuantizedLinear, Scales, measure, round_to_int8
+from contrasent.model.int8 import Int8Bert, QuantizedLinear, Scales, measure, round_to_int8
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 

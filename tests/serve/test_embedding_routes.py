@@ -648,7 +648,5 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
         ("--drain", "inf", "--drain cannot be 'inf'"),
     ):
         assert said in refused("serve", tmp_path, "--port", 0, option, value)
-    with pytest.raises(ConfigError, match="leave --workers out"):
-        cli.application(str(tmp_path), engine="openvino", workers=2)
     said = refused("serve", tmp_path, "--port", 0, "--shared-cache", "http://x")
     assert "--shared-cache: Redis URL must specify one of the following schemes" in said

@@ -1,6 +1,4 @@
-"""The registry and the interface of fitted maps, which come after the head.
-
-A file each; the folder is the registry. A fitted map is saved with its encoder.
+"""The interface of fitted maps, which come after the head and are saved with the encoder.
 
 Shapes: S sentences, D width of an embedding, K of a transformed one.
 """
@@ -8,8 +6,6 @@ Shapes: S sentences, D width of an embedding, K of a transformed one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 import torch
@@ -23,14 +19,18 @@ from contrasent.model.precision import FULL_FP32
 class Transform(nn.Module, ABC):
     """A map of embeddings from ``input_width`` to ``width``, always computed in fp32.
 
-    ``name`` is that of its file, or ``linear`` for a map of unknown origin; ``described`` says
-    what it was fitted on. One that ``is_dense`` has ``weight`` and ``bias``, as a Dense module.
+    A class is found again by its ``name``; ``described`` says what it was fitted on. One that
+    ``is_dense`` has ``weight`` and ``bias``, as a Dense module.
     """
 
+    kinds: ClassVar[dict[str, type[Transform]]] = {}
     name: str
     is_dense: ClassVar[bool] = False
     input_width: int
     width: int
+
+    def __init_subclass__(cls) -> None:
+        cls.kinds[cls.name] = cls
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What ``build`` of its file makes an equal one from, weights aside."""
+        """What its class makes an equal one from, weights aside."""
 
     @abstractmethod
     def map_rows(self, rows: Tensor) -> Tensor:
@@ -77,20 +77,6 @@ class DenseMap(Transform):
         return both
 
 
-_NOT_KINDS = ("base", "folder")
-
-
-def available() -> list[str]:
-    """Names of all kinds of transforms, without importing them."""
-    from contrasent.model import transforms
-
-    return [
-        module.name for module in iter_modules(transforms.__path__) if module.name not in _NOT_KINDS
-    ]
-
-
-def empty(name: str, settings: dict[str, Any]) -> Transform:
+def transform_named(name: str, settings: dict[str, Any]) -> Transform:
     """A transform whose weights are still to be loaded; TypeError for settings of another kind."""
-    module = import_module(f"{__package__}.{pick('transform', name, available())}")
-    transform: Transform = module.build(**settings)
-    return transform
+    return Transform.kinds[pick("transform", name, Transform.kinds)](**settings)

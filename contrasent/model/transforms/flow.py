@@ -177,6 +177,3 @@ class Flow(Transform):
                 rows, second = rows.chunk(2, dim=1)
                 done.append(second)
         return torch.cat([*done, rows], dim=1)
-
-
-build = Flow

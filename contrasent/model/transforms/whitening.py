@@ -70,9 +70,6 @@ class Whitening(DenseMap):
     name = "whitening"
 
 
-build = Whitening
-
-
 @dataclass(frozen=True, slots=True)
 class Whitened:
     """A fitted whitening, the rank of the covariance, and the share of variance that is kept."""

@@ -8,7 +8,7 @@ from helpers.tiny_models import transformer
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
-from contrasent.model.engines.int8 import Int8Bert
+from contrasent.model.int8 import Int8Bert
 from contrasent.model.weights import backbone_of, load_backbone
 
 SIZES = {

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from hashlib import sha256
 from typing import Any, Self
 
 import torch
@@ -28,27 +29,52 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import LayerModules, States, embed_tokens, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
-from contrasent.model.engines.base import Engine
-from contrasent.model.precision import FULL_FP32, cpu_has
+from contrasent.model.precision import FULL_FP32, cpu_has, device_named
 
+ENGINES = ("torch", "int8")
 _SAFE = 1e30
 """Sums of exponentials between this and its inverse have lost nothing to the ends of bf16."""
 
 
-class Int8Bert(Engine):
-    """What :class:`PackedBert` computes, with rounded weights and inputs of linear maps."""
+def require_engine(name: str, device: str | torch.device | None = None) -> None:
+    """Raise ConfigError if an engine cannot be had on ``device``."""
+    pick("engine", name, ENGINES)
+    if device is None:
+        return
+    if name != "torch" and not str(device).startswith("cpu"):
+        raise ConfigError(
+            f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
+            "out, or load with engine 'torch'"
+        )
+    device_named(device)
+
+
+class Int8Bert(Backbone):
+    """What :class:`PackedBert` computes, with rounded weights and inputs of linear maps.
+
+    It has no gradients.
+    """
 
     engine = "int8"
     precisions = ("int8",)
+    kind = "an encoder of 8-bit products"
+    device = torch.device("cpu")
 
     def __init__(self, backbone: PackedBert, ranges: Sequence[Mapping[str, Tensor]]) -> None:
-        super().__init__(backbone)
-        self.heads = backbone.heads
+        super().__init__()
+        self.width, self.depth, self.heads = backbone.width, backbone.depth, backbone.heads
+        self.max_tokens = backbone.max_tokens
+        digest = sha256()
+        for name, tensor in sorted(backbone.state_dict().items()):
+            digest.update(f"{name} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy())
+        self.identity = (self.engine, digest.hexdigest(), *backbone.identity)
+        self.training = False
         self.embeddings = backbone.model.embeddings
         self._layers = [
             replace(each.layer(_Maps(each, widest, self.heads)), activation=nn.Identity())
@@ -92,6 +118,14 @@ class Int8Bert(Engine):
                     kept = state[: tokens if cut is None else batch.sentences]
                     states[number] = kept if number == max(wanted) else kept.clone()
         return {number: states[number] for number in wanted}
+
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            self.require_first_state()
+        return super().train(mode)
+
+    def require_first_state(self) -> None:
+        raise ConfigError("the engine 'int8' only encodes; to train, load with engine 'torch'")
 
 
 class _Maps:

@@ -1,1 +1,0 @@
-"""Engines: what computes a backbone. ``base.py`` has their registry and interface."""
