@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
-from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
+from contrasent.files import (
+    exclusive,
+    read_json,
+    recover_folder,
+    refuse_existing,
+    write_json,
+    writing_folder,
+)
 from contrasent.quickstart import PAIRS, TEXT
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ FORMATS = ("onnx", "openvino", "static", "simcse")
 TOLERANCE = 1e-4
 _GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 _INFO = "contrasent.json"
+_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
+"""Architectures that transformers gives a Linear and Tanh over [CLS]."""
 _SENTENCES, _LONG = 300, 40
 _STATIC_REPEATS = 20
 _MAIN = ("spearman", "accuracy", "ndcg@10", "recall@1")
@@ -178,10 +187,30 @@ def _write_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> En
 
 
 def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
-    from contrasent.model.checkpoint import write_plain
-    from contrasent.model.encoder import SentenceEncoder
+    """Write a transformer with the head as ``pooler.dense``, as SimCSE's are."""
+    from safetensors.torch import load_file, save_file
 
-    write_plain(encoder, folder)
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.weights import quiet
+
+    extra = [n for n in ("convolutions", "transform") if getattr(encoder, n) is not None]
+    model: Any = encoder.backbone.model
+    if encoder.pooler != "cls" or extra or model.config.model_type not in _WITH_POOLER:
+        what = extra[0] if extra else f"pooler {encoder.pooler!r} of {model.config.model_type}"
+        raise ConfigError(
+            f"SimCSE's layout holds [CLS] of {' or '.join(_WITH_POOLER)}, with or without a head, "
+            f"and no {what}; export another format"
+        )
+    with quiet():
+        model.save_pretrained(folder)
+        encoder.tokenizer.save(folder)
+    if encoder.head is not None:
+        path = folder / "model.safetensors"
+        dense = encoder.head.linear.state_dict().items()
+        head = {f"pooler.dense.{name}": tensor.detach().cpu() for name, tensor in dense}
+        save_file(load_file(path) | head, path, metadata={"format": "pt"})
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
     loaded = SentenceEncoder.load(folder, pooler="cls", head=encoder.head_name, device="cpu")
     loaded.max_tokens, loaded.normalize = encoder.max_tokens, encoder.normalize
     return loaded

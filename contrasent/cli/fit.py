@@ -338,14 +338,15 @@ def push(options: PushOptions) -> None:
     Paths of this machine are left out of what is published. Edit the README.md in the folder to
     change the card; a card that was edited is published as it is.
     """
-    from contrasent.model.loading import Publication
+    from contrasent.model.card import publish, published_files
 
-    publication = Publication.of(options.run, options.repository)
-    typer.echo(f"{publication.folder} as {options.repository}:", err=True)
-    width = max(map(len, publication.sizes))
-    for name, size in publication.sizes.items():
+    folder, files = published_files(options.run, options.repository)
+    typer.echo(f"{folder} as {options.repository}:", err=True)
+    width = max(map(len, files))
+    for name, content in files.items():
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
         typer.echo(f"{name:<{width}}  {size:>13,} bytes")
     if options.dry_run:
         typer.echo("nothing was uploaded (--dry-run)", err=True)
         return
-    typer.echo(publication.push(private=options.private), err=True)
+    typer.echo(publish(options.repository, files, private=options.private), err=True)

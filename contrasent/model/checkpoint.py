@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.card import write_card
 from contrasent.model.conventions import read_conventions, write_conventions
 from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.hub import INFO_FILE, resolve, write_card
+from contrasent.model.hub import INFO_FILE, resolve, section
 from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_modules import (
@@ -65,15 +65,11 @@ HEADS = ("mlp", "none")
 KEPT_HEAD = "head"
 """Folder, inside an encoder's, of a head that was trained with it and is not part of it."""
 
-_BERT, _ROBERTA = ("bert-base-uncased", "bert-large-uncased"), ("roberta-base", "roberta-large")
+_SIZES = ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
 PUBLISHED_HEADS = {
-    **{f"princeton-nlp/sup-simcse-{name}": "mlp" for name in _BERT + _ROBERTA},
-    **{f"princeton-nlp/unsup-simcse-{name}": "none" for name in _BERT + _ROBERTA},
-    **{
-        f"voidism/diffcse-{name}-{kind}": "none"
-        for name in ("bert-base-uncased", "roberta-base")
-        for kind in ("sts", "trans")
-    },
+    **{f"princeton-nlp/sup-simcse-{name}": "mlp" for name in _SIZES},
+    **{f"princeton-nlp/unsup-simcse-{name}": "none" for name in _SIZES},
+    **{f"voidism/diffcse-{n}-{kind}": "none" for n in _SIZES[::2] for kind in ("sts", "trans")},
 }
 """Published checkpoints say nowhere in their files whether the stored head is for inference."""
 
@@ -84,8 +80,6 @@ _ORDER = re.compile(
 )
 _DENSE = ("linear.weight", "linear.bias")
 _ALWAYS_OFF = "pooling_mode_mean_sqrt_len_tokens"
-_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
-"""Architectures that transformers gives a Linear and Tanh over [CLS]."""
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
@@ -132,18 +126,13 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         used_head = "none" if head_path is None else "mlp"
     if "LSTM" in paths:
         require_pooler(pooler or used_pooler)
-    if "CNN" in paths and pooler not in (None, "mean"):
-        raise ConfigError(
-            f"{paths['CNN']} convolves token states for their mean, so its folder cannot be "
-            f"used with pooler {pooler!r}; leave the pooler out"
-        )
     for kind, asked, used in (("pooler", pooler, used_pooler), ("head", head, used_head)):
         if asked not in (None, used) and (linear or fitted):
             raise ConfigError(
                 f"{folder} has a map that was fitted on embeddings of {kind} {used!r}, so it "
                 f"cannot be used with {kind} {asked!r}; fit another one on those"
             )
-    convolutions = _read_cnn(paths["CNN"], backbone.width) if "CNN" in paths else None
+    convolutions = _read_cnn(paths["CNN"], backbone.width, pooler) if "CNN" in paths else None
     width, stored = backbone.width if convolutions is None else convolutions.width, None
     if (head or used_head) == "mlp":
         stored = _read_head(folder, head_path, paths["Transformer"], width)
@@ -200,11 +189,8 @@ def published_head(name: str | Path) -> str | None:
 
 def training_seed(name: str) -> int | None:
     """The seed of the training run that made an encoder; None if no run of ours changed it."""
-    if not Path(name).expanduser().is_dir():
-        return None
-    info = _info(resolve(name))
-    settings = info.get("recipe", {}).get("train", {})
-    return settings.get("seed") if info.get("step") else None
+    info = _info(resolve(name)) if Path(name).expanduser().is_dir() else {}
+    return section(info, "recipe", "train").get("seed") if info.get("step") else None
 
 
 def _info(folder: Path) -> dict[str, Any]:
@@ -279,8 +265,13 @@ def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int)
     return saved if saved in same else same[0]
 
 
-def _read_cnn(path: Path, width: int) -> Convolutions:
+def _read_cnn(path: Path, width: int, pooler: str | None) -> Convolutions:
     """The convolutions of a CNN module, for token states of ``width`` dimensions."""
+    if pooler not in (None, "mean"):
+        raise ConfigError(
+            f"{path} convolves token states for their mean, so its folder cannot be "
+            f"used with pooler {pooler!r}; leave the pooler out"
+        )
     config = read_settings("CNN", path)
     sizes = config.kernel_sizes
     if len(config.stride_sizes or sizes) != len(sizes) or any(size % 2 == 0 for size in sizes):
@@ -333,9 +324,7 @@ def _read_map(
 
     A single one is of the class that our file names.
     """
-    about = info.get("transform")
-    about = about if isinstance(about, dict) else {}
-    transform: Transform
+    about, transform = section(info, "transform"), None
     if fitted is not None:
         transform = read_transform(fitted)
         if transform.input_width != width:
@@ -354,9 +343,8 @@ def _read_map(
             maps.append(after)
             width = after.width
         transform = reduce(DenseMap.then, maps)
-    else:
-        return None
-    transform.described = str(about.get("described", transform.described))
+    if transform is not None:
+        transform.described = str(about.get("described", transform.described))
     return transform
 
 
@@ -376,19 +364,15 @@ def write(
             model = encoder.backbone.model
             head = encoder.head if encoder.pooler == "cls" else None
             state = merged_state(model)
-            state |= unused_pooler(model, state.keys(), head)
             with quiet():
-                model.save_pretrained(partial, state_dict=state)
+                unused = unused_pooler(model, state.keys(), head)
+                model.save_pretrained(partial, state_dict=state | unused)
             encoder.tokenizer.save(partial)
         _write_modules(partial, encoder)
         if kept_head is not None:
             _write_dense(partial / KEPT_HEAD, kept_head.linear, _TANH)
-        about: dict[str, Any] = {
-            "pooler": encoder.pooler,
-            "head": encoder.head_name,
-            "normalize": encoder.normalize,
-            "max_tokens": encoder.max_tokens,
-        }
+        about: dict[str, Any] = {"pooler": encoder.pooler, "head": encoder.head_name}
+        about |= {"normalize": encoder.normalize, "max_tokens": encoder.max_tokens}
         if (transform := encoder.transform) is not None:
             told = {"described": transform.described, **info.get("transform", {})}
             told |= {"name": transform.name, "settings": transform.settings()}
@@ -481,41 +465,14 @@ def unused_pooler(
     kind = type(model)
     if "add_pooling_layer" not in inspect.signature(kind).parameters:
         return {}
-    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet():
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         whole = kind(copy.deepcopy(model.config))
     lacking = {n: value.shape for n, value in whole.state_dict().items() if n not in known}
     if head is not None and head.linear.weight.shape in lacking.values():
         parts = {2: head.linear.weight.detach(), 1: head.linear.bias.detach()}
         return {name: parts[len(shape)].clone() for name, shape in lacking.items()}
-    return {
-        name: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
-        for name, shape in lacking.items()
-    }
-
-
-def write_plain(encoder: SentenceEncoder, folder: Path) -> None:
-    """Write into ``folder`` a transformer with the head as ``pooler.dense``, as SimCSE's are.
-
-    ConfigError if the layout does not say how this encoder makes its vectors.
-    """
-    extra = [n for n in ("convolutions", "transform") if getattr(encoder, n) is not None]
-    model: Any = encoder.backbone.model
-    if encoder.pooler != "cls" or extra or model.config.model_type not in _WITH_POOLER:
-        what = extra[0] if extra else f"pooler {encoder.pooler!r} of {model.config.model_type}"
-        raise ConfigError(
-            f"SimCSE's layout holds [CLS] of {' or '.join(_WITH_POOLER)}, with or without a head, "
-            f"and no {what}; export another format"
-        )
-    with quiet():
-        model.save_pretrained(folder)
-        encoder.tokenizer.save(folder)
-    if encoder.head is not None:
-        path = folder / "model.safetensors"
-        dense = encoder.head.linear.state_dict().items()
-        head = {f"pooler.dense.{name}": tensor.detach().cpu() for name, tensor in dense}
-        save_file(load_file(path) | head, path, metadata={"format": "pt"})
-    config = read_json(folder / "config.json")
-    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
+    blank: dict[int, Any] = {1: torch.zeros, 2: torch.eye}
+    return {name: blank[len(shape)](*shape) for name, shape in lacking.items()}
 
 
 @contextmanager

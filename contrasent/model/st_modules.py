@@ -32,11 +32,10 @@ Length = Annotated[StrictInt, Field(gt=0)] | None
 Embedding = Literal["sentence_embedding"]
 
 
-def _either(*names: str) -> Any:
-    return Annotated[int | None, Field(validation_alias=AliasChoices(*names))]
-
-
-Width = _either("embedding_dimension", "word_embedding_dimension")
+Width = Annotated[
+    int | None,
+    Field(validation_alias=AliasChoices("embedding_dimension", "word_embedding_dimension")),
+]
 
 
 def _only(*names: str) -> AfterValidator:
@@ -147,7 +146,9 @@ class CnnConfig:
         default_factory=lambda: [1, 3, 5]
     )
     stride_sizes: list[Literal[1]] | None = None
-    in_embedding_dimension: _either("in_embedding_dimension", "in_word_embedding_dimension") = None  # type: ignore[valid-type]
+    in_embedding_dimension: int | None = Field(
+        None, validation_alias=AliasChoices("in_embedding_dimension", "in_word_embedding_dimension")
+    )
 
 
 @settings

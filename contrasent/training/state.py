@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from contrasent.errors import CheckpointError
 from contrasent.files import remove_folder, write_text, writing_folder
+from contrasent.model.card import write_card
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import CARD, INFO_FILE, write_card
+from contrasent.model.hub import CARD, INFO_FILE
 from contrasent.model.transforms import whitening
 from contrasent.records import Record
 from contrasent.training.run_folder import twin_of

@@ -110,16 +110,14 @@ def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_pa
 
 
 def test_an_export_with_a_vector_that_is_no_number_is_refused(encoder, tmp_path, monkeypatch):
-    from contrasent.model import checkpoint
+    whole = type(encoder.backbone.model).save_pretrained
 
-    whole = checkpoint.write_plain
-
-    def damaged(encoder, folder):
+    def damaged(model, *given, **options):
         with torch.no_grad():
-            encoder.backbone.model.embeddings.word_embeddings.weight.fill_(torch.nan)
-        whole(encoder, folder)
+            model.embeddings.word_embeddings.weight.fill_(torch.nan)
+        whole(model, *given, **options)
 
-    monkeypatch.setattr(checkpoint, "write_plain", damaged)
+    monkeypatch.setattr(type(encoder.backbone.model), "save_pretrained", damaged)
     with pytest.raises(CheckpointError, match="nothing was written"):
         export(encoder, tmp_path / "out", "simcse", tasks=())
     assert list(tmp_path.iterdir()) == []

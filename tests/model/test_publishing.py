@@ -16,8 +16,8 @@ from helpers.tiny_models import SENTENCES
 from huggingface_hub import ModelCard
 
 import contrasent
+from contrasent.model.card import published_files
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.loading import Publication
 
 READ = """
 import sys
@@ -106,13 +106,13 @@ def test_a_base_model_is_looked_for_through_the_runs_before(tiny_encoder, tmp_pa
 
 
 def test_an_edited_card_is_published_as_it_is(run):
-    made = Publication.of(run, "me/tiny").contents["README.md"].decode()
+    made = published_files(run, "me/tiny")[1]["README.md"].decode()
     assert "me/tiny" in made and "path/to/this/folder" not in made
     card = run / "last" / "README.md"
     before = card.read_text()
     card.write_text("my own words")
     try:
-        assert Publication.of(run, "me/tiny").contents["README.md"] == b"my own words"
+        assert published_files(run, "me/tiny")[1]["README.md"] == b"my own words"
     finally:
         card.write_text(before)
 
