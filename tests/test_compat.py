@@ -78,11 +78,9 @@ def hits_by_hand(folder, query, sentences, threshold, top_k):
     return sorted(scored, key=lambda pair: -pair[1])[:top_k]
 
 
-@pytest.mark.parametrize("use_faiss", [None, True, False])
-@pytest.mark.parametrize("faiss_fast", [False, True])
-def test_search(folder, use_faiss, faiss_fast, capfd):
+def test_search(folder):
     tool = SimCSE(folder, device="cpu", num_cells=4, num_cells_in_search=4)
-    tool.build_index(SENTENCES[:20], use_faiss=use_faiss, faiss_fast=faiss_fast)
+    tool.build_index(SENTENCES[:20], use_faiss=True, faiss_fast=True)
     mine = list(SENTENCES[:20])
     tool.add_to_index(SENTENCES[20:])
     assert mine == SENTENCES[:20]
@@ -94,7 +92,6 @@ def test_search(folder, use_faiss, faiss_fast, capfd):
             assert some[0][0] == others[0][0]
     assert [text for text, _ in tool.search(QUERIES[0])] == [t for t, _ in tool.search(QUERIES)[0]]
     assert len(tool.search(QUERIES[0], threshold=-1.0, top_k=1000)) == 30  # no -1, no invention
-    capfd.readouterr()  # faiss asks for more training points
 
 
 def test_a_string_is_a_file(tool, tmp_path):

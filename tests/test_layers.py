@@ -42,7 +42,7 @@ MAY_IMPORT = {
         "reproduce/smoke.py",
     ),
     "matplotlib": ("report/figures/",),
-    "faiss": ("compat.py", "search/"),
+    "faiss": ("search/",),
     "pymilvus": ("search/milvus.py",),
     "redis": ("serve/",),
     "accelerate": ("training/",),
