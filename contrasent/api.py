@@ -5,19 +5,32 @@ The command line calls what these functions call; `contrasent` exports them by n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from contrasent.errors import pick
-from contrasent.options import AnalysisOptions, Loading, MiningOptions, shared, takes
+from contrasent.errors import ConfigError, pick
+from contrasent.options import (
+    AnalysisOptions,
+    Loading,
+    MapOptions,
+    MiningOptions,
+    RunOptions,
+    TrainingOptions,
+    TuneOptions,
+    shared,
+    takes,
+)
 from contrasent.settings import checked
 
 if TYPE_CHECKING:
-    from contrasent.adaptation.tuning import Tuning
+    from contrasent.adaptation.tuning import Tuning, TuningTrial
     from contrasent.data.examples import Examples, Rows
     from contrasent.evaluation.geometry import Geometry
+    from contrasent.fitting.text import FittingText
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
@@ -27,17 +40,45 @@ if TYPE_CHECKING:
     from contrasent.training.metrics_log import StepMetrics
     from contrasent.training.scoring import Result
 
+Given = TypeVar("Given", bound=RunOptions)
+logger = logging.getLogger("contrasent")
 
-def train(  # noqa: PLR0913 - what a run is made of, by name
+_SETTINGS = {"encoder": "encoder.name", "data": "data.file", "columns": "data.columns"} | {
+    name: f"train.{name}"
+    for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
+}
+"""The settings of a recipe that have an option of their own, by its name."""
+
+
+def recipe_with(
+    recipe: str | Path | Recipe, given: Mapping[str, Any], cls: type[Given]
+) -> tuple[Recipe, Given]:
+    """A recipe with what is given, as options of ``cls`` or by dotted name, and the options.
+
+    ConfigError if a setting is given both ways.
+    """
+    from contrasent.recipe import load_recipe
+
+    settings = {name: value for name, value in given.items() if "." in name}
+    named = {name: value for name, value in given.items() if "." not in name}
+    options = checked(cls, named)
+    for name, key in _SETTINGS.items():
+        value = getattr(options, name, None)
+        if value is not None and key in settings:
+            raise ConfigError(
+                f"{name} {value} and {key} {settings[key]} are the same setting; give one of them"
+            )
+        if value is not None:
+            settings[key] = value
+    return load_recipe(recipe, settings), options
+
+
+@takes(TrainingOptions)
+def train(
     recipe: str | Path | Recipe = "unsup-simcse",
     *,
-    encoder: str | Path | None = None,
     data: str | Path | Rows | None = None,
-    output: str | Path | None = None,
     objective: str | type[Objective] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str | None = None,
     show_progress: bool = False,
     on_step: Callable[[StepMetrics], object] | None = None,
     on_evaluation: Callable[[DevScore], object] | None = None,
@@ -48,21 +89,15 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
     Args:
         recipe: a packaged recipe (``contrasent recipes`` lists them), a YAML file, or what
             `load_recipe` made.
-        encoder: the start: a folder, a run or a Hugging Face id; else the recipe's.
         data: a file or data set as ``--data`` takes it, or examples: strings, pairs, triplets,
             or dicts with the column names of a file, such as a ``datasets.Dataset``. Examples are
             kept in the cache, under a name that their content decides, so that a run can resume.
-        output: the folder of the run; else ``runs/RECIPE``.
         objective: the name of another objective, or a class of your own at the top of a module;
             the settings of the recipe's objective are dropped then.
-        resume: go on with the run in ``output``, on a CPU bitwise equal to one that was never cut
-            off.
-        overwrite: replace the run in ``output``.
-        device: ``cpu``, ``cuda:1`` and the like; else the accelerator if there is one.
         show_progress: a progress bar on standard error.
         on_step: called with the metrics of every step, in order, soon after it.
         on_evaluation: called with the dev score of every evaluation.
-        **settings: settings by dotted name: ``**{"train.batch_size": 32}``.
+        **settings: settings by dotted name: ``**{"train.warmup_steps": 32}``.
 
     Returns:
         Folders of the ``best`` and ``last`` encoder, the best dev score in [-1, 1], and records
@@ -76,45 +111,63 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
         >>> import contrasent
         >>> run = contrasent.train(
         ...     "unsup-simcse", encoder="bert-base-uncased", data="sentences.txt",
-        ...     output="runs/mine", **{"train.batch_size": 32},
+        ...     output="runs/mine", batch_size=32,
         ... )  # doctest: +SKIP
         >>> contrasent.SentenceEncoder.load(run.best or run.last)  # doctest: +SKIP
     """
-    from contrasent.objectives import name_of
-    from contrasent.recipe import load_recipe
+    if isinstance(objective, str):
+        settings["objective.name"] = objective
+    elif objective is not None:
+        from contrasent.objectives import name_of
+
+        settings["objective.name"] = name_of(objective)
+    if isinstance(data, str | Path):
+        settings["data"] = data
+    loaded, options = recipe_with(recipe, settings, TrainingOptions)
+    output = options.output or Path("runs") / _stem(recipe)
+    check_run(loaded, output, resume=options.resume, overwrite=options.overwrite)
     from contrasent.training import run
 
-    overrides = _named(encoder, data if isinstance(data, str | Path) else None)
-    if objective is not None:
-        overrides["objective.name"] = (
-            objective if isinstance(objective, str) else name_of(objective)
-        )
-    loaded = load_recipe(recipe, overrides | settings)
     return run.train(
         loaded,
-        output or Path("runs") / _stem(recipe),
+        output,
         data=None if isinstance(data, str | Path) else data,
-        resume=resume,
-        overwrite=overwrite,
-        device=device,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        device=options.device,
         show_progress=show_progress,
         on_step=on_step,
         on_evaluation=on_evaluation,
     )
 
 
-def tune(  # noqa: PLR0913 - as of `train`
+def check_run(recipe: Recipe, output: Path, *, resume: bool, overwrite: bool) -> None:
+    """Look at the folder of a run and the file of its text before anything heavy is imported.
+
+    ConfigError if a run cannot be there, DataError if the text is no file that can be read.
+    """
+    from contrasent.data.examples import text_kind
+    from contrasent.training.run_folder import RunFolder
+
+    if os.environ.get("RANK", "0") == "0":  # of several processes the first one looks
+        folder = RunFolder(output)
+        folder.check_place(resume=resume, overwrite=overwrite)
+        if recipe.data.file and not (resume and folder.is_complete):
+            text_kind(recipe.data.file)
+
+
+def _stem(recipe: str | Path | Recipe) -> str:
+    """The name of a run's folder where none is given."""
+    return Path(recipe).stem if isinstance(recipe, str | Path) else str(recipe.objective["name"])
+
+
+@takes(TuneOptions)
+def tune(
     recipe: str | Path | Recipe,
     space: Sequence[str],
     *,
-    encoder: str | Path | None = None,
-    data: str | Path | None = None,
-    output: str | Path | None = None,
-    trials: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str | None = None,
     show_progress: bool = False,
+    on_trial: Callable[[TuningTrial], object] = lambda _: None,
     **settings: Any,
 ) -> Tuning:
     """Search settings of a recipe by the dev task alone, as ``contrasent tune`` does.
@@ -123,14 +176,8 @@ def tune(  # noqa: PLR0913 - as of `train`
         recipe: as `train` takes it.
         space: what to search: ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``,
             or the grid of a paper, ``simcse`` or ``diffcse``.
-        encoder: the start; else the recipe's.
-        data: a file or data set as ``--data`` takes it.
-        output: the folder of the search; else ``runs/tune-RECIPE``.
-        trials: training runs; else every combination of lists, or 20 if there is a range.
-        resume: go on with the search in ``output``.
-        overwrite: replace it.
-        device: as `train` takes it.
         show_progress: a progress bar on standard error.
+        on_trial: called with every trial that has ended.
         **settings: of every trial, by dotted name.
 
     Returns:
@@ -148,28 +195,19 @@ def tune(  # noqa: PLR0913 - as of `train`
         ... ).best.settings  # doctest: +SKIP
     """
     from contrasent.adaptation import tuning
-    from contrasent.recipe import load_recipe
 
+    loaded, options = recipe_with(recipe, {"space": space, **settings}, TuneOptions)
     return tuning.tune(
-        load_recipe(recipe, _named(encoder, data) | settings),
-        tuning.read_space(space),
-        Path(output or Path("runs") / f"tune-{_stem(recipe)}"),
-        trials=trials,
-        resume=resume,
-        overwrite=overwrite,
-        device=device,
+        loaded,
+        tuning.read_space(options.space),
+        options.output or Path("runs") / f"tune-{_stem(recipe)}",
+        trials=options.trials,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        device=options.device,
         show_progress=show_progress,
+        on_trial=on_trial,
     )
-
-
-def _stem(recipe: str | Path | Recipe) -> str:
-    """The name of a run's folder where none is given."""
-    return Path(recipe).stem if isinstance(recipe, str | Path) else str(recipe.objective["name"])
-
-
-def _named(encoder: str | Path | None, file: str | Path | None) -> dict[str, str]:
-    named = {"encoder.name": encoder, "data.file": file}
-    return {key: str(value) for key, value in named.items() if value is not None}
 
 
 def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) -> Result | None:
@@ -184,9 +222,6 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
         **options: as `train` takes them, but for the recipe; ``output`` is
             ``runs/pretrain-mlm`` by default.
 
-    Raises:
-        ContrasentError: as `train`.
-
     Example:
         >>> import contrasent
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
@@ -194,13 +229,13 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
     return train("pretrain-mlm", encoder=encoder, data=data, **options)
 
 
+@takes(MapOptions)
 def fit(
     encoder: str | Path | SentenceEncoder,
     kind: Literal["whitening", "flow"] = "whitening",
     *,
     data: str | Path | Sequence[str | Path],
     output: str | Path | None = None,
-    data_dir: str | Path | None = None,
     show_progress: bool = False,
     **settings: Any,
 ) -> SentenceEncoder:
@@ -211,10 +246,9 @@ def fit(
         kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
         data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
         output: a new folder to save the encoder with its map in.
-        data_dir: SentEval's data, as `evaluate` takes it.
         show_progress: a progress bar on standard error.
         **settings: ``dimensions`` of whitening; of a flow, the fields of
-            `contrasent.fitting.maps.FlowSettings`.
+            `contrasent.options.FlowSettings`.
 
     Returns:
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
@@ -228,20 +262,45 @@ def fit(
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
     from contrasent.fitting import maps
-    from contrasent.fitting.text import open_fitting_text
     from contrasent.model.encoder import SentenceEncoder
 
     fitter = maps.FITTERS[pick("map", kind, maps.FITTERS)]
+    known = MapOptions.__pydantic_fields__  # type: ignore[attr-defined]
+    options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
     chosen = fitter.read(settings)
-    if output is not None:
-        maps.require_output(Path(output))
-    names = [data] if isinstance(data, str | Path) else data
-    text = open_fitting_text([str(name) for name in names], None, data_dir)
-    given = encoder if isinstance(encoder, SentenceEncoder) else SentenceEncoder.load(encoder)
-    fitted = fitter.fit(given, text, chosen, show_progress=show_progress)
+    text = fitting_text(data, output, options.columns, options.data_dir)
+    if not isinstance(encoder, SentenceEncoder):
+        encoder = SentenceEncoder.load(
+            encoder, pooler=options.pooler, head=options.head, device=options.device
+        )
+    how = maps.Embedding(precision=options.precision, max_tokens=options.max_tokens)
+    fitted = fitter.fit(encoder, text, chosen, how, show_progress=show_progress)
     if output is not None:
         maps.save_fitted(fitted.encoder, fitted.info, Path(output))
     return fitted.encoder
+
+
+def fitting_text(
+    data: str | Path | Sequence[str | Path],
+    output: str | Path | None,
+    columns: Sequence[str] | None,
+    data_dir: str | Path | None,
+) -> FittingText:
+    """The text to fit on, told in the log, once it is known that ``output`` can be written."""
+    from contrasent.fitting.maps import require_output
+    from contrasent.fitting.text import open_fitting_text
+
+    if output is not None:
+        require_output(Path(output))
+    names = [data] if isinstance(data, str | Path) else data
+    text = open_fitting_text([str(name) for name in names], columns, data_dir)
+    for origin in text.origins:
+        read = f"; {origin.columns}" if origin.columns else ""
+        logger.info("%s: %d sentences%s", origin.source, origin.sentences, read)
+    if text.is_target:
+        tasks = ", ".join(origin.source for origin in text.origins if origin.target)
+        logger.info("target text: the test sentences of %s were seen", tasks)
+    return text
 
 
 @takes(MiningOptions)

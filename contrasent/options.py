@@ -7,23 +7,23 @@ and the docstring under it is what help, docstrings and the reference say of it.
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from contrasent.settings import ARGUMENT, Spelling, explanations, settings
-
-
-def _listed(value: object) -> object:
-    """Text between commas as a list; anything else as it is."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
+from contrasent.settings import ARGUMENT, Spelling, TrainSettings, explanations, settings
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -31,14 +31,19 @@ F = TypeVar("F", bound=Callable[..., object])
 def takes(cls: Any) -> Callable[[F], F]:
     """Let a function take the options of a class by name, as its last keyword arguments.
 
-    Its signature has them in place of ``**options``, and its docstring after its other arguments.
+    Its signature has them before, or if they are called so in place of ``**options``, and so has
+    its docstring.
     """
 
     def explain(function: F) -> F:
-        signature = inspect.signature(function)
-        own = [it for it in signature.parameters.values() if it.kind is not it.VAR_KEYWORD]
-        named = {it.name for it in own}
-        taken = {name: it for name, it in cls.__pydantic_fields__.items() if name not in named}
+        signature, texts = inspect.signature(function), explanations(cls)
+        *own, rest = signature.parameters.values()
+        kept = [] if rest.name == "options" else [rest]
+        taken = {
+            name: field
+            for name, field in cls.__pydantic_fields__.items()
+            if name not in signature.parameters
+        }
         options = [
             inspect.Parameter(
                 name,
@@ -48,16 +53,16 @@ def takes(cls: Any) -> Callable[[F], F]:
             )
             for name, field in taken.items()
         ]
-        texts = explanations(cls)
-        lines = [f"{name}: {texts[name][0].lower()}{texts[name][1:]}" for name in taken]
         how = {"width": 100, "initial_indent": " " * 8, "subsequent_indent": " " * 12}
-        written = "\n".join(textwrap.fill(line, **how) for line in lines)  # type: ignore[arg-type]
-        text = function.__doc__ or ""
-        function.__doc__ = text.replace(
-            "\n        **options: ", f"\n{written}\n        **options: "
+        written = "\n".join(
+            textwrap.fill(f"{name}: {texts[name][0].lower()}{texts[name][1:]}", **how)  # type: ignore[arg-type]
+            for name in taken
         )
-        function.__doc__ = re.sub(r"\n        \*\*options: [^\n]*", "", function.__doc__)
-        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        before, mark, after = (function.__doc__ or "").partition(f"        **{rest.name}: ")
+        line = "" if kept else after.partition("\n")[0]
+        after = after.removeprefix(f"{line}\n") if line else mark + after
+        function.__doc__ = f"{before}{written}\n{after}"
+        function.__signature__ = signature.replace(parameters=[*own, *options, *kept])  # type: ignore[attr-defined]
         return function
 
     return explain
@@ -69,8 +74,17 @@ def shared(options: object, cls: Any, without: Any = None) -> dict[str, Any]:
     return {it: getattr(options, it) for it in cls.__pydantic_fields__ if it not in left_out}
 
 
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
 Listed = Annotated[Sequence[str], BeforeValidator(_listed)]
 """Names; on the command line between commas."""
+
+Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
+"""Seeds, each once."""
 
 
 @settings
@@ -145,23 +159,6 @@ class DataFolder:
 
 
 @settings
-class TaskSplits:
-    """The splits of public tasks."""
-
-    splits: Listed = ("test",)
-    """Splits of tasks named without one: any of train,dev,test,all."""
-
-
-@settings
-class TextColumns:
-    """Which columns of a training text are sentences."""
-
-    columns: Annotated[Listed | None, Spelling(metavar="A,B,...")] = None
-    """Sentence columns of the training text, anchor first: header names, or numbers from 0; else
-    picked by well-known names, or all if there is no header."""
-
-
-@settings
 class TextColumn:
     """Which column of a file is embedded."""
 
@@ -182,7 +179,7 @@ class OfIndex:
     """The index of a command."""
 
     index: Annotated[Path, ARGUMENT]
-    """The index."""
+    """A folder made by: contrasent index build"""
 
 
 @settings
@@ -202,15 +199,6 @@ class AsJson:
 
 
 @settings
-class AsHtml:
-    """A page beside what is printed."""
-
-    html: Annotated[Path | None, Spelling(metavar="FILE")] = None
-    """Write a report to FILE: tables, figures, settings and how to repeat them, in one page that
-    loads nothing."""
-
-
-@settings
 class Replacing:
     """Whether a file is replaced."""
 
@@ -219,11 +207,12 @@ class Replacing:
 
 
 @settings
-class ReplacingIndex:
-    """Whether an index is replaced."""
+class AsHtml(Replacing):
+    """A page beside what is printed."""
 
-    overwrite: bool = False
-    """Replace an index that is there already."""
+    html: Annotated[Path | None, Spelling(metavar="FILE")] = None
+    """Write a report to FILE: tables, figures, settings and how to repeat them, in one page that
+    loads nothing."""
 
 
 @settings
@@ -235,24 +224,11 @@ class NewFile(Replacing):
 
 
 @settings
-class NewFolder:
-    """The encoder that a command makes."""
-
-    output: Path
-    """The folder to write; it must not exist."""
-
-
-@settings
-class StartEncoder:
-    """The encoder that training starts from."""
-
-    encoder: str | None = None
-    """Start from this folder, run or Hugging Face id."""
-
-
-@settings
-class EvaluationOptions(TaskSplits, Measuring, DataFolder):
+class EvaluationOptions(Measuring, DataFolder):
     """What is scored, and by whose protocol."""
+
+    splits: Listed = ("test",)
+    """Splits of tasks named without one: any of train,dev,test,all."""
 
     tasks: Listed = ("sts",)
     """Comma-separated: sts (the papers' seven), sts12, sts13, sts14, sts15, sts16, stsb, sickr, one
@@ -326,3 +302,146 @@ class MiningOptions(Replacing, InPrecision, OnDevice):
 
     columns: Listed | None = None
     """Columns of PAIRS, anchor and positive: names, or numbers from 0."""
+
+
+_SETTING = Spelling(of=TrainSettings, end="Else the recipe's.")
+
+
+@settings
+class RunOptions(OnDevice):
+    """A training run: settings of the recipe that are set often, and its folder."""
+
+    data: str | None = None
+    """Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
+    id."""
+
+    columns: Annotated[Listed | None, Spelling(metavar="A,B,...")] = None
+    """Sentence columns of the training text, anchor first: header names, or numbers from 0; else
+    picked by well-known names, or all if there is no header."""
+
+    batch_size: Annotated[int | None, _SETTING] = None
+    epochs: Annotated[int | None, _SETTING] = None
+    max_steps: Annotated[int | None, _SETTING] = None
+    learning_rate: Annotated[float | None, replace(_SETTING, flag="--learning-rate/--lr")] = None
+    precision: Annotated[str | None, _SETTING] = None
+    seed: Annotated[int | None, _SETTING] = None
+
+    output: Path | None = None
+    """Folder of the run or search; else runs/RECIPE or runs/tune-RECIPE."""
+
+    resume: bool = False
+    """Continue what the same command began; 'train --resume RUN' continues a training run without
+    its other options."""
+
+    overwrite: bool = False
+    """Replace what is in the output folder."""
+
+
+@settings
+class TrainingOptions(RunOptions):
+    """A training run from an encoder."""
+
+    encoder: str | None = None
+    """Start from this folder, run or Hugging Face id."""
+
+
+@settings
+class TuneOptions(TrainingOptions):
+    """A search over settings of a recipe."""
+
+    space: Annotated[list[str], Spelling(metavar="SETTING=VALUES")]
+    """A setting and what to try: values, as train.batch_size=64,128, or a range, as
+    train.learning_rate=1e-6..1e-4:log. Or a paper's grid: simcse or diffcse. Repeatable."""
+
+    trials: PositiveInt | None = None
+    """Training runs; else one for each combination of values, or 20 with a range."""
+
+
+@settings
+class AdaptOptions(OnDevice):
+    """A search for the best encoder of a text."""
+
+    encoder: Annotated[str, Spelling(argument=True, of=Named, name="model")]
+
+    data: str
+    """Text without labels, a sentence or text per line or row; in a .txt an empty line ends a
+    document."""
+
+    output: Path = Path("runs/adapt")
+    """Folder of the search."""
+
+    minutes: Annotated[float, Field(ge=0)] = 30
+    """Time for all of it."""
+
+    dev: str | None = None
+    """A task or file of rated pairs that chooses; else held-out text."""
+
+    test: Listed = ()
+    """Comma-separated tasks to score the start and the result on."""
+
+    candidates: Listed | None = None
+    """Comma-separated names of what is tried; else all that fit."""
+
+    seed: int = 42
+    """Seed of the held-out text and all runs."""
+
+    resume: bool = False
+    """Go on with the search in the output folder."""
+
+    overwrite: bool = False
+    """Replace the search in the output folder."""
+
+
+@settings
+class MapOptions(Pooling, OnDevice, DataFolder):
+    """A map that is fitted to an encoder's embeddings of text."""
+
+    columns: Listed | None = None
+    """Comma-separated sentence columns of the files: names, or numbers from 0."""
+
+    max_tokens: PositiveInt | None = None
+    """Cut the sentences to fit on there, at most where the encoder does; the papers took 64."""
+
+    precision: str = "fp32"
+    """fp32, bf16 or auto, to embed the text in."""
+
+
+@settings
+class WhiteningSettings:
+    """Settings of a whitening."""
+
+    dimensions: PositiveInt | None = None
+    """Keep this many, those of the largest variance; else all in which embeddings differ."""
+
+
+@settings
+class FlowSettings:
+    """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
+
+    levels: int = 3
+    """Levels; each halves what it hands on."""
+
+    depth: int = 3
+    """Steps of a level."""
+
+    coupling_width: int = 32
+    """Width of the hidden layers."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate, held constant."""
+
+    weight_decay: NonNegativeFloat = 0.01
+    """Of all weights."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Sentences of an update; 64 are the 32 pairs of the paper's code."""
+
+    epochs: PositiveInt = 1
+    """How often the text is read."""
+
+    dropout: Annotated[bool, Spelling(flag="--dropout/--no-dropout")] = False
+    """Leave the encoder's dropout on, as the paper's code does; every sentence is then embedded
+    anew in every epoch."""
+
+    seed: NonNegativeInt = 1234
+    """Seed of the weights, the order of the sentences, and dropout."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -77,10 +78,13 @@ def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] 
     None stands for a setting that is not given. ConfigError if one is unknown or missing or cannot
     take its value; the message has its name as ``spell`` writes it, the value, what is expected.
     """
+    given = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value is not None
+    }
     try:
-        return TypeAdapter(cls).validate_python(
-            {name: value for name, value in given.items() if value is not None}
-        )
+        return TypeAdapter(cls).validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])

@@ -18,7 +18,7 @@ from helpers.tiny_sentences import sentence
 
 import contrasent
 from contrasent.cli.app import app
-from contrasent.cli.train import load_settings
+from contrasent.recipe import load_recipe, overrides_in
 from contrasent.reproduce.smoke import make_tasks
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +190,7 @@ def test_every_command_of_a_page_is_understood(page):
         context = command.make_context(command.name, left)
         recipe = context.params.get("recipe", "pretrain-mlm")
         if command.name in ("train", "pretrain") and recipe != "mine.yaml":
-            load_settings(context, recipe)
+            load_recipe(recipe, overrides_in(context.args, ()))
 
 
 MODELS = (

@@ -37,9 +37,11 @@ from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.files import begins_anew, exclusive, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.options import AdaptOptions, takes
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
+from contrasent.settings import checked
 from contrasent.training.callbacks import DevScore
 from contrasent.training.run import score_result, train
 from contrasent.training.run_folder import complete
@@ -332,42 +334,28 @@ class Search:
         return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
 
 
-def adapt(  # noqa: PLR0913 - what the command takes, by name
+@takes(AdaptOptions)
+def adapt(
     encoder: str | Path,
     *,
     data: str | Path | Rows,
-    output: str | Path = "runs/adapt",
-    minutes: float = 30,
-    dev: str | None = None,
-    test: Sequence[str] = (),
-    candidates: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
-    seed: int = 42,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str | None = None,
     show_progress: bool = False,
+    **options: Any,
 ) -> Adaptation:
     """Search for the best encoder of a text, as ``contrasent adapt`` does.
+
+    The folder gets ``run`` with the best encoder, ``recipe.yaml`` that makes it again,
+    ``search.json`` with every trial, ``report.html``, and the parts of the text.
 
     Args:
         encoder: the start: a folder, a run or a Hugging Face id.
         data: text without labels: a file or data set as ``--data`` takes it, or strings. Sentences
             or longer texts; of a ``.txt`` an empty line ends a document.
-        output: folder of the search: ``run`` with the best encoder, ``recipe.yaml`` that makes it
-            again, ``search.json`` with every trial, ``report.html``, and the parts of the text.
-        minutes: for all of it.
-        dev: a task that chooses, such as a file of rated pairs; else held-out text, a proxy.
-        test: tasks to score start and result on, beside held-out text and shipped pairs.
-        candidates: names in `contrasent.adaptation.candidates.CANDIDATES`; None for those
-            that fit the text and the encoder.
         settings: of every candidate's recipe, by dotted name; not those that the search or a
             candidate sets itself.
-        seed: of the parts of the text, and of every run.
-        resume: go on with the search in ``output``.
-        overwrite: replace it.
-        device: ``cpu``, ``cuda:1`` and the like; else the accelerator if there is one.
         show_progress: progress bars on standard error.
+        **options: by name.
 
     Raises:
         ConfigError: no such candidate or task, or a candidate that does not fit or cannot take the
@@ -381,21 +369,24 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         >>> result = contrasent.adapt("runs/mine", data="tickets.txt", minutes=9)  # doctest: +SKIP
         >>> [gain.verdict for gain in result.scores.gains]  # doctest: +SKIP
     """
-    began, folder = time.monotonic(), Path(output)
-    names = list(candidates or [])
+    source = str(data if isinstance(data, str | Path) else keep_rows(data))
+    chosen = checked(AdaptOptions, {"encoder": str(encoder), "data": source, **options})
+    began, folder, device = time.monotonic(), Path(chosen.output), chosen.device
+    names = list(chosen.candidates or [])
     for name in names:
         pick("candidate", name, CANDIDATES)
     given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
     refuse_fixed(given)
-    source = str(data if isinstance(data, str | Path) else keep_rows(data))
-    request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
+    request = SearchRequest(
+        chosen.encoder, source, chosen.minutes, chosen.dev, names, given, chosen.seed
+    )
     with exclusive(folder):
-        if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
+        if begins_anew(folder, _STATE, resume=chosen.resume, overwrite=chosen.overwrite):
             with writing_folder(folder) as partial:
                 state = split_text(request, partial)
                 Search(partial, state, device, show_progress).begin()
                 state.write(partial / _STATE)
         search = Search(folder, SearchState.read(folder / _STATE, request), device, show_progress)
-        suite = search.final_tasks(test)
+        suite = search.final_tasks(chosen.test)
         search.run()
         return search.finish(suite, began)

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -38,16 +38,7 @@ _MISTAKE, _INTERRUPTED = 2, 130
 _SHARED = ("train", "pretrain")
 _YELLOW = "33"
 _COLOURS = {"error": "1;31", "stopped": "1"}
-_USERS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.EFBIG,
-)
+_USERS = ("EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "EISDIR", "ENAMETOOLONG", "EFBIG")
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -58,7 +49,6 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             with _speaking_on_stderr():
                 _refuse_launchers(command.__name__, kwargs)
-                _require_models(kwargs)
                 result = command(*args, **kwargs)
             sys.stdout.flush()
         except BrokenPipeError as error:
@@ -82,29 +72,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 def _refuse_launchers(command: str, given: Mapping[str, Any]) -> None:
     """Raise ConfigError if torchrun or the like starts several processes of a command for one."""
     processes = os.environ.get("WORLD_SIZE", "1")
-    if processes == "1" or command in _SHARED or given.get("shard") is not None:
-        return
-    raise ConfigError(
-        f"WORLD_SIZE is {processes}, but only {' and '.join(_SHARED)} share their work among the "
-        f"processes of a launcher; start {command} once, without torchrun, accelerate launch or "
-        "srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
-    )
-
-
-def _require_models(given: Mapping[str, Any]) -> None:
-    """Find encoders that are not there before anything is imported that takes seconds.
-
-    Raises:
-        CheckpointError: a name is that of a folder which is gone.
-    """
-    from contrasent.model.hub import require_possible
-
-    for name in ("model", "encoder", "models"):
-        value = given.get(name)
-        models: Sequence[str] = [value] if isinstance(value, str) else value or ()
-        # Of several the others are measured, and vectors are files.
-        if len(models) == 1 and not models[0].removesuffix(".gz").endswith(_VECTORS):
-            require_possible(models[0])
+    if processes != "1" and command not in _SHARED and given.get("shard") is None:
+        raise ConfigError(
+            f"WORLD_SIZE is {processes}, but only {' and '.join(_SHARED)} share their work among "
+            f"the processes of a launcher; start {command} once, without torchrun, accelerate "
+            "launch or srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
+        )
 
 
 class _Stderr(logging.Handler):
@@ -171,7 +144,7 @@ def _explained(error: BaseException, given: Mapping[str, Any]) -> str | None:
     if is_disk_full(error):
         reason = getattr(error, "strerror", None) or first_line(error)
         return f"{place}{reason}; make room, and run the command again"
-    if isinstance(error, OSError) and error.errno in _USERS:
+    if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in _USERS:
         return f"{place}{error.strerror}"
     return None
 
@@ -185,14 +158,6 @@ def _say(kind: str, message: str) -> None:
     sys.stderr.flush()
 
 
-_VECTORS = (".npy", ".txt", ".vec")
-_METAVARS = (
-    (r" <str>| TEXT", " TEXT"),
-    (r" <int[^>]*>| INTEGER( RANGE)?", " N"),
-    (r" <float[^>]*>| FLOAT( RANGE)?", " X"),
-    (r" <path>", " PATH"),
-    (r" <list[^ ]*>", ""),
-)
 _TOPICS = {
     "Encoder options": (
         *("encoder", "pooler", "head", "engine", "device", "precision"),
@@ -212,30 +177,23 @@ _FEW = 8
 
 
 class _Command(TyperCommand):
-    """A command whose help has plain names of values, and many options by topic."""
+    """A command whose help has many options by topic."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         rows |= {topic: [] for topic in _TOPICS}
-        many = len(self.params) > _FEW
         for param in self.get_params(ctx):
-            is_option = param.param_type_name == "option"
+            is_option, many = param.param_type_name == "option", len(self.params) > _FEW
             topics = (topic for topic, names in _TOPICS.items() if many and param.name in names)
             record = param.get_help_record(ctx)
             if record is not None:
+                words = record[0] if is_option else record[0].partition(" <")[0]
                 section = next(topics, "Options") if is_option else "Arguments"
-                rows[section].append((_plain(record[0], is_option), record[1]))
+                rows[section].append((words, record[1]))
         for section, records in rows.items():
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
-
-
-def _plain(words: str, is_option: bool) -> str:
-    """An option or argument as help names it, the type of its value in a plain word."""
-    for pattern, plain in _METAVARS:
-        words = re.sub(pattern, plain if is_option else "", words)
-    return words
 
 
 _TOPICS_OF_COMMANDS = {
@@ -246,18 +204,15 @@ _SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
         "reproduce": ("quickstart", "mteb", "reproduce"),
-        "adapt": ("adapt", "tune", "pretrain"),
-        "train": ("train", "recipes"),
-        "evaluate": ("evaluate", "calibrate"),
-        "analyze": ("analyze", "neighbours"),
-        "encode": ("encode",),
-        "search": ("similarity", "search"),
+        "train": ("adapt", "tune", "pretrain", "train", "recipes"),
+        "evaluate": ("evaluate", "calibrate", "analyze", "neighbours"),
+        "search": ("encode", "similarity", "search"),
         "fit": ("export", "push"),
         "serve": ("serve",),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
     "index": {"search": ("build", "add", "remove", "optimize", "copy", "info")},
-    "data": {"data": ("check", "fetch", "leaks"), "adapt": ("mine",)},
+    "data": {"data": ("check", "fetch", "leaks", "mine")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }
 """The commands of each group, by the module of ``cli`` that has them."""
@@ -277,29 +232,28 @@ class _Commands(Mapping[str, Any]):
         return iter(dict.fromkeys([*self.modules, *self.made]))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len({*self.modules, *self.made})
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.made:
-            command = guarded(getattr(self._module(name), name))
+            module = import_module(f"contrasent.cli.{self.modules[name]}")
             flags = ("allow_extra_args", "ignore_unknown_options")
             settings = dict.fromkeys(flags, True) if name in _WITH_SETTINGS else {}
+            command = guarded(getattr(module, name))
             info = CommandInfo(name, cls=_Command, callback=command, context_settings=settings)
             self.made[name] = get_command_from_info(
                 info, pretty_exceptions_short=True, rich_markup_mode=None
             )
         return self.made[name]
 
-    def _module(self, name: str) -> Any:
-        return import_module(f"contrasent.cli.{self.modules[name]}")
-
     def summary(self, name: str) -> str:
-        """The first paragraph of a command's text, read without an import of what it needs."""
-        if name not in self.modules:
-            return str(self.made[name].help)
-        source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text(encoding="utf-8")
-        [text] = re.findall(rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")', source, re.S | re.M)
-        return " ".join(text.split())
+        """The first sentence of a command's text, read without an import of what it needs."""
+        text = str(self.made[name].help) if name in self.made else ""
+        if name in self.modules:
+            source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
+            [text] = re.findall(rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")', source, re.S | re.M)
+        first, dot, _ = " ".join(text.split()).partition(". ")
+        return first + dot.strip()
 
 
 class _Group(TyperGroup):
@@ -325,15 +279,10 @@ class _Group(TyperGroup):
             topics["Encoding, search and data "] = others
         for topic, chosen in topics.items():
             with formatter.section(f"{topic}Commands"):
-                formatter.write_dl(
-                    [(it, _short(self.commands.summary(it), limit)) for it in chosen]
+                texts = (
+                    shorten(self.commands.summary(it), limit, placeholder="...") for it in chosen
                 )
-
-
-def _short(text: str, limit: int) -> str:
-    """The first sentence of a text, cut to ``limit`` characters."""
-    first, dot, _ = text.partition(". ")
-    return shorten(f"{first}{dot.strip()}", limit, placeholder="...")
+                formatter.write_dl([*zip(chosen, texts, strict=True)])
 
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -367,18 +316,17 @@ def options(
     """Train, evaluate and use contrastive sentence embeddings."""
 
 
-_GROUPS = {
-    "fit": "Fit whitening, flow or SIF to an encoder.",
-    "index": "Build and change a search index.",
-    "data": "Check and build training text; get evaluation data.",
-    "build": "Make training files from labelled sentences.",
-}
-_groups = {
-    name: typer.Typer(name=name, help=text, cls=_Group, rich_markup_mode=None, no_args_is_help=True)
-    for name, text in _GROUPS.items()
-}
-for _name, _group in _groups.items():
-    (_groups["data"] if _name == "build" else app).add_typer(_group)
+_groups: dict[str, typer.Typer] = {"": app}
+for _above, _name, _text in (
+    ("", "fit", "Fit whitening, flow or SIF to an encoder."),
+    ("", "index", "Build and change a search index."),
+    ("", "data", "Check and build training text; get evaluation data."),
+    ("data", "build", "Make training files from labelled sentences."),
+):
+    _groups[_name] = typer.Typer(
+        name=_name, help=_text, cls=_Group, rich_markup_mode=None, no_args_is_help=True
+    )
+    _groups[_above].add_typer(_groups[_name])
 
 
 def main() -> None:

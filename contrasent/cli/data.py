@@ -1,7 +1,8 @@
-"""``contrasent data``: check, fetch, leaks, build."""
+"""``contrasent data``: check, fetch, leaks, build, mine."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -12,9 +13,19 @@ import typer
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent.cli.parameters import command, print_json, raise_failures
-from contrasent.options import AsJson, DataFolder, Listed, NewFile, TaskSplits, TextColumns
+from contrasent.options import (
+    AsJson,
+    DataFolder,
+    EvaluationOptions,
+    Listed,
+    MiningOptions,
+    Named,
+    NewFile,
+    RunOptions,
+    shared,
+)
 from contrasent.progress import progress_bar, reading_progress
-from contrasent.settings import ARGUMENT, settings
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +36,18 @@ if TYPE_CHECKING:
     from contrasent.data.tokenizer import Tokenizer
 
 
+_COLUMNS = Spelling(of=RunOptions, metavar="A,B,...")
+
+
 @settings
-class CheckOptions(TextColumns, AsJson):
+class CheckOptions(AsJson):
     """Options of ``check``."""
 
     file: Annotated[str, ARGUMENT]
     """Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the
     Hugging Face hub as org/name:config@split."""
+
+    columns: Annotated[Listed | None, _COLUMNS] = None
 
     encoder: str | None = None
     """Folder or Hugging Face id of the encoder to train: count in its tokens too."""
@@ -173,15 +189,19 @@ def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, che
 
 
 @settings
-class LeaksOptions(TaskSplits, TextColumns, DataFolder, AsJson):
+class LeaksOptions(DataFolder, AsJson):
     """Options of ``leaks``."""
 
     train: Annotated[str, ARGUMENT]
     """Training text, as 'contrasent data check' takes it."""
 
+    columns: Annotated[Listed | None, _COLUMNS] = None
+
     tasks: Listed = ("sts",)
     """Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, one with its
     split (stsb-dev), files of pairs or labelled sentences, retrieval data."""
+
+    splits: Annotated[Listed, Spelling(of=EvaluationOptions)] = ("test",)
 
 
 @command
@@ -347,3 +367,37 @@ def _build(
         print_json(asdict(built), indent=2)
     else:
         typer.echo("\n".join(built_lines(built, data_kind)))
+
+
+@settings
+class MineOptions(Named, MiningOptions, NewFile):
+    """Options of ``mine``."""
+
+    pairs: Annotated[str, ARGUMENT]
+    """Anchors and positives: a file (.csv, .tsv, .jsonl, .parquet) or a data set on the Hugging
+    Face hub as org/name:config@split."""
+
+
+@command
+def mine(options: MineOptions) -> None:
+    """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
+
+    Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them. Never takes the
+    anchor or one of its positives, however they are cased and punctuated.
+    """
+    from rich.console import Console
+
+    from contrasent import api
+    from contrasent.report.table import print_table
+    from contrasent.report.training_text import mined_table
+
+    mined = api.mine(
+        options.model,
+        options.pairs,
+        output=options.output,
+        show_progress=True,
+        **shared(options, MiningOptions),
+    )
+    print_table(Console(), mined_table(mined))
+    shown = f"--encoder {shlex.quote(options.model)} --data {shlex.quote(str(options.output))}"
+    typer.echo(f"next: contrasent train sup-simcse {shown}", err=True)

@@ -1,19 +1,23 @@
-"""``contrasent evaluate`` and ``calibrate``."""
+"""``contrasent evaluate``, ``calibrate``, ``analyze`` and ``neighbours``."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import PositiveInt
 
 from contrasent.cli.parameters import (
+    STDOUT,
     command,
     for_each,
     labels,
     load,
+    measuring_command,
     print_json,
     raise_failures,
     refuse_existing_json,
@@ -24,6 +28,7 @@ from contrasent.cli.parameters import (
     write_lines,
 )
 from contrasent.options import (
+    AnalysisOptions,
     AsHtml,
     AsJson,
     DataFolder,
@@ -38,53 +43,16 @@ from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
+    from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.intervals import Bootstrap
     from contrasent.evaluation.leaks import Overlap
-    from contrasent.evaluation.rated_pairs import Calibration
+    from contrasent.evaluation.neighbours import Neighbours
     from contrasent.evaluation.suite import Suite
     from contrasent.report.contents import Contents
 
 
-def _write(
-    suite: Suite, scores: Mapping[str, Scores | None], bootstrap: Bootstrap | None, json: str | None
-) -> Contents:
-    """Print the tables and write the records to ``json``, or print these if that is ``-``.
-
-    Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
-    encoders are compared with the first. A report shows what is returned.
-    """
-    from rich.console import Console
-
-    from contrasent.evaluation.compare import with_comparison
-    from contrasent.records import json_lines
-    from contrasent.report.comparison import DIFFERENCES
-    from contrasent.report.contents import Contents, Mean
-    from contrasent.report.table import print_difference
-
-    rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
-    (baseline, first), *others = scores.items()
-    means, differences = [], []
-    if bootstrap and first:
-        for label, other in ((label, it) for label, it in others if it):
-            for kind, read in suite.kinds:
-                comparisons = kind.compare(read, (first, other), suite.options, bootstrap)
-                for comparison in comparisons:
-                    rows[label] = with_comparison(rows[label], comparison)
-                    if comparison.average:
-                        means.append(Mean(rows[label][0], comparison.metric, comparison.average))
-                title = f"{label} minus {baseline}"
-                differences += DIFFERENCES[kind.name](comparisons, read, title)
-    records = tuple(record for of_encoder in rows.values() for record in of_encoder)
-    if not write_lines(json, json_lines(records)):
-        console = Console()
-        suite.print_tables(console, rows)
-        for table in differences:
-            print_difference(console, table)
-    return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
-
-
 @settings
-class EvaluateOptions(EvaluationOptions, AsHtml, Replacing):
+class EvaluateOptions(EvaluationOptions, AsHtml):
     """Options of ``evaluate``."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -129,24 +97,56 @@ def evaluate(options: EvaluateOptions) -> None:
             typer.echo(f"{model}: {note}", err=True)
         return _with_overlaps(scores, model, suite) if options.leak_check else scores
 
-    outcomes = for_each(options.models, score)
+    results, failed = for_each(options.models, score)
     failures = [
         *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
-        *outcomes.failures,
-        *(f"{m}: {p.message}" for m, scores in outcomes.results.items() for p in scores.problems),
+        *failed,
+        *(f"{m}: {p.message}" for m, scores in results.items() for p in scores.problems),
     ]
-    if any(scores.records for scores in outcomes.results.values()):
-        rows = {
-            label: outcomes.results.get(model) for label, model in labels(options.models).items()
-        }
-        contents = _write(
-            suite,
-            rows,
-            (reading.bootstrap or Bootstrap()) if options.compare else None,
-            options.json,
-        )
+    if any(scores.records for scores in results.values()):
+        rows = {label: results.get(model) for label, model in labels(options.models).items()}
+        bootstrap = (reading.bootstrap or Bootstrap()) if options.compare else None
+        contents = _write(suite, rows, bootstrap, options.json)
         write_html(options.html, replace(contents, warnings=(*contents.warnings, *failures)))
     raise_failures(failures)
+
+
+def _write(
+    suite: Suite, scores: Mapping[str, Scores | None], bootstrap: Bootstrap | None, json: str | None
+) -> Contents:
+    """Print the tables and write the records to ``json``, or print these if that is ``-``.
+
+    Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
+    encoders are compared with the first. A report shows what is returned.
+    """
+    from rich.console import Console
+
+    from contrasent.evaluation.compare import with_comparison
+    from contrasent.records import json_lines
+    from contrasent.report.comparison import DIFFERENCES
+    from contrasent.report.contents import Contents, Mean
+    from contrasent.report.table import print_difference
+
+    rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
+    (baseline, first), *others = scores.items()
+    means, differences = [], []
+    if bootstrap and first:
+        for label, other in ((label, it) for label, it in others if it):
+            for kind, read in suite.kinds:
+                comparisons = kind.compare(read, (first, other), suite.options, bootstrap)
+                for comparison in comparisons:
+                    rows[label] = with_comparison(rows[label], comparison)
+                    if comparison.average:
+                        means.append(Mean(rows[label][0], comparison.metric, comparison.average))
+                title = f"{label} minus {baseline}"
+                differences += DIFFERENCES[kind.name](comparisons, read, title)
+    records = tuple(record for of_encoder in rows.values() for record in of_encoder)
+    if not write_lines(json, json_lines(records)):
+        console = Console()
+        suite.print_tables(console, rows)
+        for table in differences:
+            print_difference(console, table)
+    return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
 
 
 def announce(suite: Suite) -> None:
@@ -219,8 +219,8 @@ class CalibrateOptions(Named, Measuring, DataFolder, AsJson):
 @command
 def calibrate(options: CalibrateOptions) -> None:
     """Suggest a similarity threshold from labelled pairs."""
+    from contrasent.evaluation.rated_pairs import FOLDS, read_judged
     from contrasent.evaluation.rated_pairs import calibrate as propose
-    from contrasent.evaluation.rated_pairs import read_judged
 
     judged = read_judged(options.pairs, options.data_dir, options.columns)
     if judged.task.note:
@@ -228,13 +228,7 @@ def calibrate(options: CalibrateOptions) -> None:
     calibration = propose(use(options, load(options, options.model)), judged, options.min_precision)
     if options.json:
         print_json(asdict(calibration))
-    else:
-        _print(calibration)
-
-
-def _print(calibration: Calibration) -> None:
-    from contrasent.evaluation.rated_pairs import FOLDS
-
+        return
     aim = calibration.aim
     reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
     typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
@@ -252,3 +246,195 @@ def _print(calibration: Calibration) -> None:
         typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
     else:
         typer.echo("Too few pairs to hold some out: what is reached on others will be less.")
+
+
+@settings
+class AnalyzeOptions(AnalysisOptions, AsHtml):
+    """Options of ``analyze``."""
+
+    models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
+    """Encoders to measure: a folder, a training run or a Hugging Face id."""
+
+    saved: Annotated[list[Path] | None, Spelling(flag="--from", metavar="FILE")] = None
+    """Take what was saved before, without a model: a file of --json, a training run that measured
+    its geometry, or the scores of 'contrasent evaluate --json', whose average colours the encoders.
+    Give it once for each."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for --from; '-'
+    prints them instead of the table."""
+
+    figures: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
+    """Draw the papers' figures into FOLDER, as SVG and PNG."""
+
+    supervised: Annotated[list[str] | None, Spelling(metavar="MODEL")] = None
+    """An encoder whose spectrum and cosines stand in a panel of their own, as in SimCSE's Figures
+    F.1 and G.1. Give it once for each."""
+
+    published: bool = True
+    """Show the points that DiffCSE prints beside the encoders."""
+
+
+@command
+def analyze(options: AnalyzeOptions) -> None:
+    """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
+    from contrasent.errors import ConfigError
+    from contrasent.report.contents import Contents, read_saved
+    from contrasent.report.embedding_tables import names_of, refuse_unknown
+    from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures
+    from contrasent.report.html.page import refuse_existing_report
+
+    if not options.models and not options.saved:
+        raise ConfigError("nothing to analyze: name a model, or saved files with --from")
+    require(options)
+    refuse_existing_json(options.json, overwrite=options.overwrite)
+    if options.figures:
+        kinds = () if options.overwrite else [kind.name for kind in figure_kinds()]
+        refuse_existing_pictures(options.figures, kinds)
+    refuse_existing_report(options.html, overwrite=options.overwrite)
+    known = read_saved(options.saved or ())
+    encoders = [*(options.models or ()), *(geometry.encoder for geometry in known.geometries)]
+    refuse_unknown(options.supervised or (), {name for it in encoders for name in names_of(it)})
+    measured, failures = _measure(options) if options.models else ({}, [])
+    geometries = (*known.geometries, *measured.values())
+    _print_geometries(geometries, known, options.json)
+    names = {name for it in geometries for name in names_of(it.encoder)}
+    contents = Contents(
+        records=known.records,
+        geometries=geometries,
+        runs=known.runs,
+        neighbours=known.neighbours,
+        warnings=tuple(failures),
+        published=options.published,
+        supervised=tuple(it for it in options.supervised or () if it in names),
+    )
+    if geometries or options.saved:
+        write_html(options.html, contents)
+    if options.figures and (geometries or known.runs or not failures):
+        _draw(contents, options.figures)
+    raise_failures(failures)
+
+
+def _measure(options: AnalyzeOptions) -> tuple[dict[str, Geometry], list[str]]:
+    """The geometry of every model that can be loaded and measured, and what failed."""
+    from contrasent.evaluation.geometry import measure
+    from contrasent.evaluation.rated_pairs import RatedPairs
+
+    rated = RatedPairs.read(options.pairs, options.data_dir, options.columns)
+    if rated.task.note:
+        typer.echo(rated.task.note, err=True)
+
+    def measure_one(model: str) -> Geometry:
+        measured = measure(use(options, load(options, model)), rated)
+        return replace(measured, records=with_command(measured.records))
+
+    return for_each(options.models or (), measure_one)
+
+
+def _print_geometries(geometries: Sequence[Geometry], known: Contents, json: str | None) -> None:
+    from rich.console import Console
+
+    from contrasent.evaluation.geometry import geometry_lines
+    from contrasent.report.contents import labelled, labelled_runs
+    from contrasent.report.embedding_tables import geometry_table
+    from contrasent.report.figures.curves import run_lines
+    from contrasent.report.table import print_table
+
+    if write_lines(json if geometries or json == STDOUT else None, geometry_lines(geometries)):
+        return
+    if geometries:
+        print_table(Console(), geometry_table(labelled(geometries)))
+    for line in run_lines(labelled_runs(known.runs)):
+        typer.echo(line)
+
+
+def _draw(contents: Contents, folder: Path) -> None:
+    from contrasent.errors import ConfigError
+    from contrasent.report.embedding_tables import pictures
+    from contrasent.report.figures.style import write_pictures
+
+    drawn = pictures(
+        contents.geometries,
+        contents.runs,
+        contents.records,
+        published=contents.published,
+        supervised=contents.supervised,
+    )
+    if not drawn:
+        raise ConfigError(
+            "no figure can be drawn: there is neither the geometry of an encoder nor a training "
+            "run that measured it"
+        )
+    for path in write_pictures(folder, drawn):
+        typer.echo(f"{path}", err=True)
+
+
+@settings
+class NeighboursOptions(Measuring, DataFolder, Replacing):
+    """Options of ``neighbours``."""
+
+    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
+    """Encoders, a column each: a folder, a training run or a Hugging Face id; or a file of word
+    vectors (GloVe's .txt, .vec)."""
+
+    corpus: str
+    """What is searched: a .txt, .csv, .tsv, .jsonl (each also .gz) or .parquet file, a data set of
+    the hub (org/name:config@split), or an STS task (stsb, stsb-dev)."""
+
+    queries: str | None = None
+    """A file with a query in every row; or those of a paper's table: simcse-table8,
+    diffcse-table9."""
+
+    query: Annotated[list[str] | None, Spelling(metavar="TEXT")] = None
+    """A sentence; give it once for each."""
+
+    sample: int = 3
+    """Without queries: how many sentences of the corpus are drawn as such."""
+
+    top_k: PositiveInt = 3
+    """Neighbours of each query."""
+
+    columns: Listed | None = None
+    """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write everything as JSON to FILE, a line for each encoder; '-' prints it instead of the
+    table."""
+
+
+@command
+def neighbours(options: NeighboursOptions) -> None:
+    """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
+    from rich.console import Console
+
+    from contrasent.errors import ConfigError
+    from contrasent.evaluation.neighbours import (
+        find_neighbours,
+        neighbour_lines,
+        read_corpus,
+        read_queries,
+    )
+    from contrasent.evaluation.vectors import load_or_open
+    from contrasent.report.contents import labels as names_of
+    from contrasent.report.embedding_tables import print_neighbours
+
+    refuse_existing_json(options.json, overwrite=options.overwrite)
+    require(options)
+    searched = read_corpus(options.corpus, options.columns, options.data_dir)
+    looked_for = read_queries(options.queries, options.query or (), searched, options.sample)
+
+    def find(model: str) -> Neighbours:
+        if model.lower().endswith(".npy"):
+            raise ConfigError(
+                f"{model} holds the vectors of a task's pairs, not of a corpus and queries; name "
+                "an encoder or a file of word vectors"
+            )
+        used = use(options, load_or_open(options, model))
+        nearest = find_neighbours(used, searched, looked_for, options.top_k)
+        return replace(nearest, command=measuring_command())
+
+    results, failures = for_each(options.models, find)
+    rows = list(results.values())
+    if rows and not write_lines(options.json, neighbour_lines(rows)):
+        print_neighbours(Console(), dict(zip(names_of(rows), rows, strict=True)))
+    raise_failures(failures)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import PositiveInt
 
 from contrasent.cli.parameters import command, print_json
 from contrasent.options import (
     AsJson,
     DataFolder,
+    FlowSettings,
     Listed,
+    MapOptions,
     Named,
-    NewFolder,
-    OnDevice,
     Pooling,
+    Replacing,
+    WhiteningSettings,
     shared,
 )
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
-    from contrasent.fitting.maps import Embedding, FittedEncoder
-    from contrasent.fitting.text import FittingText
     from contrasent.formats import Parity
-    from contrasent.model.encoder import SentenceEncoder
 
 
 @settings
-class FitOptions(DataFolder, NewFolder):
+class FitOptions(DataFolder):
     """The options of every command that fits something to text."""
 
     data: list[str]
@@ -39,78 +36,15 @@ class FitOptions(DataFolder, NewFolder):
     id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, which shows the
     test sentences to the fit. Give it once for each."""
 
-    columns: Listed | None = None
-    """Comma-separated sentence columns of the files: names, or numbers from 0."""
+    columns: Annotated[Listed | None, Spelling(of=MapOptions)] = None
 
-    def open_text(self) -> FittingText:
-        """The text, once it is known that ``output`` can be written."""
-        from contrasent.fitting.maps import require_output
-        from contrasent.fitting.text import open_fitting_text
-
-        require_output(self.output)
-        text = open_fitting_text(self.data, self.columns, self.data_dir)
-        for origin in text.origins:
-            columns = f"; {origin.columns}" if origin.columns else ""
-            typer.echo(f"{origin.source}: {origin.sentences} sentences{columns}", err=True)
-        if text.is_target:
-            tasks = ", ".join(origin.source for origin in text.origins if origin.target)
-            typer.echo(f"target text: the test sentences of {tasks} were seen", err=True)
-        return text
+    output: Path
+    """The folder to write; it must not exist."""
 
 
 @settings
-class MapOptions(FitOptions, Named, Pooling, OnDevice):
-    """The options of every command that fits a map to an encoder."""
-
-    max_tokens: PositiveInt | None = None
-    """Cut the sentences to fit on there, at most where the encoder does; the papers took 64."""
-
-    precision: str = "fp32"
-    """fp32, bf16 or auto, to embed the text in."""
-
-    def load(self, model: str) -> SentenceEncoder:
-        """The encoder, which has to be one that can take a map."""
-        from contrasent.errors import ConfigError
-        from contrasent.fitting.maps import refuse_second
-        from contrasent.model.encoder import SentenceEncoder
-        from contrasent.model.word_encoder import are_words
-
-        if are_words(model):
-            raise ConfigError(
-                f"{model} holds word vectors, and the folder of their means has no place for a "
-                "whitening or a flow; 'contrasent fit sif' weighs them and takes out what all "
-                "sentences share, or fit on an encoder trained over them ('contrasent train "
-                "infersent')"
-            )
-        encoder = SentenceEncoder.load(
-            model, pooler=self.pooler, head=self.head, device=self.device
-        )
-        refuse_second(encoder)
-        return encoder
-
-    @property
-    def embedding(self) -> Embedding:
-        """How the text is embedded."""
-        from contrasent.fitting.maps import Embedding
-
-        return Embedding(precision=self.precision, max_tokens=self.max_tokens)
-
-
-def _fit(kind: str, options: MapOptions, chosen: Mapping[str, Any]) -> FittedEncoder:
-    """The encoder with a map of a kind, once its settings and the text are looked at."""
-    from contrasent.fitting.maps import FITTERS
-
-    settings = FITTERS[kind].read(chosen)
-    text, encoder = options.open_text(), options.load(options.model)
-    return FITTERS[kind].fit(encoder, text, settings, options.embedding, show_progress=True)
-
-
-@settings
-class WhiteningOptions(MapOptions):
+class WhiteningOptions(Named, FitOptions, MapOptions, WhiteningSettings):
     """Options of ``whitening``."""
-
-    dimensions: int | None = None
-    """Keep this many, those of the largest variance; else all in which embeddings differ."""
 
 
 @command
@@ -119,44 +53,18 @@ def whitening(options: WhiteningOptions) -> None:
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    fitted = _fit("whitening", options, {"dimensions": options.dimensions})
-    facts = fitted.info["transform"]
+    facts = _fit("whitening", options, WhiteningSettings)
     typer.echo(
         f"{facts['dimensions']} of {facts['width']} dimensions kept, with "
         f"{facts['variance_kept']:.2%} of the variance; embeddings differ in {facts['rank']}",
         err=True,
     )
-    _save(fitted, options.output)
+    _announce(options.output, facts["described"])
 
 
 @settings
-class FlowOptions(MapOptions):
+class FlowOptions(Named, FitOptions, MapOptions, FlowSettings):
     """Options of ``flow``."""
-
-    levels: int = 3
-    """Levels; each halves what it hands on."""
-
-    depth: int = 3
-    """Steps of a level."""
-
-    coupling_width: int = 32
-    """Width of the hidden layers."""
-
-    learning_rate: float = 0.001
-    """Learning rate, held constant."""
-
-    batch_size: int = 64
-    """Sentences of an update; 64 are the 32 pairs of the paper's code."""
-
-    epochs: int = 1
-    """How often the text is read."""
-
-    dropout: Annotated[bool, Spelling(flag="--dropout/--no-dropout")] = False
-    """Leave the encoder's dropout on, as the paper's code does; every sentence is then embedded
-    anew in every epoch."""
-
-    seed: int = 1234
-    """Seed of the weights, the order of the sentences, and dropout."""
 
 
 @command
@@ -166,14 +74,38 @@ def flow(options: FlowOptions) -> None:
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    fitted = _fit("flow", options, shared(options, FlowOptions, MapOptions))
-    likelihood = fitted.info["transform"]["bits_per_dimension"]
+    facts = _fit("flow", options, FlowSettings)
+    likelihood = facts["bits_per_dimension"]
     typer.echo(
         f"bits per dimension of {likelihood['sentences']} of the sentences: "
         f"{likelihood['before']:.4f} before, {likelihood['after']:.4f} after",
         err=True,
     )
-    _save(fitted, options.output)
+    _announce(options.output, facts["described"])
+
+
+def _fit(kind: Any, options: WhiteningOptions | FlowOptions, cls: type[Any]) -> dict[str, Any]:
+    """Fit a map of a kind, whose settings are of ``cls``; what is kept of it beside the encoder."""
+    from contrasent import api
+    from contrasent.files import read_json
+    from contrasent.model.hub import INFO_FILE
+
+    chosen = shared(options, MapOptions) | shared(options, cls)
+    api.fit(
+        options.model,
+        kind,
+        data=options.data,
+        output=options.output,
+        show_progress=True,
+        **chosen,
+    )
+    facts: dict[str, Any] = read_json(options.output / INFO_FILE)["transform"]
+    return facts
+
+
+def _announce(output: Path, described: object) -> None:
+    typer.echo(f"{output}: {described}")
+    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
 
 
 @settings
@@ -199,6 +131,7 @@ def sif(options: SifOptions) -> None:
 
     OUTPUT holds the vectors too, and is an encoder for every command but train.
     """
+    from contrasent.api import fitting_text
     from contrasent.errors import ConfigError
     from contrasent.fitting.maps import save_fitted
     from contrasent.fitting.sif import fit_sif
@@ -208,7 +141,7 @@ def sif(options: SifOptions) -> None:
         raise ConfigError(
             f"{options.words} is no file of word vectors; its name must end in .txt or .vec"
         )
-    text = options.open_text()
+    text = fitting_text(options.data, options.output, options.columns, options.data_dir)
     encoder, info = fit_sif(
         WordEncoder.load(options.words),
         text,
@@ -220,19 +153,8 @@ def sif(options: SifOptions) -> None:
     typer.echo(f"{options.output}: {encoder.transform_described}")
 
 
-def _save(fitted: FittedEncoder, output: Path) -> None:
-    from contrasent.fitting.maps import save_fitted
-
-    save_fitted(fitted.encoder, fitted.info, output)
-    typer.echo(f"{output}: {fitted.info['transform']['described']}")
-    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
-
-
-_NONE = "none"
-
-
 @settings
-class ExportOptions(Named, Pooling, DataFolder, AsJson):
+class ExportOptions(Named, Pooling, DataFolder, AsJson, Replacing):
     """Options of ``export``."""
 
     output: Annotated[Path, ARGUMENT]
@@ -258,9 +180,6 @@ class ExportOptions(Named, Pooling, DataFolder, AsJson):
     """Text to count word pieces in, for static; else their ranks in the vocabulary tell how
     frequent they are."""
 
-    overwrite: bool = False
-    """Replace an export that is there already."""
-
 
 @command
 def export(options: ExportOptions) -> None:
@@ -273,7 +192,7 @@ def export(options: ExportOptions) -> None:
 
     pick("format", options.format, FORMATS)
     tasks = options.tasks
-    chosen: dict[str, Any] = {} if tasks is None else {"tasks": [] if tasks == [_NONE] else tasks}
+    chosen: dict[str, Any] = {} if tasks is None else {"tasks": [] if tasks == ["none"] else tasks}
     encoder = SentenceEncoder.load(
         options.model, pooler=options.pooler, head=options.head, device="cpu"
     )

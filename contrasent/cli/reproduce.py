@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import PositiveInt
@@ -16,21 +16,17 @@ from contrasent.cli.parameters import (
     for_each,
     labels,
     load,
-    numbers_of_seeds,
     raise_failures,
     refuse_existing_json,
     require,
+    resumable,
     with_command,
     write_lines,
 )
-from contrasent.options import DataFolder, Listed, Measuring, OnDevice, Replacing
+from contrasent.options import DataFolder, Listed, Measuring, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mteb.abstasks import AbsTask
-
     from contrasent.evaluation.embed import Scores
     from contrasent.reproduce.papers import PaperTable
     from contrasent.reproduce.request import PaperRequest
@@ -104,7 +100,8 @@ class ReproduceOptions(DataFolder, OnDevice):
     steps each; paper: the papers' encoders, data and settings."""
 
     seeds: Annotated[
-        str | None, Spelling(default="42; for list and verdicts those of the folder")
+        Seeds | None,
+        Spelling(default="42; for list and verdicts those of the folder", metavar="TEXT"),
     ] = None
     """Comma-separated seeds of training; a cell is mean and deviation."""
 
@@ -131,18 +128,7 @@ def reproduce(options: ReproduceOptions) -> None:
     A row whose material is not given has the published numbers alone, and its note names what is
     missing. Finished runs are kept.
     """
-    from contrasent.reproduce.materials import ENCODER
-
-    materials = {
-        ENCODER: options.encoder,
-        "words": options.words,
-        "sentences": options.sentences,
-        "documents": options.documents,
-        "labelled": options.labelled,
-        "triplets": options.triplets,
-    }
-    given = {name: value for name, value in materials.items() if value is not None}
-    given |= dict(map(_named, options.material or ()))
+    from contrasent.errors import ConfigError
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
     from contrasent.reproduce.request import FolderRequest, choose, named_rows
@@ -150,15 +136,9 @@ def reproduce(options: ReproduceOptions) -> None:
 
     what = options.tables[0] if options.tables[0] in ("list", "verdicts", "commands") else ""
     names = options.tables[1:] if what else options.tables
-    _refuse_without_effect(
-        what,
-        {
-            "rows": options.rows,
-            "tasks": options.tasks or None,
-            "html": options.html,
-            "seeds": options.seeds,
-        },
-    )
+    for name in ("rows", "tasks", "html", "seeds"):
+        if what and getattr(options, name) and name not in _EFFECTS[what]:
+            raise ConfigError(f"--{name} has no effect on 'reproduce {what}'; leave it out")
     if what == "commands":
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
@@ -168,8 +148,8 @@ def reproduce(options: ReproduceOptions) -> None:
     usual = (what and folder.seeds) or (42,)
     request = folder.request(
         options.scale,
-        given,
-        numbers_of_seeds(options.seeds) if options.seeds else usual,
+        _materials(options),
+        tuple(options.seeds or usual),
         None if options.data_dir is None else str(options.data_dir),
         options.device,
     )
@@ -192,22 +172,20 @@ _EFFECTS = {"list": ("rows", "tasks", "seeds"), "verdicts": ("html", "seeds"), "
 """The options that matter to what makes nothing, of those that matter to what makes tables."""
 
 
-def _refuse_without_effect(what: str, given: Mapping[str, Any]) -> None:
+def _materials(options: ReproduceOptions) -> dict[str, str]:
+    """What was given, by the name of the material."""
     from contrasent.errors import ConfigError
+    from contrasent.reproduce.materials import ENCODER
 
-    for name, value in given.items():
-        if what and value is not None and name not in _EFFECTS[what]:
-            raise ConfigError(f"--{name} has no effect on 'reproduce {what}'; leave it out")
-
-
-def _named(text: str) -> tuple[str, str]:
-    """The two sides of NAME=PATH."""
-    from contrasent.errors import ConfigError
-
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise ConfigError(f"--material {text} is not NAME=PATH, such as qqp=qqp.csv")
-    return name, path
+    given = {ENCODER: options.encoder}
+    for name in ("words", "sentences", "documents", "labelled", "triplets"):
+        given[name] = getattr(options, name)
+    for text in options.material or ():
+        name, _, path = text.partition("=")
+        if not (name and path):
+            raise ConfigError(f"--material {text} is not NAME=PATH, such as qqp=qqp.csv")
+        given[name] = path
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _make(
@@ -219,12 +197,8 @@ def _make(
     from contrasent.reproduce.verdicts import verdicts
 
     tell = partial(typer.echo, err=True)
-    try:
+    with resumable("run the same command again to continue"):
         filled = outcome.reproduce_tables(request, tables, output, tell, overwrite=overwrite)
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            "interrupted; what was written is whole; run the same command again to continue"
-        ) from error
     _show("\n".join(outcome.document(table) for table in filled))
     if html:
         filler = outcome.open_filler(request, output)
@@ -269,40 +243,35 @@ def mteb(options: MtebOptions) -> None:
     from rich.console import Console
 
     from contrasent.errors import ConfigError
-    from contrasent.evaluation.mteb_encoder import MtebEncoder, run_mteb
+    from contrasent.evaluation.mteb_encoder import (
+        MtebEncoder,
+        benchmark_tasks,
+        mteb_tasks,
+        run_mteb,
+    )
     from contrasent.records import json_lines
     from contrasent.report.scores_table import mteb_table
     from contrasent.report.table import print_table
 
     refuse_existing_json(options.json, overwrite=options.overwrite)
-    if options.output is not None and options.output.is_file():
-        raise ConfigError(f"--output {options.output} is a file; name a folder")
     require(options)
-    wanted = _mteb_tasks(options.tasks, options.benchmark)
+    if options.benchmark is None:
+        wanted = mteb_tasks(options.tasks)
+    elif options.tasks:
+        raise ConfigError("--tasks and --benchmark: give one of the two")
+    else:
+        wanted = benchmark_tasks(options.benchmark)
 
     def measure(model: str) -> Scores:
         encoder = MtebEncoder(load(options, model), options.precision_name)
         return run_mteb(encoder, wanted, output=options.output, show_progress=True)
 
-    outcomes = for_each(options.models, measure)
-    rows = {model: with_command(scores.records) for model, scores in outcomes.results.items()}
-    for model, scores in outcomes.results.items():
-        outcomes.failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
+    results, failures = for_each(options.models, measure)
+    rows = {model: with_command(scores.records) for model, scores in results.items()}
+    for model, scores in results.items():
+        failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
     records = [record for of_model in rows.values() for record in of_model]
     if records and not write_lines(options.json, json_lines(records)):
         shown = {label: rows[model] for label, model in labels(list(rows)).items()}
         print_table(Console(), mteb_table(shown))
-    raise_failures(outcomes.failures)
-
-
-def _mteb_tasks(tasks: Sequence[str], benchmark: str | None) -> Sequence[AbsTask]:
-    from contrasent.errors import ConfigError
-    from contrasent.evaluation.mteb_encoder import benchmark_tasks, mteb_tasks
-
-    if benchmark is None:
-        return mteb_tasks(tasks)
-    if tasks:
-        raise ConfigError(
-            f"--tasks {','.join(tasks)} and --benchmark {benchmark}: give one of the two"
-        )
-    return benchmark_tasks(benchmark)
+    raise_failures(failures)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import PositiveInt
 
-from contrasent.cli.parameters import command, load, print_json, require_index
+from contrasent.cli.parameters import command, load, print_json
 from contrasent.options import (
     AsJson,
     IndexedText,
@@ -17,15 +20,168 @@ from contrasent.options import (
     MovedEncoder,
     Named,
     OfIndex,
-    ReplacingIndex,
+    Replacing,
+    TextColumn,
 )
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
+    from contrasent.model.loading import LoadedEncoder
+    from contrasent.profiling import StepProfile
     from contrasent.search.index import Index
     from contrasent.search.sentences import Sentences
+    from contrasent.search.shards import Written
     from contrasent.search.snapshot import Hit
+
+
+@settings
+class EncodeOptions(Named, Loading, InPrecision, TextColumn):
+    """Options of ``encode``."""
+
+    source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
+    """A file or data set with one sentence per row, the URL of a Parquet file or of a folder of
+    them, as s3://bucket/folder; - reads lines of standard input. Blank lines are left out, so they
+    have no row in OUTPUT."""
+
+    output: Annotated[Path, ARGUMENT]
+    """.npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding; with --shards
+    a folder."""
+
+    batch_tokens: int | None = None
+    """Tokens computed at once; memory grows with it."""
+
+    normalize: bool | None = None
+    """Scale every row to length 1; else as the encoder was saved."""
+
+    shard_size: int = 65536
+    """Sentences written at a time; a kill loses no more than that."""
+
+    shards: str | None = None
+    """npy or parquet: leave a folder of shards of this kind, with manifest.json, instead of one
+    file."""
+
+    workers: PositiveInt = 1
+    """Processes that share the work; on GPUs, one for each."""
+
+    shard: Annotated[str | None, Spelling(metavar="I/N")] = None
+    """Be worker I of N, all with the same INPUT and OUTPUT, on any machines; who finishes last
+    makes OUTPUT."""
+
+    ray: bool = False
+    """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
+
+    unique: bool = False
+    """Leave out sentences that came before; INPUT is read once. A .parquet OUTPUT says which
+    sentence a row is of."""
+
+    overwrite: bool = False
+    """Replace OUTPUT, and shards made from something else."""
+
+    profile: Annotated[Path | None, Spelling(metavar="FILE.json.gz")] = None
+    """Record batches 4 to 6 into this trace, and tell where their time went."""
+
+
+@command
+def encode(options: EncodeOptions) -> None:
+    """Write the embedding of every sentence to a file; safe to run again after an interruption."""
+    from contrasent.errors import ConfigError
+    from contrasent.profiling import StepProfile, keep_few_compiled_products
+    from contrasent.search.sentences import open_sentences
+    from contrasent.search.shards import Settings, require_output, write_embeddings
+    from contrasent.search.workers import Worker, end_with_parent
+
+    settings = Settings(
+        batch_tokens=options.batch_tokens,
+        normalize=options.normalize,
+        precision=options.precision,
+        shard_size=options.shard_size,
+        keep=options.shards or "",
+    )
+    end_with_parent()
+    worker = None if options.shard is None else Worker.parse(options.shard)
+    starts = options.workers > 1 or options.ray
+    if starts and worker is not None:
+        raise ConfigError(f"--shard {options.shard} is one worker, and --workers starts all")
+    refused = {
+        "each worker reads INPUT, but - can be read once; name a file": options.source == "-",
+        "--profile records one process; leave --workers, --shard and --ray out": options.profile,
+        "--overwrite would let each worker remove what the others wrote; remove OUTPUT, and the "
+        "folder of its shards if there is one, and start the workers without it": options.overwrite,
+    }
+    for message, given in refused.items():
+        if given and (starts or worker is not None):
+            raise ConfigError(message)
+    require_output(options.output, options.overwrite, settings.keep, shared=worker is not None)
+    keep_few_compiled_products()
+    recorded = None if options.profile is None else StepProfile(options.profile)
+    with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
+        _announce(sentences, "sentences")
+        encoder = load(options, options.model)
+        others = partial(_run_workers, options, encoder) if starts else None
+        with _recording(recorded, encoder):
+            written = write_embeddings(
+                encoder,
+                sentences,
+                options.output,
+                settings,
+                overwrite=options.overwrite,
+                show_progress=not starts,
+                worker=worker,
+                run_others=others,
+            )
+    _report(options.output, written, encoder.max_tokens)
+    if recorded is not None:
+        typer.echo(recorded.summary, err=True)
+
+
+def _run_workers(options: EncodeOptions, encoder: LoadedEncoder) -> None:
+    """Start the workers, and wait for them."""
+    import sys
+
+    import torch
+
+    from contrasent.search.workers import commands, run_processes, run_ray
+
+    device = getattr(encoder, "device", torch.device("cpu"))
+    devices = torch.cuda.device_count() if device.type == "cuda" else 0
+    run = run_ray if options.ray else run_processes
+    run(commands(sys.argv[1:], options.workers), devices)
+
+
+def _recording(
+    recorded: StepProfile | None, encoder: LoadedEncoder
+) -> AbstractContextManager[object]:
+    from contrasent.errors import ConfigError
+    from contrasent.model.encoder import SentenceEncoder
+
+    if recorded is None:
+        return nullcontext()
+    if not isinstance(encoder, SentenceEncoder):
+        raise ConfigError(f"{encoder.name} holds word vectors: nothing to --profile")
+    return recorded.of_forward(encoder.backbone)
+
+
+def _report(output: Path, written: Written, max_tokens: int) -> None:
+    if written.already:
+        typer.echo(f"{output} is made already", err=True)
+        return
+    if written.resumed:
+        typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
+    if written.truncated:
+        typer.echo(
+            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut", err=True
+        )
+    new = written.rows - written.resumed
+    rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
+    if written.missing:
+        typer.echo(
+            f"{output} is made by the worker that finishes last: {written.missing} shards are "
+            f"missing, {written.rows} rows are written{rate}",
+            err=True,
+        )
+        return
+    typer.echo(f"{output}: {written.rows} rows of {written.width} dimensions{rate}", err=True)
 
 
 @settings
@@ -64,7 +220,7 @@ def similarity(options: SimilarityOptions) -> None:
 
 
 @settings
-class IndexOptions(Named, IndexedText, Loading, InPrecision, ReplacingIndex):
+class IndexOptions(Named, IndexedText, Loading, InPrecision, Replacing):
     """Options of ``build``."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -143,7 +299,6 @@ class AddOptions(OfIndex, IndexedText, MovedEncoder):
 @command
 def add(options: AddOptions) -> None:
     """Embed more texts and append them to an index."""
-    require_index(options.index)
     from contrasent.search.index import Index
     from contrasent.search.makers import encoder_of
     from contrasent.search.sentences import open_sentences
@@ -187,9 +342,7 @@ def remove(options: RemoveOptions) -> None:
 class OptimizeOptions(OfIndex):
     """Options of ``optimize``."""
 
-    kind: str | None = None
-    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
-    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; else what it was built as."""
+    kind: Annotated[str | None, Spelling(of=IndexOptions, end="Else what it was built as.")] = None
 
 
 @command
@@ -203,21 +356,18 @@ def optimize(options: OptimizeOptions) -> None:
 
 
 @settings
-class CopyOptions(OfIndex, ReplacingIndex):
+class CopyOptions(OfIndex, Replacing):
     """Options of ``copy``."""
 
     new: Annotated[Path, ARGUMENT]
     """The folder of the copy."""
 
-    kind: str | None = None
-    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
-    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; else the same."""
+    kind: Annotated[str | None, Spelling(of=IndexOptions, end="Else the same.")] = None
 
 
 @command
 def copy(options: CopyOptions) -> None:
     """Write an index to another folder, also into Milvus Lite or out of it."""
-    require_index(options.index)
     from contrasent.search.index import Index
 
     copied = Index.open(options.index).copy(
@@ -234,7 +384,6 @@ class InfoOptions(OfIndex, AsJson):
 @command
 def info(options: InfoOptions) -> None:
     """Say what an index holds, and which encoder made it."""
-    require_index(options.index)
     from dataclasses import asdict
 
     from contrasent.search.index import Index
@@ -260,11 +409,11 @@ def info(options: InfoOptions) -> None:
         typer.echo(f"{key:<12} {one_line(str(value))}")
 
 
-def _announce(sentences: Sentences) -> int:
+def _announce(sentences: Sentences, what: str = "texts") -> int:
     total = sentences.count()
-    typer.echo(f"{sentences.source}: {total} texts; {sentences.examples.columns}", err=True)
-    if sentences.examples.skipped:
-        typer.echo(f"{sentences.examples.skipped} rows with an empty cell are left out", err=True)
+    typer.echo(f"{sentences.source}: {total} {what}; {sentences.examples.columns}", err=True)
+    if skipped := sentences.examples.skipped:
+        typer.echo(f"{skipped} rows with an empty cell are left out", err=True)
     return total
 
 
@@ -279,11 +428,8 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchOptions(MovedEncoder, AsJson):
+class SearchOptions(OfIndex, MovedEncoder, AsJson):
     """Options of ``search``."""
-
-    index: Annotated[Path, ARGUMENT]
-    """A folder made by: contrasent index build"""
 
     query: Annotated[list[str], ARGUMENT]
     """Texts to look for, or - for lines of standard input."""
@@ -301,7 +447,6 @@ class SearchOptions(MovedEncoder, AsJson):
 @command
 def search(options: SearchOptions) -> None:
     """Print the texts of an index that are nearest to a query, or to each of several."""
-    require_index(options.index)
     from contrasent.search.index import Index
     from contrasent.search.makers import encoder_of
     from contrasent.search.snapshot import require_query
@@ -320,31 +465,27 @@ def search(options: SearchOptions) -> None:
         options.only,
     )
     several = len(queries) > 1
-    for text, hits in zip(queries, results, strict=True):
-        if options.json:
-            for rank, (hit, first) in enumerate(zip(hits, _first_ranks(hits), strict=True), 1):
-                row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-                same = {} if first == rank else {"same_text_as": hits[first - 1].id}
-                print_json({"query": text, **row, **same} if several else {**row, **same})
-        else:
+    for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
+        texts = [hit.text for hit in hits]
+        first = [texts.index(each) for each in texts]  # the number of the first of this text
+        if not options.json:
             if several:
-                typer.echo(f"{'' if text is queries[0] else chr(10)}{one_line(text)}")
-            _print_hits(hits)
+                typer.echo(f"{chr(10) if number else ''}{one_line(text)}")
+            _print_hits(hits, first)
+            continue
+        for rank, (hit, same) in enumerate(zip(hits, first, strict=True), 1):
+            row = {"query": text} if several else {}
+            row |= {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
+            print_json(row | ({} if same == rank - 1 else {"same_text_as": hits[same].id}))
 
 
-def _first_ranks(hits: list[Hit]) -> list[int]:
-    """The rank of the first hit with the same text, of each."""
-    texts = [hit.text for hit in hits]
-    return [texts.index(text) + 1 for text in texts]
-
-
-def _print_hits(hits: list[Hit]) -> None:
+def _print_hits(hits: list[Hit], first: list[int]) -> None:
     if not hits:
         typer.echo("no hit")
         return
     ids = [one_line(hit.id) for hit in hits]
     width = max(len("id"), *map(len, ids))
     typer.echo(f"rank   score  {'id':<{width}}  text")
-    for rank, (hit, id_, first) in enumerate(zip(hits, ids, _first_ranks(hits), strict=True), 1):
-        text = one_line(hit.text) if first == rank else f"(the same text as rank {first})"
+    for rank, (hit, id_, same) in enumerate(zip(hits, ids, first, strict=True), 1):
+        text = one_line(hit.text) if same == rank - 1 else f"(the same text as rank {same + 1})"
         typer.echo(f"{rank:>4} {hit.score:>7.4f}  {id_:<{width}}  {text}")

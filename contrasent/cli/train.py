@@ -1,4 +1,4 @@
-"""``contrasent train`` and ``recipes``."""
+"""``contrasent train``, ``recipes``, ``pretrain``, ``tune`` and ``adapt``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contrasent.cli.parameters import (
-    command,
-    complete_recipe,
-    listed,
-    numbers_of_seeds,
-    print_settings,
+from contrasent.cli.parameters import AGAIN, command, complete_recipe, describe, resumable
+from contrasent.options import (
+    AdaptOptions,
+    Named,
+    RunOptions,
+    Seeds,
+    TrainingOptions,
+    TuneOptions,
+    shared,
 )
-from contrasent.options import OnDevice, StartEncoder, TextColumns
-from contrasent.settings import Spelling, TrainSettings, settings
+from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
+    from contrasent.adaptation.halving import Adaptation
+    from contrasent.adaptation.tuning import Tuning
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
-    from contrasent.training.run_folder import RunFolder
+    from contrasent.report.table import Table
     from contrasent.training.scoring import BeforeAndAfter, Result
 
-
 _HEADINGS = ("recipe", "objective", "needs", "source")
+_PRETRAINING = "pretrain-mlm"
 
 
 @settings
@@ -46,7 +50,7 @@ def recipes(options: RecipesOptions) -> None:
     from contrasent.recipe import load_recipe, summarize_recipes
 
     if options.name is not None:
-        print_settings(load_recipe(options.name))
+        typer.echo(describe(load_recipe(options.name)), nl=False)
         return
     rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -55,49 +59,16 @@ def recipes(options: RecipesOptions) -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
-_ELSE = "Else the recipe's."
-_SETTING = Spelling(of=TrainSettings, end=_ELSE)
-
-
 @settings
-class RunOptions(TextColumns, OnDevice):
-    """Settings of the recipe that are set often, which :func:`load_settings` reads; and the run."""
-
-    batch_size: Annotated[int | None, _SETTING] = None
-    epochs: Annotated[int | None, _SETTING] = None
-    max_steps: Annotated[int | None, _SETTING] = None
-    learning_rate: Annotated[
-        float | None, Spelling(of=TrainSettings, end=_ELSE, flag="--learning-rate/--lr")
-    ] = None
-    precision: Annotated[str | None, _SETTING] = None
-    seed: Annotated[int | None, _SETTING] = None
-
-    resume: bool = False
-    """Continue what the same command began; 'train --resume RUN' continues a training run without
-    its other options."""
-
-    overwrite: bool = False
-    """Replace the run in the output folder."""
+class ShowSettings:
+    """What is done with the recipe."""
 
     settings: bool = False
     """Print the recipe with every setting, and exit."""
 
 
-_SHORT = {
-    "encoder": "encoder.name",
-    "model": "encoder.name",
-    "data": "data.file",
-    "columns": "data.columns",
-    **{
-        name: f"train.{name}"
-        for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
-    },
-}
-"""The settings that have an option of their own, by the name of its parameter."""
-
-
 @settings
-class TrainOptions(RunOptions, StartEncoder):
+class TrainOptions(TrainingOptions, ShowSettings):
     """Options of ``train``."""
 
     recipe: Annotated[
@@ -107,14 +78,7 @@ class TrainOptions(RunOptions, StartEncoder):
     unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file; or, with --resume, the
     folder of a run."""
 
-    data: str | None = None
-    """Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
-    id."""
-
-    output: Path | None = None
-    """Folder of the run; else runs/RECIPE."""
-
-    seeds: Annotated[str | None, Spelling(metavar="S1,S2,...")] = None
+    seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
     """Train once for each of these seeds, into seed-S of the output folder, and print mean,
     deviation and the difference to the start."""
 
@@ -129,90 +93,49 @@ def train(*, context: typer.Context, options: TrainOptions) -> None:
     Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
     --objective.temperature 0.1; --settings shows them all.
     """
-    run = _run_to_resume(options.recipe, options.output, options)
-    loaded = load_settings(context, str(run / "recipe.yaml") if run else options.recipe or "")
+    from contrasent import api
+
+    run = _run_to_resume(options)
+    recipe = str(run / "recipe.yaml") if run else options.recipe or ""
+    folder = run or options.output or Path("runs") / Path(recipe).stem
+    given = _given(context, recipe, options, TrainingOptions) | {"output": folder}
+    loaded, _ = api.recipe_with(recipe, given, TrainingOptions)
     if options.settings:
-        print_settings(loaded)
-        return
-
-    folder = run or options.output or Path("runs") / Path(options.recipe or "").stem
-    if options.seeds is not None:
-        _refuse_with_seeds(context, options, profile=options.profile, run=run)
-        _train_seeds(folder, loaded, numbers_of_seeds(options.seeds), options)
-        return
-    check_run(folder, loaded, options)
-    recorded = _profile(loaded, folder, options.overwrite) if options.profile and leads() else None
-
-    with recorded.of_updates() if recorded else nullcontext():
-        result = run_in(folder, loaded, options)
-    if result is not None:
-        _print_result(result, loaded)
-    if recorded is not None:
-        typer.echo(recorded.summary, err=True)
+        typer.echo(describe(loaded), nl=False)
+    elif options.seeds is not None:
+        _refuse_with_seeds(given, options, run)
+        _train_seeds(folder, loaded, options)
+    else:
+        recorded = _profile(loaded, folder, options.overwrite) if options.profile else None
+        with recorded.of_updates() if recorded else nullcontext():
+            result = _trained(folder, recipe, given)
+        if result is not None:
+            _print_result(result, loaded)
+        if recorded is not None:
+            typer.echo(recorded.summary, err=True)
 
 
-def _refuse_with_seeds(
-    context: typer.Context, options: RunOptions, *, profile: bool, run: Path | None
-) -> None:
-    """Raise ConfigError for what is of one run."""
-    from contrasent.errors import ConfigError
+def _given(
+    context: typer.Context, recipe: str, options: RunOptions, cls: type[RunOptions]
+) -> dict[str, Any]:
+    """The options of ``cls`` by name, and the settings of the command line by dotted name."""
+    from contrasent.recipe import load_recipe, overrides_in
 
-    named = "--train.seed" in " ".join(context.args)
-    for name, there in {"--seed": options.seed is not None or named, "--profile": profile}.items():
-        if there:
-            raise ConfigError(f"{name} is of one run, and --seeds of several; give one of them")
-    if run is not None:
-        raise ConfigError(
-            "with --seeds, repeat the command with the recipe and --resume: complete runs stay"
-        )
+    def objective() -> Iterable[str]:
+        from contrasent.objectives import config_of
 
+        return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
 
-def _train_seeds(folder: Path, recipe: Recipe, seeds: tuple[int, ...], options: RunOptions) -> None:
-    """Train once for each seed, and print the runs and what they have in common."""
-    from rich.console import Console
-
-    from contrasent.distributed import leave
-    from contrasent.report.comparison import seeds_table
-    from contrasent.report.table import print_table
-    from contrasent.training.seeds import check_places, train_seeds
-
-    kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
-    for place in check_places(folder, seeds, **kept).values():
-        check_run(place, recipe, options)
-
-    def tell(seed: int, result: Result | None) -> None:
-        if result is None:
-            typer.echo(f"seed {seed}: complete before", err=True)
-            return
-        print_speed(result)
-        typer.echo(f"seed {seed}: {result.best or result.last}", err=True)
-
-    kept |= {"on_run": tell, "device": options.device, "show_progress": True}
-    try:
-        runs = train_seeds(recipe, folder, seeds, **kept)
-        leave()
-    except KeyboardInterrupt as error:
-        how = "interrupted; what was written is whole; go on with the same command and --resume"
-        raise KeyboardInterrupt(how) from error
-    if runs is not None:
-        print_table(Console(), seeds_table(runs.folders, runs.scores))
-        _print_encoder(runs.best)
+    flags = [it.opts[0].removeprefix("--") for it in context.command.params]
+    return shared(options, cls) | overrides_in(context.args, flags, objective)
 
 
-def leads() -> bool:
-    """Whether this is the first of the processes of a run."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _run_to_resume(recipe: str | None, output: Path | None, options: RunOptions) -> Path | None:
-    """The run that --resume names without a recipe; None if there is one.
-
-    Raises:
-        ConfigError: neither is named, or there is no run in the folder.
-    """
+def _run_to_resume(options: TrainOptions) -> Path | None:
+    """The run that --resume names without a recipe; None if there is one."""
     from contrasent.errors import ConfigError
     from contrasent.training.run_folder import RunFolder
 
+    recipe, output = options.recipe, options.output
     run = (output if recipe is None else Path(recipe)) if options.resume else None
     if recipe is None and run is None:
         raise ConfigError("name a recipe, such as unsup-simcse, or a run: train --resume RUN")
@@ -226,45 +149,64 @@ def _run_to_resume(recipe: str | None, output: Path | None, options: RunOptions)
     return run
 
 
-def check_run(root: Path, recipe: Recipe, options: RunOptions) -> RunFolder:
-    """The folder of a run, and the file of its text, looked at before anything is loaded.
-
-    Raises:
-        ConfigError: a run cannot be there.
-        DataError: the training text is no file that can be read.
-    """
-    from contrasent.data.examples import text_kind
-    from contrasent.training.run_folder import RunFolder
-
-    folder = RunFolder(root)
-    if not leads():
-        return folder
-    folder.check_place(resume=options.resume, overwrite=options.overwrite)
-    if recipe.data.file and not (options.resume and folder.is_complete):
-        text_kind(recipe.data.file)
-    return folder
-
-
-def run_in(folder: Path, recipe: Recipe, options: RunOptions) -> Result | None:
+def _trained(folder: Path, recipe: str, given: dict[str, Any]) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
+    from contrasent import api
     from contrasent.distributed import leave
-    from contrasent.training.run import train as run
 
-    try:
-        kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
-        result = run(recipe, folder, **kept, device=options.device, show_progress=True)
+    how = f"go on with: contrasent train --resume {shlex.quote(str(folder))}"
+    with resumable(how, folder / "recipe.yaml"):
+        result = api.train(recipe, **given, show_progress=True)
         leave()
-        return result
-    except KeyboardInterrupt as error:
-        if not (folder / "recipe.yaml").is_file():
-            raise
-        where = f"{error}; " if str(error) else "interrupted; what was written is whole; "
-        how = f"contrasent train --resume {shlex.quote(str(folder))}"
-        raise KeyboardInterrupt(f"{where}go on with: {how}") from error
+    return result
 
 
-def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
-    """The profile of a run in ``folder``; ConfigError where there cannot be one."""
+def _refuse_with_seeds(given: dict[str, Any], options: TrainOptions, run: Path | None) -> None:
+    from contrasent.errors import ConfigError
+
+    named = options.seed is not None or "train.seed" in given
+    for name, there in {"--seed": named, "--profile": options.profile}.items():
+        if there:
+            raise ConfigError(f"{name} is of one run, and --seeds of several; give one of them")
+    if run is not None:
+        raise ConfigError(
+            "with --seeds, repeat the command with the recipe and --resume: complete runs stay"
+        )
+
+
+def _train_seeds(folder: Path, recipe: Recipe, options: TrainOptions) -> None:
+    """Train once for each seed, and print the runs and what they have in common."""
+    from rich.console import Console
+
+    from contrasent.api import check_run
+    from contrasent.distributed import leave
+    from contrasent.report.comparison import seeds_table
+    from contrasent.report.table import print_table
+    from contrasent.training.seeds import check_places, train_seeds
+
+    seeds = tuple(options.seeds or ())
+    kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
+    for place in check_places(folder, seeds, **kept).values():
+        check_run(recipe, place, **kept)
+
+    def tell(seed: int, result: Result | None) -> None:
+        if result is None:
+            typer.echo(f"seed {seed}: complete before", err=True)
+            return
+        _print_speed(result)
+        typer.echo(f"seed {seed}: {result.best or result.last}", err=True)
+
+    kept |= {"on_run": tell, "device": options.device, "show_progress": True}
+    with resumable(AGAIN):
+        runs = train_seeds(recipe, folder, seeds, **kept)
+        leave()
+    if runs is not None:
+        print_table(Console(), seeds_table(runs.folders, runs.scores))
+        _print_encoder(runs.best)
+
+
+def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile | None:
+    """The profile of a run in ``folder``, which the first of several processes records."""
     from contrasent.errors import ConfigError
     from contrasent.profiling import StepProfile
 
@@ -274,6 +216,8 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
             f"train.max_steps is {steps}, but --profile records up to step {StepProfile.needed}; "
             "make more steps, or leave it out"
         )
+    if os.environ.get("RANK", "0") != "0":
+        return None
     return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
@@ -281,11 +225,11 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     from contrasent.training.callbacks import metric_name
     from contrasent.training.scoring import next_to_try
 
-    print_speed(result)
+    _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
         metric, score = metric_name(result.dev_metric), result.best_score * 100
         typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
-    print_gains(result.scores)
+    _print_gains(result.scores)
     if result.best_is_start:
         typer.echo(
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
@@ -294,7 +238,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     _print_encoder(result.best or result.last)
 
 
-def print_gains(scores: BeforeAndAfter) -> None:
+def _print_gains(scores: BeforeAndAfter) -> None:
     """Print how start and result compare."""
     from rich.console import Console
 
@@ -308,14 +252,19 @@ def print_gains(scores: BeforeAndAfter) -> None:
         typer.echo(gain.sentence)
 
 
-def _print_encoder(encoder: Path) -> None:
+def _print_encoder(encoder: Path, more: str = "") -> None:
     """Say where it is and what to do with it."""
-    typer.echo(f"encoder: {encoder}")
+    typer.echo(f"encoder: {encoder}{more}")
     shown = shlex.quote(str(encoder))
     typer.echo(f"next: contrasent similarity {shown} 'a sentence' 'another sentence'", err=True)
 
 
-def print_speed(result: Result) -> None:
+def _print_recipe(recipe: Path) -> None:
+    shown = shlex.quote(str(recipe))
+    typer.echo(f"make it again: contrasent train {shown} --output runs/again", err=True)
+
+
+def _print_speed(result: Result) -> None:
     """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
@@ -328,38 +277,170 @@ def print_speed(result: Result) -> None:
         typer.echo(result.cost.sentence, err=True)
 
 
-def load_settings(context: typer.Context, recipe: str) -> Recipe:
-    """The recipe with the settings of the command line.
+@settings
+class PretrainOptions(Named, RunOptions, ShowSettings):
+    """Options of ``pretrain``."""
 
-    Raises:
-        ConfigError: a setting is given twice, by its option and by its name; or as `load_recipe`.
+    held_out: Path | None = None
+    """Text that is not trained on, to measure the loss on before and after."""
+
+
+@command
+def pretrain(*, context: typer.Context, options: PretrainOptions) -> None:
+    """Train a masked language model on your text.
+
+    It serves as a start adapted to your domain or language, and as a generator. Any setting of
+    the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
+    --objective.mask_rate 0.2; --settings shows them all.
     """
-    from contrasent.errors import ConfigError
-    from contrasent.recipe import load_recipe, overrides_in
+    from contrasent import api
 
-    def objective() -> Iterable[str]:
-        from contrasent.objectives import config_of
+    output = options.output or Path("runs") / _PRETRAINING
+    given = _given(context, _PRETRAINING, options, RunOptions)
+    given |= {"encoder": options.model, "output": output}
+    recipe, _ = api.recipe_with(_PRETRAINING, given, TrainingOptions)
+    if options.settings:
+        typer.echo(describe(recipe), nl=False)
+        return
+    api.check_run(recipe, output, resume=options.resume, overwrite=options.overwrite)
+    from contrasent.training.masked_text import HeldOutScores
+    from contrasent.training.run_folder import RunFolder, complete
 
-        return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
+    scores, folder = None, RunFolder(output)
+    if options.held_out and os.environ.get("RANK", "0") == "0":
+        scores = HeldOutScores.of_start(complete(recipe), options.held_out, options.device)
+    result = _trained(output, _PRETRAINING, given)
+    if result is not None:
+        _print_speed(result)
+    if scores is not None and folder.is_complete:
+        scores = scores.with_result(folder)
+        measured = {"before": scores.before, "after": scores.after}
+        typer.echo(f"{scores.after and scores.after.tokens} hidden tokens of {scores.file.name}:")
+        for when, score in measured.items():
+            text = "no masked-LM head yet"
+            if score is not None:
+                text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
+            typer.echo(f"  {when:6} {text}")
+    if result is not None:
+        typer.echo(f"masked language model: {result.last}")
+        shown = shlex.quote(str(result.last))
+        typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
 
-    options = {it.name or "": it.opts[0] for it in context.command.params}
-    short = {
-        key: (options[name], context.params[name])
-        for name, key in _SHORT.items()
-        if context.params.get(name) is not None
-    }
-    overrides = overrides_in(
-        context.args,
-        [word.removeprefix("--") for word in options.values()],
-        objective,
-    )
-    for key, (option, value) in short.items():
-        if key in overrides:
-            shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
-            raise ConfigError(
-                f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
-            )
-    given = {key: value for key, (_, value) in short.items()}
-    if "data.columns" in given:
-        given["data.columns"] = listed(given["data.columns"])
-    return load_recipe(recipe, {**given, **overrides})
+
+@settings
+class TuneCommandOptions(TuneOptions, ShowSettings):
+    """Options of ``tune``."""
+
+    recipe: Annotated[str, Spelling(argument=True, metavar="RECIPE", complete=complete_recipe)]
+    """A packaged recipe or a YAML file."""
+
+
+@command
+def tune(*, context: typer.Context, options: TuneCommandOptions) -> None:
+    """Search settings of a recipe by the score on a dev task.
+
+    Tries every combination of the values; with a range, or fewer --trials, Optuna chooses. The run
+    with the highest score on evaluation.task is kept, and scored beside the start on
+    evaluation.final. Other settings can follow as --section.key VALUE; --resume goes on.
+    """
+    from contrasent import api
+    from contrasent.adaptation.tuning import TuningTrial
+
+    given = _given(context, options.recipe, options, TuneOptions)
+    if options.settings:
+        typer.echo(describe(api.recipe_with(options.recipe, given, TuneOptions)[0]), nl=False)
+        return
+
+    def tell(trial: TuningTrial) -> None:
+        shown = " ".join(f"{key}={value}" for key, value in trial.settings.items())
+        ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
+        typer.echo(f"trial {trial.number}: {shown}: {ended}", err=True)
+
+    with resumable(AGAIN):
+        result = api.tune(options.recipe, **given, show_progress=True, on_trial=tell)
+    _print_tuning(result)
+
+
+def _print_tuning(result: Tuning) -> None:
+    from rich.console import Console
+
+    from contrasent.report.table import Cell, Table, number, print_table, score
+
+    names = list(result.best.settings)
+    ranked = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0), it.number))
+    rows = []
+    for it in ranked:
+        values = [it.settings.get(name, "-") for name in names]
+        cells = [Cell(f"{each:.3g}" if isinstance(each, float) else str(each)) for each in values]
+        rows.append((number(it.number, 0), *cells, score(it.score)))
+    rows.append((Cell("start"), *(Cell("as it comes") for _ in names), score(result.start)))
+    print_table(Console(), Table(("trial", *names, "dev"), tuple(rows)))
+    best, start = result.best.score, result.start
+    if best is not None and start is not None and best <= start:
+        typer.echo("no trial has a higher dev score than the start as it comes, which is kept")
+    _print_gains(result.scores)
+    for it in result.trials:
+        if it.failure:
+            typer.echo(f"trial {it.number} failed: {it.failure}", err=True)
+    typer.echo(f"encoder: {result.run / 'best'}")
+    _print_recipe(result.recipe)
+
+
+@command
+def adapt(*, context: typer.Context, options: AdaptOptions) -> None:
+    """Search for the best encoder of your text in a given time, without labels.
+
+    Tries several recipes for a few steps each, continues those that do best on held-out text, and
+    tells whether the result is better than the encoder as it comes. Settings of the recipes can
+    follow as --section.key VALUE, but for those that the search or a candidate sets itself.
+    """
+    from contrasent.adaptation.halving import adapt as search
+    from contrasent.recipe import overrides_in
+
+    flags = [flag.removeprefix("--") for it in context.command.params for flag in it.opts]
+    overrides = overrides_in(context.args, flags)
+    with resumable(AGAIN, options.output / "search.json"):
+        result = search(**vars(options), settings=overrides, show_progress=True)
+    print_result(result)
+
+
+def print_result(result: Adaptation) -> None:
+    """Print what was tried, how start and result compare, and what to do next."""
+    from rich.console import Console
+
+    from contrasent.report.table import print_table
+
+    print_table(Console(), _trials_table(result))
+    for failure in result.failures:
+        typer.echo(f"{failure.candidate} failed: {failure.reason}", err=True)
+    _print_gains(result.scores)
+    if result.recipe is None:
+        typer.echo(
+            "Nothing that was tried beat the start, so the result is the start as it comes. To try "
+            "next: more text, more --minutes, or labelled pairs with --dev."
+        )
+    _print_encoder(result.encoder, f" ({result.seconds / 60:.1f} minutes)")
+    typer.echo(f"report: {result.report}")
+    if result.recipe is not None:
+        _print_recipe(result.recipe)
+
+
+def _trials_table(result: Adaptation) -> Table:
+    """What was tried, in the order in which it was."""
+    from contrasent.adaptation.candidates import CANDIDATES
+    from contrasent.report.table import Cell, Table, number, score
+    from contrasent.training.callbacks import metric_name
+
+    start, empty = result.start_score, Cell("")
+    rows = [(Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty, empty)]
+    for trial in result.trials:
+        gain = score(trial.score - start, sign="+")
+        numbers = (number(trial.steps, 0), score(trial.score), gain, number(trial.seconds, 0))
+        description = CANDIDATES[trial.candidate].description
+        rows.append((Cell(trial.candidate), Cell(description), *numbers))
+    for it in result.failures:
+        description = Cell(CANDIDATES[it.candidate].description)
+        rows.append((Cell(it.candidate), description, Cell("failed"), empty, empty, empty))
+    metric = metric_name(result.dev_metric)
+    headings = ("tried", "what it trains on", "steps", f"dev {metric}", "gain", "seconds")
+    return Table(headings, tuple(rows), texts=frozenset({1}))

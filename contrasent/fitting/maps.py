@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -28,52 +27,12 @@ from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Moments
 from contrasent.model.word_encoder import WordEncoder
+from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate
-from contrasent.settings import settings
 
 _LONGEST_GRADIENT = 1.0
 _MEASURED = 2048  # sentences that the likelihood is measured on
-
-
-@settings
-class WhiteningSettings:
-    """Settings of a whitening."""
-
-    dimensions: PositiveInt | None = None
-    """How many are kept, of the largest variance; null keeps all in which embeddings differ."""
-
-
-@settings
-class FlowSettings:
-    """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
-
-    levels: int = 3
-    """After each but the last, half of the components is done."""
-
-    depth: int = 3
-    """Steps of a level."""
-
-    coupling_width: int = 32
-    """Width of the hidden layers."""
-
-    learning_rate: PositiveFloat = 1e-3
-    """Held constant."""
-
-    weight_decay: NonNegativeFloat = 0.01
-    """Of all weights."""
-
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Sentences of an update: 64 are the 32 pairs of the published code."""
-
-    epochs: PositiveInt = 1
-    """Passes over the text."""
-
-    dropout: bool = False
-    """Leave the encoder's dropout on while fitting, as the published code does by accident."""
-
-    seed: NonNegativeInt = 1234
-    """Decides the first weights, the order of the sentences, and dropout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from helpers.tiny_sentences import sentence, write
 from contrasent.adaptation import candidates, halving
 from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Trial
 from contrasent.adaptation.halving import adapt
-from contrasent.cli.adapt import print_result
+from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.evaluation.suite import evaluate
 from contrasent.files import BusyError, exclusive

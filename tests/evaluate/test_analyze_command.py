@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from contrasent.cli.analyze import analyze
+from contrasent.cli.evaluate import analyze
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry

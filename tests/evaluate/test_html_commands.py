@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.html_reader import grid, read
 
-from contrasent.cli.analyze import analyze
-from contrasent.cli.evaluate import evaluate
+from contrasent.cli.evaluate import analyze, evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records

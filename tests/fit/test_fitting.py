@@ -12,10 +12,8 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting.maps import (
     FITTERS,
     Embedding,
-    FlowSettings,
     Likelihood,
     PlainAdamW,
-    WhiteningSettings,
     _batches,
     _fit,
     fit_flow,
@@ -25,6 +23,7 @@ from contrasent.fitting.maps import (
 from contrasent.fitting.text import DrawnRows, finite_rows, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms.flow import Flow
+from contrasent.options import FlowSettings, WhiteningSettings
 
 TEN = WhiteningSettings(dimensions=10)
 

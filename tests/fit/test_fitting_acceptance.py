@@ -8,9 +8,10 @@ import pytest
 import torch
 from helpers.inverse_flow import inverse_flow
 
-from contrasent.fitting.maps import FlowSettings, Likelihood, fit_glow, fit_whitening, save_fitted
+from contrasent.fitting.maps import Likelihood, fit_glow, fit_whitening, save_fitted
 from contrasent.fitting.text import open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.options import FlowSettings
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 

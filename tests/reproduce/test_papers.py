@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from contrasent.cli.parameters import numbers_of_seeds
 from contrasent.errors import ConfigError
 from contrasent.model import hub
 from contrasent.recipe import load_recipe
@@ -225,12 +224,6 @@ def test_a_folder_keeps_the_device(tmp_path):
 def test_unknown_names_are_refused(names, more, message):
     with pytest.raises(ConfigError, match=message):
         choose(names, **more)
-
-
-def test_seeds_are_whole_numbers():
-    assert numbers_of_seeds("42, 43,42") == (42, 43)
-    with pytest.raises(ConfigError, match="42,43,44"):
-        numbers_of_seeds("42,x")
 
 
 def test_models_can_be_given_by_their_ids():

@@ -8,8 +8,7 @@ from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
 from contrasent.cli.app import guarded
-from contrasent.cli.encode import encode
-from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
+from contrasent.cli.search import add, build, encode, info, optimize, remove, search, similarity
 from contrasent.model.encoder import SentenceEncoder
 
 TEXTS = ["one fish", "two fish", "red fish", "blue fish"]

@@ -63,15 +63,15 @@ def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
     [
         (
             ("--batch-size", "8", "--train.batch_size", "16"),
-            "--batch-size 8 and --train.batch_size 16 are the same setting; give one of them",
+            "batch_size 8 and train.batch_size 16 are the same setting; give one of them",
         ),
         (
             ("--train.learning-rate=1", "--lr", "2"),
-            "--learning-rate 2 and --train.learning_rate 1 are the same setting; give one of them",
+            "learning_rate 2.0 and train.learning_rate 1 are the same setting; give one of them",
         ),
         (
             ("--encoder.name", "other"),
-            "--encoder tiny and --encoder.name other are the same setting; give one of them",
+            "encoder tiny and encoder.name other are the same setting; give one of them",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_setting_is_given_once(desk, words, said):
 
 def test_the_start_of_pretraining_is_given_once():
     message = refused("pretrain", "tiny", "--encoder.name", "other")
-    assert message.startswith("MODEL tiny and --encoder.name other are the same setting")
+    assert message.startswith("encoder tiny and encoder.name other are the same setting")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
