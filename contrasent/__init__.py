@@ -7,49 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contrasent import objectives as objectives
-    from contrasent.adaptation.halving import adapt
-    from contrasent.api import analyze, fit, mine, pretrain, train, tune
-    from contrasent.evaluation.suite import evaluate
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.loading import load_encoder
-    from contrasent.recipe import load_recipe
-    from contrasent.records import Record
-    from contrasent.search.index import Index
+    from contrasent.adaptation.halving import adapt as adapt
+    from contrasent.api import analyze as analyze
+    from contrasent.api import fit as fit
+    from contrasent.api import mine as mine
+    from contrasent.api import pretrain as pretrain
+    from contrasent.api import train as train
+    from contrasent.api import tune as tune
+    from contrasent.evaluation.suite import evaluate as evaluate
+    from contrasent.model.encoder import SentenceEncoder as SentenceEncoder
+    from contrasent.model.loading import load_encoder as load_encoder
+    from contrasent.recipe import load_recipe as load_recipe
+    from contrasent.records import Record as Record
+    from contrasent.search.index import Index as Index
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Index": "contrasent.search.index",
-    "Record": "contrasent.records",
-    "SentenceEncoder": "contrasent.model.encoder",
-    "adapt": "contrasent.adaptation.halving",
-    "analyze": "contrasent.api",
-    "evaluate": "contrasent.evaluation.suite",
-    "fit": "contrasent.api",
-    "load_encoder": "contrasent.model.loading",
-    "load_recipe": "contrasent.recipe",
-    "mine": "contrasent.api",
-    "pretrain": "contrasent.api",
-    "train": "contrasent.api",
-    "tune": "contrasent.api",
+    "Index": "search.index",
+    "Record": "records",
+    "SentenceEncoder": "model.encoder",
+    "adapt": "adaptation.halving",
+    "evaluate": "evaluation.suite",
+    "load_encoder": "model.loading",
+    "load_recipe": "recipe",
+    **dict.fromkeys(("analyze", "fit", "mine", "pretrain", "train", "tune"), "api"),
 }
-__all__ = [
-    "Index",
-    "Record",
-    "SentenceEncoder",
-    "__version__",
-    "adapt",
-    "analyze",
-    "evaluate",
-    "fit",
-    "load_encoder",
-    "load_recipe",
-    "mine",
-    "objectives",
-    "pretrain",
-    "train",
-    "tune",
-]
+__all__ = ["__version__", "objectives", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -57,7 +41,7 @@ def __getattr__(name: str) -> Any:
     if name == "objectives":
         return import_module("contrasent.objectives")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(f"contrasent.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

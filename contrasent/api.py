@@ -222,6 +222,9 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
         **options: as `train` takes them, but for the recipe; ``output`` is
             ``runs/pretrain-mlm`` by default.
 
+    Raises:
+        ContrasentError: as `train`.
+
     Example:
         >>> import contrasent
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP

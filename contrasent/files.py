@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from filelock import FileLock
     from numpy.typing import DTypeLike, NDArray
 
-_BLOCK = 1 << 20
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+_DAMAGE = (OSError, ValueError, LookupError, TypeError)
 _PATIENCE = 0.1  # seconds: a lock file that its last holder removes at this moment is made anew
 
 
@@ -76,7 +79,11 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
             if file.is_file():
                 file.chmod(readable)
                 _sync(file)
-        _exchange(partial, path, previous)
+        while partial.exists():  # also if a reader recovers ``path`` meanwhile
+            recover_folder(path)
+            if path.exists():
+                path.rename(previous)
+            _rename_unless_there(partial, path)
     finally:
         recover_folder(path)
         shutil.rmtree(partial, ignore_errors=True)
@@ -193,20 +200,8 @@ def read_config(kind: Any, path: Path) -> Any:
 
 def sha256_of(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _exchange(partial: Path, path: Path, previous: Path) -> None:
-    """Let ``partial`` take the place of ``path``, also if a reader recovers ``path`` meanwhile."""
-    while partial.exists():
-        recover_folder(path)
-        if path.exists():
-            path.rename(previous)
-        _rename_unless_there(partial, path)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _rename_unless_there(source: Path, target: Path) -> None:
@@ -292,8 +287,11 @@ def _acquired(path: Path, folder: str | Path, patience: float) -> FileLock:
     try:
         lock.acquire(poll_interval=_PATIENCE / 10)
     except Timeout as error:
+        owner = ""
+        with suppress(OSError):
+            owner = path.read_text(encoding="utf-8").strip()
         raise BusyError(
-            f"{folder} is being written by process {_owner(path)}; wait until it has finished"
+            f"{folder} is being written by process {owner or 'unknown'}; wait until it has finished"
         ) from error
     with suppress(OSError):  # Windows lets nobody read or write it, a full disk nobody write
         path.write_text(str(os.getpid()), encoding="utf-8")
@@ -310,26 +308,10 @@ def _released(lock: FileLock) -> Iterator[None]:
         lock.release()
 
 
-def _owner(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip() or "unknown"
-    except OSError:
-        return "unknown"
-
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_DAMAGE = (OSError, ValueError, LookupError, TypeError)
-
-
 def default_cache() -> Path:
     """Where entries lie if nobody says: ``$CONTRASENT_CACHE``, or below the user's cache folder."""
-    if chosen := os.environ.get("CONTRASENT_CACHE"):
-        return Path(chosen)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "contrasent"
+    shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("CONTRASENT_CACHE") or Path(shared, "contrasent"))
 
 
 def cached(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError, pick, shown
 from contrasent.settings import (
     DataSettings,
     EncoderSettings,
@@ -24,7 +24,6 @@ from contrasent.settings import (
     ViewSettings,
     expected,
     settings,
-    shown,
 )
 
 T = TypeVar("T")

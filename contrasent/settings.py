@@ -32,10 +32,9 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError, pick, shown
 
 T = TypeVar("T")
-_LONGEST = 200  # characters of a value in a message
 
 
 def _odd(width: int) -> int:
@@ -93,12 +92,6 @@ def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] 
         raise ConfigError(
             f"{spell(name)} cannot be {shown(given.get(name))}: {expected(first['msg'])}"
         ) from error
-
-
-def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def expected(message: str) -> str:

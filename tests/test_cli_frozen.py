@@ -2,6 +2,7 @@
 and none may go or change its name."""
 
 import inspect
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -13,135 +14,76 @@ import contrasent
 from contrasent.cli.app import app
 from contrasent.errors import ConfigError
 
-LOADING = ("--pooler", "--head", "--engine", "--device", "--truncate-dim", "--prompt-name")
-BUILDING = (
-    *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
-    *("--skip-unreadable", "--overwrite", "--json"),
-)
-TRAINING = (
-    *("--columns", "--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed"),
-    "--device",
-)
-FITTING = (
-    *("MODEL", "--data", "--output", "--columns", "--pooler", "--head"),
-    *("--device", "--max-tokens", "--precision", "--data-dir"),
-)
+PROMISED = """
+@loading: --pooler --head --engine --device --truncate-dim --prompt-name
+@building: SOURCES... --output --columns --sample --seed --skip-unreadable --overwrite --json
+@training: --columns --batch-size --epochs --learning-rate/--lr --precision --seed --device
+  --max-steps --data --output --resume --overwrite --settings
+@fitting: MODEL --data --output --columns --pooler --head --device --max-tokens --precision
+  --data-dir
+contrasent: --version --install-completion --show-completion
+adapt: ENCODER --data --output --minutes --dev --test --candidates --seed --resume --overwrite
+  --device
+quickstart: --output --overwrite --device
+train: @training RECIPE --encoder --seeds --profile
+tune: @training RECIPE --space --trials --encoder
+pretrain: @training MODEL --held-out
+recipes: NAME
+fit:
+fit whitening: @fitting --dimensions
+fit sif: WORDS --data --output --a --components --frequencies --columns --data-dir
+fit flow: @fitting --levels --depth --coupling-width --learning-rate --batch-size --epochs
+  --dropout/--no-dropout --seed --weight-decay
+evaluate: @loading MODELS... --tasks --splits --columns --precision --protocol --aggregation
+  --metric --regressor/--no-regressor --confidence --compare --data-dir --json --html --overwrite
+  --classifier --preset --classifier-seed --leak-check/--no-leak-check
+analyze: @loading MODELS... --from --pairs --columns --precision --data-dir --json --figures
+  --html --published/--no-published --supervised --overwrite
+neighbours: @loading MODELS... --corpus --queries --query --sample --top-k --columns --precision
+  --data-dir --json --overwrite
+mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overwrite
+reproduce: TABLES... --output --encoder --words --sentences --documents --labelled --triplets
+  --material --scale --seeds --html --rows --tasks --jobs --data-dir --device --overwrite
+encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
+  --columns --shard-size --shards --workers --shard --ray --unique --overwrite --profile
+similarity: @loading MODEL TEXT_A TEXT_B --precision --json
+calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir --json
+index:
+index build: @loading MODEL SOURCE INDEX --columns --ids --precision --kind --overwrite
+index remove: INDEX IDS... --missing-ok
+index optimize: INDEX --kind
+index copy: INDEX NEW --kind --overwrite
+index add: INDEX SOURCE --columns --ids --encoder --device
+index info: INDEX --json
+push: RUN REPOSITORY --private --dry-run
+search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
+export: MODEL OUTPUT --format --pooler --head --tolerance --tasks --data-dir --dimensions --data
+  --overwrite --json
+serve: @loading MODEL --index --beside --precision --host --port --workers --threads --name
+  --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
+  --max-texts --max-requests --drain --cors --allowed-host --raw-token-ids
+data:
+data check: FILE --columns --encoder --max-tokens --labels --json
+data fetch: WHAT --data-dir --url --check
+data leaks: TRAIN --tasks --splits --columns --data-dir --json
+data mine: MODEL PAIRS --output --corpus --negatives --margin --columns --device --precision
+  --overwrite
+data build:
+data build nli: @building --make --per --contradictions --labels
+data build captions: @building
+data build duplicates: @building
+data build paraphrases: @building --min-score --max-score
+"""
+"""The arguments and options of every command; @ names several of them."""
+
+_entries = {
+    name: words.split()
+    for name, words in re.findall(r"^(\S.*?):((?:.|\n )*)", PROMISED, re.MULTILINE)
+}
 COMMANDS = {
-    "": ["--version", "--install-completion", "--show-completion"],
-    "adapt": [
-        *("ENCODER", "--data", "--output", "--minutes", "--dev", "--test", "--candidates"),
-        *("--seed", "--resume", "--overwrite", "--device"),
-    ],
-    "quickstart": ["--output", "--overwrite", "--device"],
-    "train": [
-        "RECIPE",
-        *("--encoder", "--data", "--output", "--max-steps", *TRAINING),
-        *("--resume", "--overwrite", "--seeds", "--profile", "--settings"),
-    ],
-    "tune": [
-        *("RECIPE", "--space", "--trials", "--encoder", "--data", "--output", "--max-steps"),
-        *(*TRAINING, "--resume", "--overwrite", "--settings"),
-    ],
-    "pretrain": [
-        "MODEL",
-        *("--data", "--output", "--held-out", "--max-steps", *TRAINING),
-        *("--resume", "--overwrite", "--settings"),
-    ],
-    "recipes": ["NAME"],
-    "fit": [],
-    "fit whitening": [*FITTING, "--dimensions"],
-    "fit sif": [
-        *("WORDS", "--data", "--output", "--a", "--components", "--frequencies"),
-        *("--columns", "--data-dir"),
-    ],
-    "fit flow": [
-        *(*FITTING, "--levels", "--depth", "--coupling-width", "--learning-rate"),
-        *("--batch-size", "--epochs", "--dropout/--no-dropout", "--seed"),
-    ],
-    "evaluate": [
-        "MODELS...",
-        *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),
-        *("--aggregation", "--metric", "--regressor/--no-regressor"),
-        *("--confidence", "--compare", "--data-dir", "--json", "--html", "--overwrite"),
-        *("--classifier", "--preset", "--classifier-seed", "--leak-check/--no-leak-check"),
-    ],
-    "analyze": [
-        *("MODELS...", "--from", "--pairs", "--columns", *LOADING, "--precision", "--data-dir"),
-        *("--json", "--figures", "--html", "--published/--no-published", "--supervised"),
-        "--overwrite",
-    ],
-    "neighbours": [
-        *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
-        *(*LOADING, "--precision", "--data-dir", "--json", "--overwrite"),
-    ],
-    "mteb": [
-        *("MODELS...", "--tasks", "--benchmark", *LOADING, "--precision"),
-        *("--output", "--json", "--overwrite"),
-    ],
-    "reproduce": [
-        *("TABLES...", "--output", "--encoder", "--words", "--sentences", "--documents"),
-        *("--labelled", "--triplets", "--material", "--scale", "--seeds", "--html", "--rows"),
-        *("--tasks", "--jobs", "--data-dir", "--device", "--overwrite"),
-    ],
-    "encode": [
-        *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
-        *("--normalize/--no-normalize", "--columns", "--shard-size", "--shards", "--workers"),
-        *("--shard", "--ray", "--unique", "--overwrite", "--profile"),
-    ],
-    "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
-    "calibrate": [
-        *("MODEL", "PAIRS", "--columns", "--min-precision"),
-        *(*LOADING, "--precision", "--data-dir", "--json"),
-    ],
-    "index": [],
-    "index build": [
-        *("MODEL", "SOURCE", "INDEX", "--columns", "--ids"),
-        *(*LOADING, "--precision", "--kind", "--overwrite"),
-    ],
-    "index remove": ["INDEX", "IDS...", "--missing-ok"],
-    "index optimize": ["INDEX", "--kind"],
-    "index copy": ["INDEX", "NEW", "--kind", "--overwrite"],
-    "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
-    "index info": ["INDEX", "--json"],
-    "push": ["RUN", "REPOSITORY", "--private", "--dry-run"],
-    "search": [
-        *("INDEX", "QUERY...", "--top-k", "--threshold", "--only", "--encoder", "--device"),
-        "--json",
-    ],
-    "export": [
-        *("MODEL", "OUTPUT", "--format", "--pooler", "--head", "--tolerance", "--tasks"),
-        *("--data-dir", "--dimensions", "--data", "--overwrite", "--json"),
-    ],
-    "serve": [
-        *(
-            "MODEL",
-            *LOADING,
-            "--index",
-            "--beside",
-            "--precision",
-            "--host",
-            "--port",
-            "--workers",
-            "--threads",
-            "--name",
-        ),
-        *("--api-key", "--bitwise", "--batch-tokens", "--max-wait", "--cache-mb", "--shared-cache"),
-        *("--payload-limit", "--max-texts", "--max-requests", "--drain", "--cors"),
-        *("--allowed-host", "--raw-token-ids"),
-    ],
-    "data": [],
-    "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
-    "data fetch": ["WHAT", "--data-dir", "--url", "--check"],
-    "data leaks": ["TRAIN", "--tasks", "--splits", "--columns", "--data-dir", "--json"],
-    "data mine": [
-        *("MODEL", "PAIRS", "--output", "--corpus", "--negatives", "--margin", "--columns"),
-        *("--device", "--precision", "--overwrite"),
-    ],
-    "data build": [],
-    "data build nli": [*BUILDING, "--make", "--per", "--contradictions", "--labels"],
-    "data build captions": [*BUILDING],
-    "data build duplicates": [*BUILDING],
-    "data build paraphrases": [*BUILDING, "--min-score", "--max-score"],
+    name.replace("contrasent", ""): [it for word in words for it in _entries.get(word, [word])]
+    for name, words in _entries.items()
+    if not name.startswith("@")
 }
 
 
@@ -193,13 +135,22 @@ def test_no_text_of_an_option_stands_twice():
     assert not {text: where for text, where in texts.items() if len(where) > 1}
 
 
-def test_keyword_arguments_are_the_options_of_the_command():
-    for name in ("evaluate", "analyze"):
-        parameters = set(inspect.signature(getattr(contrasent, name)).parameters)
-        options = {it.name for it in typer.main.get_command(app).commands[name].params}
-        assert parameters - {"encoder", "seed", "show_progress"} <= options
-        text = inspect.getdoc(getattr(contrasent, name))
-        assert all(f"\n    {it}: " in text for it in parameters)
+OWN = {"show_progress", "objective", "on_step", "on_evaluation", "on_trial", "settings"}
+"""What only a program can give."""
+
+
+@pytest.mark.parametrize("name", ["evaluate", "analyze", "train", "tune", "adapt", "data mine"])
+def test_keyword_arguments_are_the_options_of_the_command(name):
+    command = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+    function = getattr(contrasent, name.split()[-1])
+    parameters, text = set(inspect.signature(function).parameters), inspect.getdoc(function)
+    assert parameters - {"encoder", "seed"} - OWN <= {it.name for it in command.params}
+    assert all(f"\n    {it}: " in text for it in parameters - {"settings"})
+
+
+def test_a_wrong_keyword_argument_is_named():
     with pytest.raises(ConfigError, match="unknown option 'metrik'"):
         contrasent.evaluate("none", ["none.tsv"], metrik="pearson")
     with pytest.raises(ConfigError, match="margin cannot be 'wide': input should be"):

@@ -8,44 +8,27 @@ from contrasent import objectives
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.heads import MlpHead
 
+AT_ODDS = [
+    ({"contrast": False, "rtd_weight": 0}, "rtd_weight 0 there is no other"),
+    ({"contrast": False, "edit_role": "positives"}, "contrast is false, but .*'positives'"),
+    ({"edit_role": "negatives", "edit_source": "next"}, "edit_source must be same, not 'next'"),
+    ({"task": "cmlm", "edit_operation": "delete"}, "task 'cmlm' .*must be replace, not 'delete'"),
+    ({"task": "corrective", "rtd_reduction": "sum"}, "task 'corrective' .*must be mean, .*'sum'"),
+    ({"task": "cmlm", "edit_role": "negatives"}, "task must be rtd, .*'cmlm'"),
+    ({"mask_rate": 0}, r"objective\.mask_rate cannot be 0: input should be greater than 0"),
+    ({"edit": "likely"}, r"objective\.edit cannot be 'likely': .*'argmax' or 'sample'"),
+    ({"generator": "nowhere"}, "'nowhere' is not a local folder"),
+]
+
 
 @pytest.fixture
 def encoder(tiny_masked_lm):
     return still_encoder(tiny_masked_lm)
 
 
-AT_ODDS = [
-    (
-        {"contrast": False, "rtd_weight": 0},
-        "contrast is false, but .*rtd_weight 0 there is no other",
-    ),
-    (
-        {"contrast": False, "edit_role": "positives"},
-        "contrast is false, but .*edit_role 'positives'",
-    ),
-    ({"edit_role": "negatives", "edit_source": "next"}, "edit_source must be same, not 'next'"),
-    ({"edit_role": "positives", "edit_source": "both"}, "edit_source must be same, not 'both'"),
-    ({"task": "cmlm", "edit_operation": "delete"}, "task 'cmlm' .*must be replace, not 'delete'"),
-    ({"task": "corrective", "edit_operation": "all"}, "task 'corrective' .*replace, not 'all'"),
-    ({"task": "cmlm", "rtd_reduction": "sum"}, "task 'cmlm' .*must be mean, .*'sum'"),
-    ({"task": "corrective", "rtd_reduction": "sum"}, "task 'corrective' .*must be mean, .*'sum'"),
-    (
-        {"task": "cmlm", "edit_role": "negatives"},
-        "edit_role 'negatives' .*task must be rtd, .*'cmlm'",
-    ),
-    (
-        {"task": "corrective", "edit_role": "positives"},
-        "edit_role 'positives' .*task must be rtd, .*'corrective'",
-    ),
-    ({"mask_rate": 0}, r"objective\.mask_rate cannot be 0: input should be greater than 0"),
-    ({"rtd_weight": -1}, r"objective\.rtd_weight cannot be -1"),
-    ({"edit": "likely"}, r"objective\.edit cannot be 'likely': .*'argmax' or 'sample'"),
-]
-
-
 @pytest.mark.parametrize(("settings", "said"), AT_ODDS, ids=lambda value: str(value)[:60])
 def test_settings_that_cannot_be_are_refused(settings, said, encoder):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises((ConfigError, CheckpointError), match=said):
         build(encoder, **settings)
 
 
@@ -53,50 +36,31 @@ def test_an_encoder_without_a_head_is_no_generator_of_its_own(tiny_bert):
     for settings in ({}, {"task": "cmlm"}, {"edit_role": "positives"}):
         with pytest.raises(CheckpointError, match=r"has no masked-LM head.*contrasent pretrain"):
             build(still_encoder(tiny_bert), **settings)
-    objective = build(still_encoder(tiny_bert), edit_operation="delete")
-    assert objective.difference is not None
+    assert build(still_encoder(tiny_bert), edit_operation="delete").difference is not None
 
 
-def test_a_generator_with_another_vocabulary_is_refused(encoder, tmp_path):
-    other = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
+def test_other_vocabularies_and_no_mask_token_are_refused(encoder, tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
     for settings in ({}, {"edit_role": "negatives"}):
         with pytest.raises(ConfigError, match="has another vocabulary than the encoder"):
-            build(encoder, generator=str(other), **settings)
-
-
-def test_a_generator_that_is_nowhere_is_refused(encoder):
-    with pytest.raises(CheckpointError, match="'nowhere' is not a local folder"):
-        build(encoder, generator="nowhere")
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused_unless_tokens_are_deleted(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
+            build(encoder, generator=str(folder), **settings)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (folder / name).read_text(encoding="utf-8")
         for old, new in (("<mask>", "<mosk>"), ("mask_token", "mt"), ("Roberta", "PreTrained")):
             text = text.replace(old, new)
         (folder / name).write_text(text, encoding="utf-8")
-    encoder = still_encoder(folder)
+    maskless = still_encoder(folder)
     for settings in ({}, {"task": "cmlm"}, {"edit_role": "positives"}, {"edit_operation": "all"}):
         with pytest.raises(ConfigError, match="this tokenizer has no mask token"):
-            build(encoder, **settings)
-    assert build(encoder, edit_operation="delete").difference is not None
+            build(maskless, **settings)
+    assert build(maskless, edit_operation="delete").difference is not None
 
 
-def test_an_embedding_of_another_width_cannot_stand_for_a_state(encoder):
+def test_it_is_built_for_an_encoder_whose_embedding_can_stand_for_a_state(encoder):
     encoder.head = MlpHead(16, 12)
-    assert encoder.width == 12
-    with pytest.raises(
-        ConfigError, match=r"of 12 dimensions beside token states of 16; set encoder.head to none"
-    ):
+    with pytest.raises(ConfigError, match=r"of 12 dimensions beside token states of 16"):
         build(encoder)
     assert build(encoder, rtd_weight=0).difference is None
-
-
-def test_it_is_built_for_an_encoder():
-    for settings in ({}, {"edit_role": "positives"}):
-        with pytest.raises(
-            ConfigError, match="this objective reads tokens, so it is built for an encoder"
-        ):
-            objectives.build("diffcse", settings, width=8, data_views=1)
+    with pytest.raises(ConfigError, match="reads tokens, so it is built for an encoder"):
+        objectives.build("diffcse", {}, width=8, data_views=1)
     assert objectives.build("diffcse", {"rtd_weight": 0}, width=8, data_views=1).difference is None

@@ -1,5 +1,4 @@
 import errno
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -14,7 +13,6 @@ from contrasent.files import (
     recover_folder,
     refuse_existing,
     remove_folder,
-    sha256_of,
     write_text,
     writing,
     writing_folder,
@@ -268,14 +266,6 @@ def test_what_exists_is_refused(tmp_path):
         said = re.escape(f"{tmp_path / name} exists already; remove it")
         with pytest.raises(ConfigError, match=said):
             refuse_existing(str(tmp_path / name), "remove it")
-
-
-@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
-def test_sha256_of_a_file_read_in_blocks(size, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK", 100)
-    content = bytes(range(250))[:size]
-    (tmp_path / "a").write_bytes(content)
-    assert sha256_of(tmp_path / "a") == hashlib.sha256(content).hexdigest()
 
 
 def test_only_paths_inside_a_folder_are_followed(tmp_path):

@@ -231,13 +231,6 @@ def test_a_mistake_is_explained_and_leaves_nothing_behind(desk, words, held):
     assert tree(desk) == before
 
 
-def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert "the working folder is gone; change to one" in call("encode", "m", "in", "out").err
-
-
 def test_there_are_eighty():
     assert len(MISTAKES) >= 80
     assert len({words for words, _ in MISTAKES}) == len(MISTAKES)

@@ -63,6 +63,8 @@ def command(run: Callable[..., None]) -> Callable[..., None]:
                     f"{path}: a name of {longest} bytes; take one of {_LONGEST} or fewer, since "
                     "a file is written under a longer one first"
                 )
+            if str(path).encode(errors="ignore").decode() != str(path):
+                raise ConfigError(f"{str(path)!r} is not UTF-8; take another name")
         run(options=options, **beside)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -102,10 +104,9 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
     how |= {"autocompletion": spelling.complete}
     metavar = spelling.metavar or ("" if spelling.argument else _KINDS.get(kind, "TEXT"))
     how |= {"metavar": metavar} if metavar else {}
-    info: Any = typer.Argument(**how)
     if not spelling.argument:
-        variable = {"envvar": spelling.variable or None, "show_envvar": bool(spelling.variable)}
-        info = typer.Option(*flags, **how, **variable)
+        how |= {"envvar": spelling.variable or None, "show_envvar": bool(spelling.variable)}
+    info = typer.Argument(**how) if spelling.argument else typer.Option(*flags, **how)
     several = "list[" in str(field.annotation)
     taken: Any = bool if kind is bool else list[str] if several else str
     if field.is_required():

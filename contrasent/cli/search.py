@@ -474,7 +474,7 @@ def search(options: SearchOptions) -> None:
             _print_hits(hits, first)
             continue
         for rank, (hit, same) in enumerate(zip(hits, first, strict=True), 1):
-            row = {"query": text} if several else {}
+            row: dict[str, Any] = {"query": text} if several else {}
             row |= {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
             print_json(row | ({} if same == rank - 1 else {"same_text_as": hits[same].id}))
 

@@ -16,21 +16,18 @@ from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
 
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.index import Index
     from contrasent.serve.application import ServerSettings
-    from contrasent.serve.batching import Batcher, BatchSettings
-    from contrasent.serve.telemetry import Metrics
-    from contrasent.serve.vector_cache import VectorCache
+    from contrasent.serve.batching import Batcher
 
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
 
 @settings
-class Serving(Loading):
-    """The options of the server beside those of loading."""
+class ServeOptions(Named, Loading, InPrecision):
+    """Options of ``serve``."""
 
     index: Annotated[Path | None, Spelling(metavar="DIR")] = None
     """An index that MODEL built, to search."""
@@ -95,11 +92,6 @@ class Serving(Loading):
     """Take token ids that lack the special tokens."""
 
 
-@settings
-class ServeOptions(Named, Serving, InPrecision):
-    """Options of ``serve``."""
-
-
 @command
 def serve(options: ServeOptions) -> None:
     """Serve embeddings and search over HTTP.
@@ -117,30 +109,26 @@ def serve(options: ServeOptions) -> None:
     with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
         if options.workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
-        _serve(options.model, options, options.precision)
+        from contrasent.serve.processes import Listening, serve
+        from contrasent.serve.telemetry import log_json
+
+        listening = Listening(
+            host=options.host,
+            port=options.port,
+            workers=options.workers,
+            drain_seconds=options.drain,
+        )
+        settings = _settings(options)
+        with closing(listening.bind()) as bound:
+            make = _maker(options, settings)
+            undo = log_json()
+            try:
+                serve(make, listening, bound)
+            finally:
+                undo()
 
 
-def _serve(model: str, serving: Serving, precision: str) -> None:
-    from contrasent.serve.processes import Listening, serve
-    from contrasent.serve.telemetry import log_json
-
-    settings = _settings(model, serving)
-    listening = Listening(
-        host=serving.host,
-        port=serving.port,
-        workers=serving.workers,
-        drain_seconds=serving.drain,
-    )
-    with closing(listening.bind()) as bound:
-        make = _maker(settings, model, serving, precision)
-        undo = log_json()
-        try:
-            serve(make, listening, bound)
-        finally:
-            undo()
-
-
-def application(model: str, precision: str = "auto", **options: Any) -> Any:
+def application(model: str, **options: Any) -> Any:
     """The ASGI application of ``contrasent serve``, to be run by another server, as Ray Serve.
 
     It loads the model. ``options`` are those of the command, as ``index=Path("my-index")``; what
@@ -148,112 +136,97 @@ def application(model: str, precision: str = "auto", **options: Any) -> Any:
     """
     import torch
 
-    serving = Serving(**{"api_key": os.environ.get("CONTRASENT_API_KEY"), **options})
-    threads = torch.get_num_threads()
+    given = {"api_key": os.environ.get("CONTRASENT_API_KEY"), **options}
+    serving, threads = ServeOptions(model=model, **given), torch.get_num_threads()
     try:
-        return _maker(_settings(model, serving), model, serving, precision)()
+        return _maker(serving, _settings(serving))()
     finally:
         torch.set_num_threads(threads)
 
 
-def _settings(model: str, serving: Serving) -> ServerSettings:
+def _settings(options: ServeOptions) -> ServerSettings:
     from contrasent.serve.application import ServerSettings
 
-    path = Path(model)
+    path = Path(options.model)
     return ServerSettings(
-        name=serving.name or (path.resolve() if path.name in ("", "..") else path).name,
-        api_key=serving.api_key,
-        payload_limit=serving.payload_limit,
-        max_texts=serving.max_texts,
-        max_requests=serving.max_requests,
-        cors=tuple(serving.cors or ()),
-        hosts=(serving.host, *(serving.allowed_host or ())),
-        raw_ids=serving.raw_token_ids,
+        name=options.name or (path.resolve() if path.name in ("", "..") else path).name,
+        api_key=options.api_key,
+        payload_limit=options.payload_limit,
+        max_texts=options.max_texts,
+        max_requests=options.max_requests,
+        cors=tuple(options.cors or ()),
+        hosts=(options.host, *(options.allowed_host or ())),
+        raw_ids=options.raw_token_ids,
     )
 
 
-def _maker(
-    settings: ServerSettings, model: str, serving: Serving, precision: str
-) -> Callable[[], Any]:
+def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]:
     """Load everything, and return what builds the application of a process."""
     import torch
 
     from contrasent.errors import ConfigError
     from contrasent.search.makers import encoder_of
     from contrasent.serve.application import Service, build
-    from contrasent.serve.batching import BatchSettings, computing_thread
+    from contrasent.serve.batching import Batcher, BatchSettings, computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
     from contrasent.serve.index_routes import IndexRoutes, Searched
     from contrasent.serve.telemetry import Metrics
     from contrasent.serve.vector_cache import SharedCache, VectorCache
 
     batching = BatchSettings(
-        precision=precision,
-        batch_tokens=serving.batch_tokens,
-        max_wait=serving.max_wait,
-        bitwise=serving.bitwise,
+        precision=options.precision,
+        batch_tokens=options.batch_tokens,
+        max_wait=options.max_wait,
+        bitwise=options.bitwise,
     )
-    threads = serving.threads
+    threads = options.threads
     if threads is None:
-        threads = max(1, len(os.sched_getaffinity(0)) // serving.workers)
-    how = batching, Metrics(), computing_thread(threads)
+        threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
+    metrics, computer = Metrics(), computing_thread(threads)
     torch.set_num_threads(1)  # until the thread that computes has its own
-    shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
-    indexes = _indexes(serving)
-    encoder = load(serving, model)
-    if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
+
+    def batcher_of(encoder: LoadedEncoder, precision: str, cache: VectorCache) -> Batcher:
+        used = replace(batching, precision=encoder.resolve_precision(precision))
+        batcher = Batcher(encoder, used, cache, metrics, computer)
+        batcher.warm_up()
+        return batcher
+
+    shared = None if options.shared_cache is None else SharedCache(options.shared_cache)
+    indexes, precision = _indexes(options), options.precision
+    encoder = load(options, options.model)
+    if options.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
     for index in indexes[:1]:
         index.require(encoder)
         precision = index.manifest.encoder.precision if precision == "auto" else precision
-    batcher = _batcher(encoder, precision, VectorCache(serving.cache_mb * 1_000_000, shared), *how)
+    batcher = batcher_of(encoder, precision, VectorCache(options.cache_mb * 1_000_000, shared))
     if shared is not None:
-        shared.hold(encoder, batcher.settings.precision, serving.bitwise)
+        shared.hold(encoder, batcher.settings.precision, options.bitwise)
     beside, names = None, [settings.name]
     for index in indexes[1:]:
-        other, used = encoder_of(index, device=serving.device), index.manifest.encoder.precision
-        beside = _batcher(other, used, VectorCache(0), *how)
+        other = encoder_of(index, device=options.device)
+        beside = batcher_of(other, index.manifest.encoder.precision, VectorCache(0))
         names.append(Path(other.name).name)
 
     def make() -> Any:
-        service = Service(settings, batcher, batcher.metrics, beside)
+        service = Service(settings, batcher, metrics, beside)
         embeddings = [EmbeddingRoutes(replace(service, batcher=each)) for each in service.batchers]
-        searched = map(Searched, indexes, embeddings, names)
-        routes = IndexRoutes(service, *searched)
+        routes = IndexRoutes(service, *map(Searched, indexes, embeddings, names))
         return build(service, embeddings[0].router(), routes.router())
 
     return make
 
 
-def _indexes(serving: Serving) -> list[Index]:
+def _indexes(options: ServeOptions) -> list[Index]:
     """The indexes; ConfigError if not all workers could use them."""
     from contrasent.errors import ConfigError
     from contrasent.search.index import Index
     from contrasent.search.nearest import MILVUS
 
-    if serving.beside is not None and serving.index is None:
+    if options.beside is not None and options.index is None:
         raise ConfigError("--beside shows a second index: name the first with --index")
-    folders = (serving.index, serving.beside)
+    folders = (options.index, options.beside)
     indexes = [Index.open(folder) for folder in folders if folder is not None]
-    if serving.workers == 1:
-        return indexes
-    if any(index.kind in MILVUS for index in indexes):
+    if options.workers > 1 and any(index.kind in MILVUS for index in indexes):
         raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     return indexes
-
-
-def _batcher(
-    encoder: LoadedEncoder,
-    precision: str,
-    cache: VectorCache,
-    batching: BatchSettings,
-    metrics: Metrics,
-    computer: ThreadPoolExecutor,
-) -> Batcher:
-    """What embeds with a model, its weights laid out."""
-    from contrasent.serve.batching import Batcher
-
-    settings = replace(batching, precision=encoder.resolve_precision(precision))
-    batcher = Batcher(encoder, settings, cache, metrics, computer)
-    batcher.warm_up()
-    return batcher

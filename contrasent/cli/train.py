@@ -439,8 +439,8 @@ def _trials_table(result: Adaptation) -> Table:
         description = CANDIDATES[trial.candidate].description
         rows.append((Cell(trial.candidate), Cell(description), *numbers))
     for it in result.failures:
-        description = Cell(CANDIDATES[it.candidate].description)
-        rows.append((Cell(it.candidate), description, Cell("failed"), empty, empty, empty))
+        described = Cell(CANDIDATES[it.candidate].description)
+        rows.append((Cell(it.candidate), described, Cell("failed"), empty, empty, empty))
     metric = metric_name(result.dev_metric)
     headings = ("tried", "what it trains on", "steps", f"dev {metric}", "gain", "seconds")
     return Table(headings, tuple(rows), texts=frozenset({1}))
