@@ -85,27 +85,24 @@ def _terminal() -> Console | None:
     return console if console.is_terminal else None
 
 
-def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
-    """A bar of the sentences that are encoded; elsewhere than on a terminal, lines in the log."""
-    if shown and _terminal() is None:
-        return _logged("encoding", total)
-    left = ("left",) if total else ()
-    return progress_bar("encoding", "bar", "count", "elapsed", *left, total=total, shown=shown)
-
-
 @contextmanager
-def _logged(what: str, total: int | None) -> Iterator[Advance]:
-    """Log how many items are done, at most every half minute."""
+def sentence_progress(total: int | None, shown: bool) -> Iterator[Advance]:
+    """A bar of the sentences that are encoded; elsewhere than on a terminal, lines in the log."""
+    left = ("left",) if total else ()
+    columns = ("encoding", "bar", "count", "elapsed", *left)
+    logs = shown and _terminal() is None
     done, told = 0, time.monotonic()
+    with progress_bar(*columns, total=total, shown=shown) as drawn:
 
-    def advance(count: int = 0) -> None:
-        nonlocal done, told
-        done += count
-        if time.monotonic() - told >= _SECONDS_BETWEEN:
-            told = time.monotonic()
-            logger.info("%s: %s%s", what, f"{done:,}", f" of {total:,}" if total else "")
+        def advance(count: int = 0) -> None:
+            nonlocal done, told
+            drawn(count)
+            done += count
+            if logs and time.monotonic() - told >= _SECONDS_BETWEEN:
+                told = time.monotonic()
+                logger.info("encoding: %s%s", f"{done:,}", f" of {total:,}" if total else "")
 
-    yield advance
+        yield advance
 
 
 def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:
@@ -140,6 +137,5 @@ def step_progress(total: int, done: int, shown: bool) -> Iterator[StepProgress]:
     """Show the steps of a run, of which so many were done before."""
     columns = ("{task.fields[doing]}", "bar", "count", "{task.fields[loss]}", "elapsed", "left")
     bar = progress_bar(*columns, total=total, done=done, shown=shown, doing="training", loss="")
-    lines = _LINES if shown and _terminal() is None else 0
     with bar as advance:
-        yield StepProgress(advance, total, done, lines)
+        yield StepProgress(advance, total, done, _LINES if shown and _terminal() is None else 0)

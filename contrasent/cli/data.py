@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import NonNegativeInt, PositiveInt
@@ -26,15 +24,6 @@ from contrasent.options import (
 )
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contrasent.data.build import DataKind
-    from contrasent.data.columns import ColumnSpec
-    from contrasent.data.rows import SourceRows
-    from contrasent.data.tokenizer import Tokenizer
-
 
 _COLUMNS = Spelling(of=RunOptions, metavar="A,B,...")
 
@@ -77,7 +66,13 @@ def check(options: CheckOptions) -> None:
         verdict_lines,
     )
 
-    tokenizer = None if options.encoder is None else _tokenizer(options.encoder)
+    tokenizer = None
+    if options.encoder is not None:
+        from contrasent.data.tokenizer import Tokenizer
+        from contrasent.model.checkpoint import read_modules
+        from contrasent.model.hub import resolve
+
+        tokenizer = Tokenizer.load(read_modules(resolve(options.encoder))[0][1])
     with reading_progress("examples") as advance:
         report = survey(
             options.file,
@@ -97,19 +92,8 @@ def check(options: CheckOptions) -> None:
             typer.echo(line)
     report.require_usable()
     if not options.json:
-        typer.echo(
-            "\n".join(
-                verdict_lines(report, options.encoder, ",".join(options.columns or ()) or None)
-            )
-        )
-
-
-def _tokenizer(encoder: str) -> Tokenizer:
-    from contrasent.data.tokenizer import Tokenizer
-    from contrasent.model.checkpoint import read_modules
-    from contrasent.model.hub import resolve
-
-    return Tokenizer.load(read_modules(resolve(encoder))[0][1])
+        columns = ",".join(options.columns or ()) or None
+        typer.echo("\n".join(verdict_lines(report, options.encoder, columns)))
 
 
 @settings
@@ -280,18 +264,8 @@ def nli(options: NliOptions) -> None:
 
     Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
     """
-    from contrasent.data.build import nli as of_nli
-    from contrasent.data.columns import NLI
-
-    kind = partial(
-        of_nli,
-        make=options.make,
-        per=options.per,
-        contradictions=options.contradictions,
-        order=options.labels,
-        seed=options.seed,
-    )
-    _build(kind, NLI, options)
+    how = {name: getattr(options, name) for name in ("make", "per", "contradictions", "seed")}
+    _build("nli", options, order=options.labels, **how)
 
 
 @command
@@ -300,10 +274,7 @@ def captions(options: BuildOptions) -> None:
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    from contrasent.data.build import captions as of_captions
-    from contrasent.data.columns import CAPTIONS
-
-    _build(of_captions, CAPTIONS, options)
+    _build("captions", options)
 
 
 @command
@@ -312,10 +283,7 @@ def duplicates(options: BuildOptions) -> None:
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    from contrasent.data.build import duplicates as of_duplicates
-    from contrasent.data.columns import DUPLICATES
-
-    _build(of_duplicates, DUPLICATES, options)
+    _build("duplicates", options)
 
 
 @settings
@@ -335,28 +303,21 @@ def paraphrases(options: ParaphrasesOptions) -> None:
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
     """
-    from contrasent.data.build import paraphrases as of_paraphrases
-    from contrasent.data.columns import PARAPHRASES
-
-    kind = partial(of_paraphrases, min_score=options.min_score, max_score=options.max_score)
-    _build(kind, PARAPHRASES, options)
+    _build("paraphrases", options, min_score=options.min_score, max_score=options.max_score)
 
 
-def _build(
-    kind: Callable[[Sequence[SourceRows]], DataKind],
-    wanted: ColumnSpec,
-    options: BuildOptions,
-) -> None:
-    from contrasent.data.build import build, require_output
+def _build(name: str, options: BuildOptions, **how: Any) -> None:
+    from contrasent.data import build, columns
     from contrasent.data.rows import open_rows_of
     from contrasent.report.training_text import built_lines
 
-    require_output(options.output, options.sources, options.overwrite)
-    columns = options.columns
-    data_kind = kind([open_rows_of(source, wanted, columns) for source in options.sources])
+    build.require_output(options.output, options.sources, options.overwrite)
+    wanted = getattr(columns, name.upper())
+    sources = [open_rows_of(source, wanted, options.columns) for source in options.sources]
+    kind = getattr(build, name)(sources, **how)
     with reading_progress("rows") as advance:
-        built = build(
-            data_kind,
+        built = build.build(
+            kind,
             options.output,
             sample=options.sample,
             seed=options.seed,
@@ -366,7 +327,7 @@ def _build(
     if options.json:
         print_json(asdict(built), indent=2)
     else:
-        typer.echo("\n".join(built_lines(built, data_kind)))
+        typer.echo("\n".join(built_lines(built, kind)))
 
 
 @settings

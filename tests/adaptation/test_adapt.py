@@ -219,7 +219,7 @@ def _begin_as(folder):
 
 def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search, tmp_path):
     search(candidates=["dropout"])
-    with pytest.raises(ConfigError, match=r"minutes 5.0, not 6; .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"minutes 5.0, not 6.0; .*--overwrite"):
         search(candidates=["dropout"], minutes=6, resume=True)
     with pytest.raises(ConfigError, match=r"candidates \['dropout'\], not \['slow'\]"):
         search(candidates=["slow"], resume=True)
