@@ -126,6 +126,17 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
         raise ConfigError(f"{path} exists already; {remedy}")
 
 
+def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
+    """Make sure that a file can be written there, if one is asked for, and that none is lost.
+
+    ConfigError if it is a folder, or a file and not to be replaced.
+    """
+    if path is not None and Path(path).is_dir():
+        raise ConfigError(f"{path} is a folder; name a file in it")
+    if path is not None and Path(path).exists() and not overwrite:
+        raise ConfigError(f"{path} exists already; name another file or add --overwrite")
+
+
 def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
     """Whether a search starts in ``folder``, and does not go on with the one of its file ``mark``.
 

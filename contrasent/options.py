@@ -216,6 +216,15 @@ class AsHtml(Replacing):
 
 
 @settings
+class AsJsonLines(Replacing):
+    """The results as lines of JSON."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write all results as JSON lines to FILE, those of evaluate and analyze for 'analyze --from';
+    '-' prints them instead of the table."""
+
+
+@settings
 class NewFile(Replacing):
     """The training text that a command makes."""
 

@@ -20,23 +20,23 @@ from contrasent.cli.parameters import (
     measuring_command,
     print_json,
     raise_failures,
-    refuse_existing_json,
     require,
     use,
     with_command,
     write_html,
     write_lines,
 )
+from contrasent.files import refuse_existing_file
 from contrasent.options import (
     AnalysisOptions,
     AsHtml,
     AsJson,
+    AsJsonLines,
     DataFolder,
     EvaluationOptions,
     Listed,
     Measuring,
     Named,
-    Replacing,
 )
 from contrasent.progress import reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 @settings
-class EvaluateOptions(EvaluationOptions, AsHtml):
+class EvaluateOptions(EvaluationOptions, AsHtml, AsJsonLines):
     """Options of ``evaluate``."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -67,10 +67,6 @@ class EvaluateOptions(EvaluationOptions, AsHtml):
     leak_check: bool = True
     """Look for the tasks' text in what an encoder of ours was trained on, and warn."""
 
-    json: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write every metric, aggregation, subset and split as JSON lines to FILE; '-' prints them
-    instead of the table."""
-
 
 @command
 def evaluate(options: EvaluateOptions) -> None:
@@ -80,12 +76,11 @@ def evaluate(options: EvaluateOptions) -> None:
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
     from contrasent.evaluation.vectors import load_or_open
-    from contrasent.report.html.page import refuse_existing_report
 
     require(options)
     reading = Options.of(options)
-    refuse_existing_report(options.html, overwrite=options.overwrite)
-    refuse_existing_json(options.json, overwrite=options.overwrite)
+    refuse_existing_file(options.html, overwrite=options.overwrite)
+    refuse_existing_file(options.json, overwrite=options.overwrite)
     if options.compare and len(set(options.models)) < 2:
         raise ConfigError("--compare needs two models or more; the others are held to the first")
     suite = load_suite(options.tasks, reading)
@@ -249,7 +244,7 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 @settings
-class AnalyzeOptions(AnalysisOptions, AsHtml):
+class AnalyzeOptions(AnalysisOptions, AsHtml, AsJsonLines):
     """Options of ``analyze``."""
 
     models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
@@ -259,10 +254,6 @@ class AnalyzeOptions(AnalysisOptions, AsHtml):
     """Take what was saved before, without a model: a file of --json, a training run that measured
     its geometry, or the scores of 'contrasent evaluate --json', whose average colours the encoders.
     Give it once for each."""
-
-    json: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for --from; '-'
-    prints them instead of the table."""
 
     figures: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
     """Draw the papers' figures into FOLDER, as SVG and PNG."""
@@ -282,16 +273,15 @@ def analyze(options: AnalyzeOptions) -> None:
     from contrasent.report.contents import Contents, read_saved
     from contrasent.report.embedding_tables import names_of, refuse_unknown
     from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures
-    from contrasent.report.html.page import refuse_existing_report
 
     if not options.models and not options.saved:
         raise ConfigError("nothing to analyze: name a model, or saved files with --from")
     require(options)
-    refuse_existing_json(options.json, overwrite=options.overwrite)
+    refuse_existing_file(options.json, overwrite=options.overwrite)
     if options.figures:
         kinds = () if options.overwrite else [kind.name for kind in figure_kinds()]
         refuse_existing_pictures(options.figures, kinds)
-    refuse_existing_report(options.html, overwrite=options.overwrite)
+    refuse_existing_file(options.html, overwrite=options.overwrite)
     known = read_saved(options.saved or ())
     encoders = [*(options.models or ()), *(geometry.encoder for geometry in known.geometries)]
     refuse_unknown(options.supervised or (), {name for it in encoders for name in names_of(it)})
@@ -370,7 +360,7 @@ def _draw(contents: Contents, folder: Path) -> None:
 
 
 @settings
-class NeighboursOptions(Measuring, DataFolder, Replacing):
+class NeighboursOptions(Measuring, DataFolder, AsJsonLines):
     """Options of ``neighbours``."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -397,10 +387,6 @@ class NeighboursOptions(Measuring, DataFolder, Replacing):
     columns: Listed | None = None
     """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
 
-    json: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write everything as JSON to FILE, a line for each encoder; '-' prints it instead of the
-    table."""
-
 
 @command
 def neighbours(options: NeighboursOptions) -> None:
@@ -418,7 +404,7 @@ def neighbours(options: NeighboursOptions) -> None:
     from contrasent.report.contents import labels as names_of
     from contrasent.report.embedding_tables import print_neighbours
 
-    refuse_existing_json(options.json, overwrite=options.overwrite)
+    refuse_existing_file(options.json, overwrite=options.overwrite)
     require(options)
     searched = read_corpus(options.corpus, options.columns, options.data_dir)
     looked_for = read_queries(options.queries, options.query or (), searched, options.sample)

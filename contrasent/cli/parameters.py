@@ -200,16 +200,6 @@ def print_json(value: object, indent: int | None = None) -> None:
     typer.echo(dumps(value, ensure_ascii=False, indent=indent))
 
 
-def refuse_existing_json(json: str | None, *, overwrite: bool) -> None:
-    """Find before any work that JSON lines cannot be written, or would replace others."""
-    if json is None or json == STDOUT:
-        return
-    if Path(json).is_dir():
-        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
-    if Path(json).exists() and not overwrite:
-        raise ConfigError(f"{json} exists already; name another file or add --overwrite")
-
-
 def write_lines(json: str | None, lines: str) -> bool:
     """Write JSON lines to a file, or print them; True if they stand in place of the table."""
     from contrasent.files import write_text

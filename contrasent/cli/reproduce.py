@@ -17,13 +17,13 @@ from contrasent.cli.parameters import (
     labels,
     load,
     raise_failures,
-    refuse_existing_json,
     require,
     resumable,
     with_command,
     write_lines,
 )
-from contrasent.options import DataFolder, Listed, Measuring, OnDevice, Replacing, Seeds
+from contrasent.files import refuse_existing_file
+from contrasent.options import AsJsonLines, DataFolder, Listed, Measuring, OnDevice, Seeds
 from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
@@ -129,7 +129,6 @@ def reproduce(options: ReproduceOptions) -> None:
     missing. Finished runs are kept.
     """
     from contrasent.errors import ConfigError
-    from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
     from contrasent.reproduce.request import FolderRequest, choose, named_rows
     from contrasent.reproduce.verdicts import verdicts
@@ -143,7 +142,7 @@ def reproduce(options: ReproduceOptions) -> None:
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
     chosen = choose(names, named_rows(options.rows or ""), options.tasks)
-    refuse_existing_report(options.html, overwrite=True)  # a folder
+    refuse_existing_file(options.html, overwrite=True)  # a folder
     folder = FolderRequest.read(options.output)
     usual = (what and folder.seeds) or (42,)
     request = folder.request(
@@ -217,7 +216,7 @@ def _show(text: str) -> None:
 
 
 @settings
-class MtebOptions(Measuring, Replacing):
+class MtebOptions(Measuring, AsJsonLines):
     """Options of ``mteb``."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -231,10 +230,6 @@ class MtebOptions(Measuring, Replacing):
 
     output: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
     """Write MTEB's own files of results into FOLDER too."""
-
-    json: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write every metric, subset and split as JSON lines to FILE; '-' prints them instead of the
-    table."""
 
 
 @command
@@ -253,7 +248,7 @@ def mteb(options: MtebOptions) -> None:
     from contrasent.report.scores_table import mteb_table
     from contrasent.report.table import print_table
 
-    refuse_existing_json(options.json, overwrite=options.overwrite)
+    refuse_existing_file(options.json, overwrite=options.overwrite)
     require(options)
     if options.benchmark is None:
         wanted = mteb_tasks(options.tasks)

@@ -25,9 +25,10 @@ from helpers.report_contents import (
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import STS, TRANSFER
+from contrasent.files import refuse_existing_file
 from contrasent.report.contents import Contents, Mean
 from contrasent.report.html.page import MOST_QUERIES as MOST
-from contrasent.report.html.page import page, refuse_existing_report, write_report
+from contrasent.report.html.page import page, write_report
 
 HEADINGS = {
     **{task: task.upper() for task in (*STS, *TRANSFER)},
@@ -511,7 +512,7 @@ def test_runs_alone_and_scores_alone_make_a_report():
 
 def test_a_folder_is_no_report(tmp_path):
     with pytest.raises(ConfigError, match=r"is a folder; name a file in it"):
-        refuse_existing_report(tmp_path, overwrite=True)
+        refuse_existing_file(tmp_path, overwrite=True)
 
 
 def test_the_summary_draws_the_key_scores(root):

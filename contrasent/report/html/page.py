@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contrasent import __version__
-from contrasent.errors import ConfigError
 from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.task_names import STS, TRANSFER, TaskName
 from contrasent.files import write_text
@@ -174,19 +173,6 @@ def _overview(scores: Sequence[Table], drawn: int) -> str:
 def write_report(path: str | Path, contents: Contents) -> None:
     """Write the report, whole or not at all."""
     write_text(path, page(contents))
-
-
-def refuse_existing_report(path: str | Path | None, *, overwrite: bool) -> None:
-    """Make sure that a report can be written there, if one is asked for, and that none is lost.
-
-    ConfigError if it is a folder, or a file and not to be replaced.
-    """
-    if path is None:
-        return
-    if Path(path).is_dir():
-        raise ConfigError(f"--html {path} is a folder; name a file in it")
-    if Path(path).exists() and not overwrite:
-        raise ConfigError(f"{path} exists already; name another file or add --overwrite")
 
 
 @cache
