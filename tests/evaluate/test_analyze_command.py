@@ -88,7 +88,7 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
         ((), ConfigError, "nothing to analyze: name a model, or saved files with --from"),
         (("m", "--pairs", "stsb"), ConfigError, "FILE.tsv>0.8; in quotes, as > alone is the shell"),
         (("m", "--precision", "fp8"), ConfigError, "unknown precision 'fp8'"),
-        (("m", "--json", "."), ConfigError, "\\. is a folder"),
+        (("m", "--json", "."), ConfigError, ". is a folder"),
         (("a/m", "--supervised", "n"), ConfigError, "of --supervised 'n'; choose one of a/m, m."),
         (("--from", "gone.jsonl"), DataError, "gone.jsonl does not exist"),
     ],

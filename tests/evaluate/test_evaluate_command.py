@@ -144,7 +144,7 @@ def test_a_bad_model_alone_prints_no_table(command, bad, tmp_path):
         (["--tasks", "sts122"], "Did you mean 'sts12', '"),
         (["--tasks", ","], "no task to score: an empty list"),
         (["--splits", "tests"], "Did you mean 'test'?"),
-        (["--json", "."], "\\. is a folder"),
+        (["--json", "."], ". is a folder"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--confidence", "95"], "confidence must be between 0 and 1, such as 0.95, not 95"),
         (["--compare"], "--compare needs two models or more"),

@@ -411,7 +411,7 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
     [
         (["--tasks", ""], "no task to run"),
         (["--tasks", "STSBenchmrk"], "Did you mean: 'STSBenchmark'"),
-        (["--tasks", "STS12", "--json", "."], "\\. is a folder"),
+        (["--tasks", "STS12", "--json", "."], ". is a folder"),
         (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
         (["--tasks", "STS12", "--json", "file"], "file exists already"),
