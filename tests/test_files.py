@@ -42,20 +42,28 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(error, tmp_path):
-    (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(error), writing(tmp_path / "a.txt") as partial:
-        partial.write_text("new")
+@pytest.mark.parametrize("write", [writing, writing_folder])
+def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(write, error, tmp_path):
+    make(tmp_path / "out", old="1") if write is writing_folder else (tmp_path / "out").write_text(
+        "1"
+    )
+    before = listing(tmp_path)
+    with pytest.raises(error), write(tmp_path / "out") as partial:
+        (partial / "new" if write is writing_folder else partial).write_text("2")
         raise error
-    assert listing(tmp_path) == {"a.txt": b"old"}
+    assert listing(tmp_path) == before
 
 
-def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("old")
+@pytest.mark.parametrize("write", [writing, writing_folder])
+def test_a_full_disk_keeps_what_was_there(write, tmp_path, monkeypatch):
+    make(tmp_path / "out", old="1") if write is writing_folder else (tmp_path / "out").write_text(
+        "1"
+    )
+    before = listing(tmp_path)
     monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space left"):
-        write_text(tmp_path / "a.txt", "new")
-    assert listing(tmp_path) == {"a.txt": b"old"}
+    with pytest.raises(OSError, match="No space left"), write(tmp_path / "out") as partial:
+        (partial / "new" if write is writing_folder else partial).write_text("2")
+    assert listing(tmp_path) == before
 
 
 def test_a_folder_that_cannot_be_locked_names_the_one_it_is_in(tmp_path, monkeypatch):
@@ -112,23 +120,6 @@ def test_a_folder_replaces_another_as_a_whole(tmp_path):
         (partial / "both").write_text("2")
         assert listing(tmp_path / "out") == {"old": b"1", "both": b"1"}
     assert listing(tmp_path) == {"out": {"both": b"2"}}
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_failure_keeps_the_old_folder_and_leaves_nothing_behind(error, tmp_path):
-    make(tmp_path / "out", old="1")
-    with pytest.raises(error), writing_folder(tmp_path / "out") as partial:
-        (partial / "new").write_text("2")
-        raise error
-    assert listing(tmp_path) == {"out": {"old": b"1"}}
-
-
-def test_a_full_disk_keeps_the_old_folder(tmp_path, monkeypatch):
-    make(tmp_path / "out", old="1")
-    monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space left"), writing_folder(tmp_path / "out") as partial:
-        (partial / "new").write_text("2")
-    assert listing(tmp_path) == {"out": {"old": b"1"}}
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -222,13 +213,6 @@ def test_recovery_from_every_state_that_a_killed_writer_leaves(
     with writing_folder(tmp_path / "out") as folder:
         (folder / "a").write_text("newer")
     assert listing(tmp_path) == {"out": {"a": b"newer"}}
-
-
-def test_a_writer_recovers_first(tmp_path):
-    make(tmp_path / ".out.previous", a="old")
-    with pytest.raises(ValueError), writing_folder(tmp_path / "out"):
-        raise ValueError
-    assert listing(tmp_path) == {"out": {"a": b"old"}}
 
 
 def test_a_folder_is_removed_with_all_that_could_bring_it_back(tmp_path):

@@ -135,16 +135,8 @@ def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path, monkeypatch)
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     data = write_data(tmp_path / "scored.csv")
     command = ["train", "scored-pairs", "--encoder", str(tiny_bert), "--data", str(data)]
-    short = [
-        "--data.max_tokens",
-        "32",
-        "--max-steps",
-        "2",
-        "--evaluation.task",
-        "none",
-        "--evaluation.final",
-        "none",
-    ]
+    short = ["--data.max_tokens", "32", "--max-steps", "2"]
+    short += ["--evaluation.task", "none", "--evaluation.final", "none"]
     run = tmp_path / "run"
     worked(*command, *short, "--output", str(run), "--objective.matryoshka", "[4, 8]")
     assert "matryoshka" in (run / "recipe.yaml").read_text()
@@ -152,20 +144,9 @@ def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path, monkeypatch)
     pairs = f"{data}>2"
     worked("analyze", str(run), "--pairs", pairs, "--figures", str(figures))
     assert (figures / "sts-by-dimension.svg").is_file() or list(figures.glob("sts-by-dim*"))
-    scored = worked(
-        "evaluate", str(run), "--tasks", str(data), "--truncate-dim", "4", "--json", "-"
-    )
-    assert '"dimensions": 4' in scored.out
-    assert "17, but embeddings have 16" in refused(
-        "evaluate", str(run), "--tasks", str(data), "--truncate-dim", "17"
-    )
-    assert "data.labels is none; set it to scores" in refused(
-        *command,
-        *short,
-        "--output",
-        str(tmp_path / "x"),
-        "--data.labels",
-        "none",
-        "--data.columns",
-        "[sentence1, sentence2]",
-    )
+    evaluate = ("evaluate", str(run), "--tasks", str(data), "--truncate-dim")
+    assert '"dimensions": 4' in worked(*evaluate, "4", "--json", "-").out
+    assert "17, but embeddings have 16" in refused(*evaluate, "17")
+    other = ["--data.labels", "none", "--data.columns", "[sentence1, sentence2]"]
+    said = refused(*command, *short, "--output", str(tmp_path / "x"), *other)
+    assert "data.labels is none; set it to scores" in said
