@@ -41,28 +41,28 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     assert listing(tmp_path / "new") == {"a.txt": b"half"}
 
 
+@pytest.fixture(params=[writing, writing_folder])
+def replacing(request, tmp_path):
+    """The block that replaces what is there, and what writes something in it."""
+    path, is_file = tmp_path / "out", request.param is writing
+    path.write_text("old") if is_file else make(path, old="1")
+    return request.param(path), lambda it: (it if is_file else it / "new").write_text("new")
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("write", [writing, writing_folder])
-def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(write, error, tmp_path):
-    make(tmp_path / "out", old="1") if write is writing_folder else (tmp_path / "out").write_text(
-        "1"
-    )
-    before = listing(tmp_path)
-    with pytest.raises(error), write(tmp_path / "out") as partial:
-        (partial / "new" if write is writing_folder else partial).write_text("2")
+def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(replacing, error, tmp_path):
+    (block, write), before = replacing, listing(tmp_path)
+    with pytest.raises(error), block as partial:
+        write(partial)
         raise error
     assert listing(tmp_path) == before
 
 
-@pytest.mark.parametrize("write", [writing, writing_folder])
-def test_a_full_disk_keeps_what_was_there(write, tmp_path, monkeypatch):
-    make(tmp_path / "out", old="1") if write is writing_folder else (tmp_path / "out").write_text(
-        "1"
-    )
-    before = listing(tmp_path)
+def test_a_full_disk_keeps_what_was_there(replacing, tmp_path, monkeypatch):
+    (block, write), before = replacing, listing(tmp_path)
     monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space left"), write(tmp_path / "out") as partial:
-        (partial / "new" if write is writing_folder else partial).write_text("2")
+    with pytest.raises(OSError, match="No space left"), block as partial:
+        write(partial)
     assert listing(tmp_path) == before
 
 

@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 def test_glibc_is_asked_for_what_is_meant(monkeypatch):
     asked = []
     library = SimpleNamespace(
-        mallopt=lambda *option: asked.append(option), malloc_trim=lambda pad: asked.append(pad)
+        mallopt=lambda *option: asked.append(option), malloc_trim=asked.append
     )
     monkeypatch.setattr(profiling.sys, "platform", "linux")
     monkeypatch.setattr(profiling.ctypes, "CDLL", lambda _: library)
