@@ -152,11 +152,12 @@ def _run_to_resume(options: TrainOptions) -> Path | None:
 def _trained(folder: Path, recipe: str, given: dict[str, Any]) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent import api
-    from contrasent.distributed import leave
 
     how = f"go on with: contrasent train --resume {shlex.quote(str(folder))}"
     with resumable(how, folder / "recipe.yaml"):
         result = api.train(recipe, **given, show_progress=True)
+        from contrasent.distributed import leave  # with torch, once mistakes are told
+
         leave()
     return result
 
