@@ -151,11 +151,10 @@ def document(filled: FilledTable, *, drawn: bool = False) -> str:
 
 def _about(filled: FilledTable) -> str:
     scale = load_scales()[1][filled.scale]
-    seeds = ", ".join(map(str, filled.seeds))
-    return (
-        f"Scale {filled.scale}: {scale.about}. Seeds {seeds}; ± is the standard deviation over "
-        "seeds, the difference is ours less the published number."
-    )
+    seeds = f"Seed {filled.seeds[0]}"
+    if len(filled.seeds) > 1:
+        seeds = f"Seeds {', '.join(map(str, filled.seeds))}; ± is the standard deviation over them"
+    return f"Scale {filled.scale}: {scale.about}. {seeds}. Differences are ours less published."
 
 
 def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> Table:
