@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ def _glibc() -> ctypes.CDLL | None:
     return library if hasattr(library, "malloc_trim") else None
 
 
-SUFFIX = ".json.gz"
 _WARM_UP, _RECORDED, _ROWS = 3, 3, 15
 
 PARTS = (
@@ -88,14 +87,9 @@ class StepProfile:
     needed = _WARM_UP + _RECORDED  # steps that must be made before it is written
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Make sure that ``path`` can be written.
-
-        ConfigError if its name does not end in ``.json.gz``, or it exists and may not be replaced.
-        """
+        """Make sure that ``path`` can be written; ConfigError if it may not be replaced."""
         self.path = Path(path)  # for ``chrome://tracing`` or https://ui.perfetto.dev
         self.table = ""  # torch's, of the operators of the recorded steps, once they are done
-        if not self.path.name.endswith(SUFFIX):
-            raise ConfigError(f"{path}: the name of a profile ends in {SUFFIX}")
         if self.path.exists() and not overwrite:
             raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
 
@@ -110,25 +104,13 @@ class StepProfile:
     def of_updates(self) -> Iterator[None]:
         """Take every update by an optimiser inside for a step."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        with self._recording(lambda step: register_optimizer_step_post_hook(lambda *_: step())):
-            yield
-
-    @contextmanager
-    def of_forward(self, module: Any) -> Iterator[None]:
-        """Take every forward call of a ``torch.nn.Module`` inside for a step."""
-        with self._recording(lambda step: module.register_forward_hook(lambda *_: step())):
-            yield
-
-    @contextmanager
-    def _recording(self, add_hook: Callable[[Callable[[], None]], Any]) -> Iterator[None]:
         from torch.profiler import profile, schedule
 
         # The profiler's library reports its own stages on standard error otherwise.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         steps = schedule(skip_first=1, wait=0, warmup=_WARM_UP - 1, active=_RECORDED, repeat=1)
         with profile(schedule=steps, on_trace_ready=self._write) as recorder:
-            hook = add_hook(recorder.step)
+            hook = register_optimizer_step_post_hook(lambda *_: recorder.step())
             try:
                 yield
             finally:

@@ -45,7 +45,7 @@ mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overw
 reproduce: TABLES... --output --encoder --words --sentences --documents --labelled --triplets
   --material --scale --seeds --html --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
-  --columns --shard-size --shards --workers --shard --ray --unique --overwrite --profile
+  --columns --shard-size --shards --workers --shard --ray --unique --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir --json
 index:

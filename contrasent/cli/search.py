@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +27,6 @@ from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
-    from contrasent.profiling import StepProfile
     from contrasent.search.index import Index
     from contrasent.search.sentences import Sentences
     from contrasent.search.shards import Written
@@ -78,15 +76,12 @@ class EncodeOptions(Named, Loading, InPrecision, TextColumn):
     overwrite: bool = False
     """Replace OUTPUT, and shards made from something else."""
 
-    profile: Annotated[Path | None, Spelling(metavar="FILE.json.gz")] = None
-    """Record batches 4 to 6 into this trace, and tell where their time went."""
-
 
 @command
 def encode(options: EncodeOptions) -> None:
     """Write the embedding of every sentence to a file; safe to run again after an interruption."""
     from contrasent.errors import ConfigError
-    from contrasent.profiling import StepProfile, keep_few_compiled_products
+    from contrasent.profiling import keep_few_compiled_products
     from contrasent.search.sentences import open_sentences
     from contrasent.search.shards import Settings, require_output, write_embeddings
     from contrasent.search.workers import Worker, end_with_parent
@@ -105,7 +100,6 @@ def encode(options: EncodeOptions) -> None:
         raise ConfigError(f"--shard {options.shard} is one worker, and --workers starts all")
     refused = {
         "each worker reads INPUT, but - can be read once; name a file": options.source == "-",
-        "--profile records one process; leave --workers, --shard and --ray out": options.profile,
         "--overwrite would let each worker remove what the others wrote; remove OUTPUT, and the "
         "folder of its shards if there is one, and start the workers without it": options.overwrite,
     }
@@ -114,25 +108,21 @@ def encode(options: EncodeOptions) -> None:
             raise ConfigError(message)
     require_output(options.output, options.overwrite, settings.keep, shared=worker is not None)
     keep_few_compiled_products()
-    recorded = None if options.profile is None else StepProfile(options.profile)
     with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
         _announce(sentences, "sentences")
         encoder = load(options, options.model)
         others = partial(_run_workers, options, encoder) if starts else None
-        with _recording(recorded, encoder):
-            written = write_embeddings(
-                encoder,
-                sentences,
-                options.output,
-                settings,
-                overwrite=options.overwrite,
-                show_progress=not starts,
-                worker=worker,
-                run_others=others,
-            )
+        written = write_embeddings(
+            encoder,
+            sentences,
+            options.output,
+            settings,
+            overwrite=options.overwrite,
+            show_progress=not starts,
+            worker=worker,
+            run_others=others,
+        )
     _report(options.output, written, encoder.max_tokens)
-    if recorded is not None:
-        typer.echo(recorded.summary, err=True)
 
 
 def _run_workers(options: EncodeOptions, encoder: LoadedEncoder) -> None:
@@ -147,19 +137,6 @@ def _run_workers(options: EncodeOptions, encoder: LoadedEncoder) -> None:
     devices = torch.cuda.device_count() if device.type == "cuda" else 0
     run = run_ray if options.ray else run_processes
     run(commands(sys.argv[1:], options.workers), devices)
-
-
-def _recording(
-    recorded: StepProfile | None, encoder: LoadedEncoder
-) -> AbstractContextManager[object]:
-    from contrasent.errors import ConfigError
-    from contrasent.model.encoder import SentenceEncoder
-
-    if recorded is None:
-        return nullcontext()
-    if not isinstance(encoder, SentenceEncoder):
-        raise ConfigError(f"{encoder.name} holds word vectors: nothing to --profile")
-    return recorded.of_forward(encoder.backbone)
 
 
 def _report(output: Path, written: Written, max_tokens: int) -> None:

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from scipy.stats import spearmanr
 
 from contrasent.data.word_vectors import WordStore, open_words, vector_of, word_lines
@@ -235,12 +235,3 @@ def test_commands_take_word_vectors(glove, vectors, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     assert "mean cosine" in worked("analyze", glove, "--pairs", f"{pairs}>2").out
     assert "pooler vectors" in worked("evaluate", glove, "--tasks", pairs).out
-    said = refused(
-        "encode",
-        glove,
-        tmp_path / "in.txt",
-        tmp_path / "b.npy",
-        "--profile",
-        tmp_path / "p.json.gz",
-    )
-    assert "holds word vectors: nothing to --profile" in said
