@@ -29,12 +29,6 @@ def near_of(places, context=1):
     return [[0 < abs(a - b) <= context for b in places] for a in places]
 
 
-def equal_gradients(ours, expected, given):
-    pairs = zip(torch.autograd.grad(ours, given), torch.autograd.grad(expected, given), strict=True)
-    for a, b in pairs:
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
 PLACES = {
     "one document": [3, 4, 5, 6, 7],
     "a border": [3, 4, 105, 106, 107],
@@ -60,7 +54,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(
     )
     torch.testing.assert_close(loss, expected)
     assert right.item() == pytest.approx(found)
-    equal_gradients(loss, expected, [first, second])
+    oracles.equal_gradients(loss, expected, [first, second])
 
 
 def test_it_is_the_cross_entropy_of_the_authors_code(rng):

@@ -265,3 +265,12 @@ def compare(formula, loop, *tensors):
     for got, wanted in zip(gradients, torch.autograd.grad(expected, double), strict=True):
         assert wanted.abs().max() > 1e-6
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def equal_gradients(ours, expected, given, rtol=1e-4, atol=1e-6):
+    """The gradients of two values, each by the same tensors or by those of its own."""
+    first, second = given if isinstance(given, tuple) else (given, given)
+    a = torch.autograd.grad(ours, first, retain_graph=True)
+    b = torch.autograd.grad(expected, second, retain_graph=True)
+    for got, wanted in zip(a, b, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
