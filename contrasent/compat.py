@@ -28,6 +28,7 @@ from contrasent.errors import ConfigError, DataError, pick, warn
 if TYPE_CHECKING:
     from torch import Tensor
 
+Text = str | Sequence[str]
 _HEADS = {"cls": "mlp", "cls_before_pooler": "none"}
 
 
@@ -63,7 +64,7 @@ class SimCseTool:
 
     def encode(
         self,
-        sentence: str | Sequence[str],
+        sentence: Text,
         device: str | None = None,
         return_numpy: bool = False,
         normalize_to_unit: bool = True,
@@ -85,10 +86,7 @@ class SimCseTool:
         return rows if return_numpy else torch.from_numpy(rows)
 
     def similarity(
-        self,
-        queries: str | Sequence[str],
-        keys: str | Sequence[str] | np.ndarray,
-        device: str | None = None,
+        self, queries: Text, keys: Text | np.ndarray, device: str | None = None
     ) -> float | np.ndarray:
         """Cosines of queries and keys, text or ``(N, D)`` embeddings.
 
@@ -102,7 +100,7 @@ class SimCseTool:
 
     def build_index(
         self,
-        sentences_or_file_path: str | Sequence[str],
+        sentences_or_file_path: Text,
         use_faiss: bool | None = None,
         faiss_fast: bool = False,
         device: str | None = None,
@@ -118,10 +116,7 @@ class SimCseTool:
             raise DataError(f"{sentences_or_file_path!r} holds no sentence to index")
 
     def add_to_index(
-        self,
-        sentences_or_file_path: str | Sequence[str],
-        device: str | None = None,
-        batch_size: int = 64,
+        self, sentences_or_file_path: Text, device: str | None = None, batch_size: int = 64
     ) -> None:
         """Embed more sentences, or the lines of a file, and append them."""
         if not self.sentences:
@@ -129,11 +124,7 @@ class SimCseTool:
         self._append(sentences_or_file_path, device)
 
     def search(
-        self,
-        queries: str | Sequence[str],
-        device: str | None = None,
-        threshold: float = 0.6,
-        top_k: int = 5,
+        self, queries: Text, device: str | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> Any:
         """The nearest sentences of a query with their cosines, best first; a list for each of M.
 
@@ -152,7 +143,7 @@ class SimCseTool:
         ]
         return hits[0] if isinstance(queries, str) else hits
 
-    def _append(self, source: str | Sequence[str], device: str | None) -> None:
+    def _append(self, source: Text, device: str | None) -> None:
         if isinstance(source, str):
             try:
                 more = [line.rstrip() for _, line in lines(Path(source)) if line.strip()]
