@@ -27,7 +27,6 @@ from contrasent.settings import Spelling, settings
 if TYPE_CHECKING:
     from contrasent.adaptation.halving import Adaptation
     from contrasent.adaptation.tuning import Tuning
-    from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
     from contrasent.report.table import Table
     from contrasent.training.scoring import BeforeAndAfter, Result
@@ -106,7 +105,12 @@ def train(*, context: typer.Context, options: TrainOptions) -> None:
         _refuse_with_seeds(given, options, run)
         _train_seeds(folder, loaded, options)
     else:
-        recorded = _profile(loaded, folder, options.overwrite) if options.profile else None
+        recorded = None
+        if options.profile and os.environ.get("RANK", "0") == "0":
+            from contrasent.profiling import StepProfile
+
+            trace = folder / "profile" / "trace.json.gz"
+            recorded = StepProfile(trace, overwrite=options.overwrite)
         with recorded.of_updates() if recorded else nullcontext():
             result = _trained(folder, recipe, given)
         if result is not None:
@@ -204,22 +208,6 @@ def _train_seeds(folder: Path, recipe: Recipe, options: TrainOptions) -> None:
     if runs is not None:
         print_table(Console(), seeds_table(runs.folders, runs.scores))
         _print_encoder(runs.best)
-
-
-def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile | None:
-    """The profile of a run in ``folder``, which the first of several processes records."""
-    from contrasent.errors import ConfigError
-    from contrasent.profiling import StepProfile
-
-    steps = recipe.train.max_steps
-    if steps is not None and steps < StepProfile.needed:
-        raise ConfigError(
-            f"train.max_steps is {steps}, but --profile records up to step {StepProfile.needed}; "
-            "make more steps, or leave it out"
-        )
-    if os.environ.get("RANK", "0") != "0":
-        return None
-    return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
 def _print_result(result: Result, recipe: Recipe) -> None:
