@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from contrasent import objectives as objectives
     from contrasent.adaptation.halving import adapt as adapt
     from contrasent.api import analyze as analyze
+    from contrasent.api import evaluate as evaluate
     from contrasent.api import fit as fit
     from contrasent.api import mine as mine
     from contrasent.api import pretrain as pretrain
     from contrasent.api import train as train
     from contrasent.api import tune as tune
-    from contrasent.evaluation.suite import evaluate as evaluate
     from contrasent.model.encoder import SentenceEncoder as SentenceEncoder
     from contrasent.model.loading import load_encoder as load_encoder
     from contrasent.recipe import load_recipe as load_recipe
@@ -28,10 +28,9 @@ _HOMES = {
     "Record": "records",
     "SentenceEncoder": "model.encoder",
     "adapt": "adaptation.halving",
-    "evaluate": "evaluation.suite",
     "load_encoder": "model.loading",
     "load_recipe": "recipe",
-    **dict.fromkeys(("analyze", "fit", "mine", "pretrain", "train", "tune"), "api"),
+    **dict.fromkeys(("analyze", "evaluate", "fit", "mine", "pretrain", "train", "tune"), "api"),
 }
 __all__ = ["__version__", "objectives", *_HOMES]  # noqa: PLE0604
 

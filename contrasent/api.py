@@ -5,18 +5,23 @@ The command line calls what these functions call; `contrasent` exports them by n
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError, DataError, pick, warn
 from contrasent.options import (
     AnalysisOptions,
+    EvaluationOptions,
     Loading,
     MapOptions,
+    Measuring,
     MiningOptions,
     RunOptions,
     TrainingOptions,
@@ -24,12 +29,16 @@ from contrasent.options import (
     shared,
     takes,
 )
+from contrasent.recipe import fields_of
+from contrasent.records import Record
 from contrasent.settings import checked
 
 if TYPE_CHECKING:
     from contrasent.adaptation.tuning import Tuning, TuningTrial
     from contrasent.data.examples import Examples, Rows
+    from contrasent.evaluation.embed import DescribedEncoder, Scores
     from contrasent.evaluation.geometry import Geometry
+    from contrasent.evaluation.suite import Suite
     from contrasent.fitting.text import FittingText
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
@@ -276,11 +285,13 @@ def fit(
         encoder = SentenceEncoder.load(
             encoder, pooler=options.pooler, head=options.head, device=options.device
         )
-    how = maps.Embedding(precision=options.precision, max_tokens=options.max_tokens)
-    fitted = fitter.fit(encoder, text, chosen, how, show_progress=show_progress)
+    how = maps.Embedding(
+        precision=options.precision, max_tokens=options.max_tokens, show_progress=show_progress
+    )
+    info = fitter.fit(encoder, text, chosen, how)
     if output is not None:
-        maps.save_fitted(fitted.encoder, fitted.info, Path(output))
-    return fitted.encoder
+        maps.save_fitted(encoder, info, Path(output))
+    return encoder
 
 
 def fitting_text(
@@ -416,3 +427,110 @@ def analyze(
     resolve = getattr(encoder, "resolve_precision", str)
     use = EncoderUse(encoder, resolve(given.precision_name), show_progress=show_progress)
     return measure(use, read)
+
+
+class Records(list[Record]):
+    """The records of one encoder on a suite, in the order of the tables.
+
+    ``problems`` tells which tasks could not be read or scored and why, ``notes`` what is to be
+    known of the records beside their numbers.
+    """
+
+    def __init__(self, suite: Suite, scores: Scores) -> None:
+        super().__init__(scores.records)
+        self.suite, self.notes = suite, scores.notes
+        self.problems = (*suite.problems, *scores.problems)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records of {self[0].encoder}>" if self else "<no records>"
+
+    def table(self) -> str:
+        """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
+        from rich.console import Console
+
+        from contrasent.evaluation.task_names import short_name
+        from contrasent.report.scores_table import print_tables
+
+        text = io.StringIO()
+        rows = {short_name(self[0].encoder): self} if self else {}
+        print_tables(Console(file=text, color_system=None), self.suite, rows)
+        return text.getvalue()
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame``: a row per record, a column per field of `Record`.
+
+        ImportError if pandas is not installed.
+        """
+        pandas = import_module("pandas")
+        return pandas.DataFrame([asdict(record) for record in self])
+
+
+@takes(EvaluationOptions)
+def evaluate(
+    encoder: DescribedEncoder | str | Path,
+    tasks: str | Sequence[str] | Suite = ("sts",),
+    *,
+    seed: int | None = None,
+    show_progress: bool = False,
+    **options: Any,
+) -> Records:
+    """Score an encoder on similarity, transfer and retrieval tasks.
+
+    By default STS as in SimCSE (Gao et al. 2021): Spearman correlation of cosines, one over all
+    pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018). The options are those of
+    ``contrasent evaluate``.
+
+    Args:
+        encoder: a folder, a training run, a Hugging Face id or a file of vectors, or an object
+            with ``name``, ``pooler`` and ``encode``, whose mode (training or not) stays as it is.
+        tasks: names as the command takes them, in a list or between commas; or what `load_suite`
+            read.
+        seed: the seed of the training run that made the encoder, for the records.
+        show_progress: a progress bar while encoding.
+        **options: by name.
+
+    Returns:
+        A record per metric, aggregation, subset and split; correlations in [-1, 1] and accuracies
+        in [0, 1], never multiplied by 100. Tasks that could not be scored are warned of, and are
+        the ``problems`` of what is returned.
+
+    Raises:
+        ConfigError: a task, split, protocol or precision is unknown, or one of
+            those of tasks is given with what `load_suite` read.
+        DataError: a task's data is missing or damaged, or no task has a score; everything is read
+            before the encoder is loaded.
+        CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
+        MissingExtraError: scikit-learn or a data set of the hub is asked for, and its package is
+            not installed.
+
+    Example:
+        >>> import contrasent
+        >>> records = contrasent.evaluate("my-encoder", ["pairs.tsv"])
+        >>> print(records.table())
+        >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
+    """
+    from contrasent.evaluation.embed import EncoderUse
+    from contrasent.evaluation.suite import Suite, load_suite
+    from contrasent.evaluation.task_types import Options
+    from contrasent.evaluation.vectors import load_or_open
+
+    if isinstance(tasks, Suite):
+        if reading := sorted(set(options) - set(fields_of(Measuring))):
+            raise ConfigError(f"a suite has its own {', '.join(reading)}; give it to load_suite")
+        how, suite = checked(EvaluationOptions, options), tasks
+    else:
+        how = checked(EvaluationOptions, {"tasks": tasks, **options})
+        suite = load_suite(how.tasks, Options.of(how))
+        if suite.problems:
+            raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
+    if isinstance(encoder, str | Path):
+        encoder = load_or_open(how, str(encoder), suite.row_layouts())
+    resolve = getattr(encoder, "resolve_precision", str)
+    precision = resolve(how.precision_name)
+    scores = suite.records(EncoderUse(encoder, precision, seed, show_progress))
+    if not scores.records:
+        raise DataError("; ".join(problem.message for problem in scores.problems))
+    records = Records(suite, scores)
+    for problem in records.problems:
+        warn(f"{problem.task} has no score: {problem.message}")
+    return records

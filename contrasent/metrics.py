@@ -30,22 +30,14 @@ def pair_cosines(first: ArrayLike, second: ArrayLike, *, zeros: bool = False) ->
     SentEval's formula, in float64: equal rows are at 1 within rounding, not at exactly 1. Its
     figures rest on that: rounding orders the pairs of identical sentences of STS12 (one in seven of
     SMTeuroparl), and exact ties would raise the mean over the subsets by about 0.01 points.
-    With ``zeros`` the cosine of a row of zeros is 0, as SentEval has it. DataError if the shapes
-    differ or are not ``(N, D)``, a number is not finite, or, without ``zeros``, a row is zero,
-    which has no direction.
+    With ``zeros`` the cosine of a row of zeros is 0, as SentEval has it. DataError if a number is
+    not finite, or, without ``zeros``, a row is zero, which has no direction.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.ndim != 2 or a.shape != b.shape:
-        raise DataError(f"cosines need two (N, D) matrices of one shape, not {a.shape}, {b.shape}")
     lengths = np.sqrt((a * a).sum(axis=1)) * np.sqrt((b * b).sum(axis=1))
-    finite = np.isfinite(lengths)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise DataError(f"row {row} has a NaN or infinite number, so it has no cosine")
     if zeros:
         lengths[lengths == 0] = 1
-    if not lengths.all():
-        raise DataError(f"row {int(np.argmin(lengths))} is a zero vector, so it has no cosine")
+    _require_lengths(lengths)
     cosines: Vector = (a * b).sum(axis=1) / lengths
     return cosines
 
@@ -85,8 +77,7 @@ def all_similarities(name: str, first: NDArray[Any], second: NDArray[Any]) -> ND
 def spearman(scores: ArrayLike, gold: ArrayLike) -> float:
     """Spearman's rank correlation of two columns ``(N,)``; equal numbers share their mean rank.
 
-    DataError if there are fewer than two rows, unequal lengths, a NaN or infinite number, or a
-    column in which all numbers are the same.
+    DataError if there are fewer than two rows, a NaN or infinite number, or a constant column.
     """
     a, b = _columns(scores, gold)
     from scipy.stats import spearmanr
@@ -166,12 +157,9 @@ def mean_cosine(embeddings: ArrayLike) -> float:
     """Mean cosine of all pairs of two of the N rows of ``(N, D)``, in [-1, 1]; 0 if isotropic.
 
     The anisotropy of Ethayarajh 2019 (section 4.1), over every pair in place of a random draw.
-    DataError as :func:`unit_rows`, or if there are fewer than two rows.
     """
     unit = unit_rows(embeddings)
     count = len(unit)
-    if count < 2:
-        raise DataError(f"a mean cosine needs at least 2 rows, not {count}")
     return float((np.square(unit.sum(axis=0)).sum() - count) / (count * (count - 1)))
 
 
@@ -194,18 +182,20 @@ def partition_ratio(embeddings: ArrayLike) -> float:
 def unit_rows(embeddings: ArrayLike) -> Matrix:
     """The rows of ``(N, D)``, each divided by its length, in float64.
 
-    DataError if the matrix has another shape or no row, or a row is zero or not finite.
+    DataError if a row is zero or not finite.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
-    if rows.ndim != 2 or not len(rows):
-        raise DataError(f"this needs a matrix (N, D) with at least one row, not {rows.shape}")
     lengths = np.sqrt(np.square(rows).sum(axis=1))
+    _require_lengths(lengths)
+    unit: Matrix = rows / lengths[:, None]
+    return unit
+
+
+def _require_lengths(lengths: Vector) -> None:
     usable = np.isfinite(lengths) & (lengths > 0)
     if not usable.all():
         row = int(np.argmin(usable))
         raise DataError(f"row {row} is zero or has a NaN or infinite number: it has no direction")
-    unit: Matrix = rows / lengths[:, None]
-    return unit
 
 
 def relevant_ranks(
@@ -214,14 +204,10 @@ def relevant_ranks(
     """At which places, from 1, the relevant documents of one query stand in its ranking.
 
     Equal scores count against an encoder: a document stands behind all that are less relevant and
-    have the same score. An encoder that gives every document the same score finds nothing.
-
-    The ``scores (N,)`` are of all documents, ``relevant (R,)`` holds different rows of them with
-    their ``grades (R,)``; the row ``left_out``, such as that of the query itself, is not ranked.
+    have the same score. The ``scores (N,)`` are of all documents, ``relevant (R,)`` holds different
+    rows of them with their ``grades (R,)``; the row ``left_out``, such as that of the query itself,
+    is not ranked. Returned are ``(R,)`` places, the smallest first, and grades in that order.
     DataError if a score is NaN.
-
-    Returns:
-        ``(R,)`` places, the smallest first, and ``(R,)`` grades in that order.
     """
     values, rows = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=np.int64)
     if np.isnan(values).any():
@@ -242,18 +228,17 @@ def relevant_ranks(
 def recall_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
     """Share of a query's relevant documents that are among its first ``k``, mean over queries.
 
-    ``ranks`` are the places ``(R,)`` of each query's relevant documents, from 1. DataError if there
-    is no query, or one has no relevant document.
+    ``ranks`` are the places ``(R,)`` of a query's relevant documents, from 1; one at least.
     """
-    return float(np.mean([(places <= k).mean() for places in _rankings(ranks)]))
+    return float(np.mean([(np.asarray(places) <= k).mean() for places in ranks]))
 
 
 def mrr_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
     """One over the place of a query's first relevant document, 0 behind ``k``, mean over queries.
 
-    Arguments and errors as those of :func:`recall_at_k`.
+    Arguments as those of :func:`recall_at_k`.
     """
-    first = [places.min() for places in _rankings(ranks)]
+    first = [np.min(places) for places in ranks]
     return float(np.mean([1 / place if place <= k else 0 for place in first]))
 
 
@@ -267,8 +252,8 @@ def ndcg_at_k(ranks: Sequence[ArrayLike], grades: Sequence[ArrayLike], k: int) -
     is as of :func:`recall_at_k`.
     """
     shares = []
-    for places, of_query in zip(_rankings(ranks), grades, strict=True):
-        gains = np.asarray(of_query, dtype=np.float64)
+    for of_documents, of_query in zip(ranks, grades, strict=True):
+        places, gains = np.asarray(of_documents), np.asarray(of_query, dtype=np.float64)
         best = np.sort(gains)[::-1][:k]
         seen = places <= k
         reached = (gains[seen] / np.log2(places[seen] + 1)).sum()
@@ -282,12 +267,10 @@ METRICS = {"spearman": spearman, "pearson": pearson}
 
 def _columns(scores: ArrayLike, gold: ArrayLike) -> tuple[Vector, Vector]:
     a, b = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=np.float64)
-    if a.ndim != 1 or a.shape != b.shape:
+    if a.shape != b.shape or len(a) < 2:
         raise DataError(
-            f"a correlation needs two columns of one length, not {a.shape} scores, {b.shape} gold"
+            f"a correlation needs two columns of 2 pairs or more, not {a.shape}, {b.shape}"
         )
-    if len(a) < 2:
-        raise DataError(f"a correlation needs at least 2 pairs, not {len(a)}")
     for name, column in (("score", a), ("gold", b)):
         finite = np.isfinite(column)
         if not finite.all():
@@ -296,13 +279,3 @@ def _columns(scores: ArrayLike, gold: ArrayLike) -> tuple[Vector, Vector]:
         if np.ptp(column) <= CONSTANT * np.abs(column).max():
             raise DataError(f"every {name} is {column[0]:g}, so there is no correlation")
     return a, b
-
-
-def _rankings(ranks: Sequence[ArrayLike]) -> list[Vector]:
-    rankings = [np.asarray(places, dtype=np.float64) for places in ranks]
-    if not rankings:
-        raise DataError("a retrieval metric needs at least one query")
-    bare = [number for number, places in enumerate(rankings) if not places.size]
-    if bare:
-        raise DataError(f"query {bare[0]} has no relevant document, so it cannot be scored")
-    return rankings

@@ -268,7 +268,7 @@ class EvaluationOptions(Measuring, DataFolder):
     """In place of the protocol's: score STS-B and SICK-R by SentEval's regressor, fitted to their
     training splits, or by cosines."""
 
-    confidence: float | None = None
+    confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Show intervals of this confidence, such as 0.95."""
 
     classifier: str = "senteval"
@@ -278,7 +278,7 @@ class EvaluationOptions(Measuring, DataFolder):
     preset: str = "test"
     """Transfer and labelled tasks: SentEval's settings: test (as in papers), fasttest or dev."""
 
-    classifier_seed: int = 1111
+    classifier_seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1111
     """Transfer and labelled tasks: seed of training and folds; those of one part (MR, CR, SUBJ,
     MPQA) are with senteval always SentEval's, of 1111."""
 

@@ -13,10 +13,10 @@ from contrasent.data.batch import Need
 from contrasent.data.examples import open_examples
 from contrasent.data.labelled_pairs import open_pairs
 from contrasent.errors import DataError
-from contrasent.evaluation.labelled import read_labelled
-from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.transfer_data import read_labelled
 from contrasent.search.sentences import open_sentences
 
 

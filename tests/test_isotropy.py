@@ -76,17 +76,6 @@ def test_a_row_without_a_direction_is_named(measure, bad, rows):
         measure(rows)
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3,)])
-def test_a_matrix_is_needed(shape):
-    with pytest.raises(DataError, match=r"needs a matrix \(N, D\) with at least one row"):
-        spectrum(np.ones(shape))
-
-
-def test_one_row_has_no_mean_cosine():
-    with pytest.raises(DataError, match="a mean cosine needs at least 2 rows, not 1"):
-        mean_cosine(np.ones((1, 3)))
-
-
 def test_equation_7_and_its_bounds(rows):
     tau, unit = 0.1, scaled(rows)
     m = len(unit)

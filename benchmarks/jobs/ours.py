@@ -23,8 +23,10 @@ from contrasent.data.examples import open_examples
 from contrasent.data.loader import Loader
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
-from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.sts import sts_scores
 from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import TrainSettings
 from contrasent.training.loop import Training, run, trainable_parameters
@@ -154,18 +156,20 @@ class One(Encode):
 
 
 class Evaluate:
-    """``StsTasks.score``: each distinct sentence once, sorted by length."""
+    """``sts_scores``: each distinct sentence once, sorted by length."""
 
     def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
         self._encoder = SentenceEncoder.load(folder, **loading)
-        self._tasks = StsTasks(load_suite(tasks.split(",")).tasks("sts"))
+        self._tasks = load_suite(tasks.split(",")).tasks("sts")
         self._precision = self._encoder.backbone.resolve_precision(precision)
 
     def round(self, number: int) -> Values:
         """Score the tasks; the first to warm up."""
-        tasks = self._tasks if number else StsTasks(self._tasks.tasks[:1])
-        scores = tasks.score(self._encoder, precision=self._precision)
-        pairs = sum(len(subset.gold) for task in tasks.tasks for subset in task.subsets)
+        tasks = self._tasks if number else self._tasks[:1]
+        records = sts_scores(tasks, EncoderUse(self._encoder, self._precision)).records
+        pairs = sum(len(subset.gold) for task in tasks for subset in task.subsets)
+        shown = [it for it in records if (it.metric, it.aggregation) == ("spearman", "all")]
+        scores = {TaskName(it.task, it.split).label: it.value for it in shown}
         return {"sentences": 2 * pairs, "scores": scores}
 
 

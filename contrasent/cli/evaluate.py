@@ -120,6 +120,7 @@ def _write(
     from contrasent.records import json_lines
     from contrasent.report.comparison import DIFFERENCES
     from contrasent.report.contents import Contents, Mean
+    from contrasent.report.scores_table import print_tables
     from contrasent.report.table import print_difference
 
     rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
@@ -138,7 +139,7 @@ def _write(
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
     if not write_lines(json, json_lines(records)):
         console = Console()
-        suite.print_tables(console, rows)
+        print_tables(console, suite, rows)
         for table in differences:
             print_difference(console, table)
     return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
@@ -162,16 +163,16 @@ def _left_out(suite: Suite) -> list[str]:
 def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
     from contrasent.errors import warn
-    from contrasent.evaluation.leaks import find_overlaps, overlap_of, trainings
+    from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 
-    if not trainings(model):
+    training = training_text(model)
+    if training is None:
         return scores
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
-        overlaps = list(find_overlaps(suite, model, advance))
-    for overlap in overlaps:
-        if message := _overlap_message(model, overlap):
-            warn(message)
-    records = (replace(it, overlap=overlap_of(it, overlaps)) for it in scores.records)
+        overlap = find_overlap(suite, training, advance)
+    if message := _overlap_message(model, overlap):
+        warn(message)
+    records = (replace(it, overlap=overlap_of(it, overlap)) for it in scores.records)
     return replace(scores, records=tuple(records))
 
 
@@ -378,7 +379,7 @@ class NeighboursOptions(Measuring, DataFolder, AsJsonLines):
     query: Annotated[list[str] | None, Spelling(metavar="TEXT")] = None
     """A sentence; give it once for each."""
 
-    sample: int = 3
+    sample: PositiveInt = 3
     """Without queries: how many sentences of the corpus are drawn as such."""
 
     top_k: PositiveInt = 3

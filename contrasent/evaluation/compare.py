@@ -27,7 +27,7 @@ from contrasent.evaluation.intervals import (
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName, averaged, short_headings
 from contrasent.metrics import Vector
-from contrasent.records import Compared, Record
+from contrasent.records import Compared, Interval, Record
 
 _DIGITS = 12
 _AVERAGE = "the average"
@@ -66,51 +66,42 @@ def compare(
     """Differences of correlations, with errors that know which pairs share a sentence.
 
     Differences are ``other`` minus ``baseline``. The average's error takes the pairs of all tasks
-    together, since tasks share sentences too.
+    together, since tasks share sentences too. One without an error is not shown to be any.
     """
-    before, after = (_values(scores, metric, aggregation) for scores in (baseline, other))
+    before, after = (
+        {
+            TaskName(it.task, it.split): it.value
+            for it in scores.records
+            if (it.metric, it.aggregation) == (metric, aggregation)
+        }
+        for scores in (baseline, other)
+    )
+
+    def compared(difference: float, error: float | None) -> Compared:
+        if error is None or error < LEAST_ERROR * abs(difference):
+            return _compared(baseline, difference, None, 1.0)
+        ends = normal_interval(difference, error, bootstrap.confidence)
+        return _compared(baseline, difference, ends, normal_p_value(difference, error))
+
     both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
-    confidence = bootstrap.confidence
     moves: dict[TaskName, Vector] = {}
-    compared: dict[TaskName, Compared] = {}
+    of_task: dict[TaskName, Compared] = {}
     for task in both:
-        columns = [scores.similarities[task.name.label] for scores in (baseline, other)]
+        name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)
-        name, moves[task.name] = task.name, second - first
-        error = PairGraph.of(*task.sides).error(moves[name]) if _enough(task) else None
-        compared[name] = _compared(baseline, after[name] - before[name], error, confidence)
-    named = averaged(compared)
-    mean: Compared | None = None
-    values: dict[TaskName | str, float] = {name: after[name] for name in compared}
+        moves[name], error = second - first, None
+        if len(task.gold) >= FEWEST_PAIRS:
+            error = PairGraph.of(*task.sides).error(moves[name])
+        of_task[name] = compared(after[name] - before[name], error)
+    named, mean = averaged(of_task), None
+    values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
     if len(named) > 1:
         values[_AVERAGE] = fmean(after[name] for name in named)
-        pooled = [task for task in both if task.name in named]
-        covariance = joint_covariance(pooled, [moves[task.name] for task in pooled])
-        error = mean_error(covariance) if all(map(_enough, pooled)) else None
-        difference = sum(compared[name].difference for name in named) / len(named)
-        mean = _compared(baseline, difference, error, confidence)
-    return Comparison(metric, aggregation, _adjusted(compared), mean, values)
-
-
-def _enough(task: Task) -> bool:
-    return len(task.gold) >= FEWEST_PAIRS
-
-
-def _compared(
-    baseline: Scores, difference: float, error: float | None, confidence: float
-) -> Compared:
-    """A difference with its normal interval; without an error it is not shown to be any."""
-    if error is not None and error < LEAST_ERROR * abs(difference):
-        error = None
-    p = 1.0 if error is None else normal_p_value(difference, error)
-    return Compared(
-        baseline=_encoder(baseline),
-        difference=difference,
-        interval=None if error is None else normal_interval(difference, error, confidence),
-        p_value=p,
-        p_holm=p,
-        tests=1,
-    )
+        pooled, error = [task for task in both if task.name in named], None
+        if all(len(task.gold) >= FEWEST_PAIRS for task in pooled):
+            error = mean_error(joint_covariance(pooled, [moves[task.name] for task in pooled]))
+        mean = compared(sum(of_task[name].difference for name in named) / len(named), error)
+    return Comparison(metric, aggregation, _adjusted(of_task), mean, values)
 
 
 def compare_ratios(
@@ -123,51 +114,50 @@ def compare_ratios(
 ) -> list[Comparison]:
     """A paired bootstrap of means and F1: what they are of is drawn again, for both encoders.
 
-    Compared are the tasks and splits that both have scores of; those in ``averaged_over`` have an
-    average too. Returns one for each metric, in the order of the scores.
+    One for each metric, of what both have scores of; with an average of those in ``averaged_over``.
     """
-    by_metric: dict[str, dict[TaskName, Vector]] = {}
-    differences: dict[tuple[str, TaskName], float] = {}
+    drawn: dict[str, dict[TaskName, Vector]] = {}
+    differences: dict[str, dict[TaskName, float]] = {}
     values: dict[str, dict[TaskName | str, float]] = {}
     for name in names:
-        metrics = [of for task, of in baseline.ratios if task == name]
-        shared = [of for of in metrics if (name, of) in other.ratios]
+        shared = [of for task, of in baseline.ratios if task == name and (name, of) in other.ratios]
         if not shared:
             continue
         pairs = [scores.ratios[name, of] for scores in (baseline, other) for of in shared]
-        drawn = ratio_draws(pairs, bootstrap, name.label)
+        draws = ratio_draws(pairs, bootstrap, name.label)
         for before, metric in enumerate(shared):
             after = before + len(shared)
             # What is no difference is to be 0, however the sums were rounded.
-            draws = np.round(drawn[after] - drawn[before], _DIGITS)
-            by_metric.setdefault(metric, {})[name] = draws
-            differences[metric, name] = pairs[after].value - pairs[before].value
+            changes = np.round(draws[after] - draws[before], _DIGITS)
+            drawn.setdefault(metric, {})[name] = changes
             values.setdefault(metric, {})[name] = pairs[after].value
+            differences.setdefault(metric, {})[name] = pairs[after].value - pairs[before].value
 
-    def compared(difference: float, drawn: Vector) -> Compared:
-        p = p_value(drawn)
-        return Compared(
-            baseline=_encoder(baseline),
-            difference=difference,
-            interval=interval(drawn, bootstrap),
-            p_value=p,
-            p_holm=p,
-            tests=1,
-        )
+    def compared(difference: float, draws: Vector) -> Compared:
+        return _compared(baseline, difference, interval(draws, bootstrap), p_value(draws))
 
     comparisons = []
-    for metric, of_task in by_metric.items():
-        tasks = {
-            name: compared(differences[metric, name], drawn) for name, drawn in of_task.items()
-        }
-        named = [name for name in of_task if name in averaged_over]
-        mean = None
+    for metric, of_task in drawn.items():
+        changed = differences[metric]
+        tasks = {name: compared(changed[name], draws) for name, draws in of_task.items()}
+        named, mean = [name for name in of_task if name in averaged_over], None
         if len(named) > 1:
-            difference = sum(differences[metric, name] for name in named) / len(named)
-            mean = compared(difference, np.mean([of_task[name] for name in named], axis=0))
+            draws = np.mean([of_task[name] for name in named], axis=0)
+            mean = compared(sum(changed[name] for name in named) / len(named), draws)
             values[metric][_AVERAGE] = fmean(values[metric][name] for name in named)
         comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, values[metric]))
     return comparisons
+
+
+def _compared(baseline: Scores, difference: float, ends: Interval | None, p: float) -> Compared:
+    return Compared(
+        baseline=baseline.records[0].encoder if baseline.records else "",
+        difference=difference,
+        interval=ends,
+        p_value=p,
+        p_holm=p,
+        tests=1,
+    )
 
 
 def _adjusted(tasks: Mapping[TaskName, Compared]) -> dict[TaskName, Compared]:
@@ -177,10 +167,6 @@ def _adjusted(tasks: Mapping[TaskName, Compared]) -> dict[TaskName, Compared]:
         name: replace(one, p_holm=p, tests=len(tasks))
         for (name, one), p in zip(tasks.items(), adjusted, strict=True)
     }
-
-
-def _encoder(baseline: Scores) -> str:
-    return baseline.records[0].encoder if baseline.records else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +232,7 @@ class SeedError:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> SeedError | None:
-        """Of the mean of one value for each seed; None of one."""
+        """Standard error of the mean over seeds; None for a single seed."""
         if len(values) < 2:
             return None
         return cls(stdev(values) / sqrt(len(values)), len(values) - 1)
@@ -309,20 +295,10 @@ class SeedScores:
 
 def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[Record]:
     """The records, those that were compared saying how."""
-
-    def compared(record: Record) -> Compared | None:
-        if record.metric != comparison.metric:
-            return None
-        if comparison.aggregation not in (None, record.aggregation):
-            return None
-        return comparison.tasks.get(TaskName(record.task, record.split))
-
-    return [replace(record, compared=compared(record) or record.compared) for record in records]
-
-
-def _values(scores: Scores, metric: str, aggregation: str) -> dict[TaskName, float]:
-    return {
-        TaskName(record.task, record.split): record.value
-        for record in scores.records
-        if (record.metric, record.aggregation) == (metric, aggregation)
-    }
+    compared = []
+    for record in records:
+        one = comparison.tasks.get(TaskName(record.task, record.split))
+        same = comparison.aggregation in (None, record.aggregation)
+        said = one if one and same and record.metric == comparison.metric else record.compared
+        compared.append(replace(record, compared=said))
+    return compared

@@ -28,8 +28,6 @@ from contrasent.evaluation.protocols import (
 if TYPE_CHECKING:
     import torch
 
-    from contrasent.evaluation.logistic_regression import FittedClassifiers
-
 _PENALTY = 1.0
 _MOST_STEPS = 1000
 
@@ -61,49 +59,107 @@ def cross_validate(
 ) -> Accuracy:
     """Judge features by a task's parts.
 
-    With ``all``, nested cross-validation; with ``train`` and ``test``, cross-validation on train,
-    then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
-    DataError if there are too few sentences, or too few of a class, for the folds; CheckpointError
-    if numbers are too large to learn from; MissingExtraError if scikit-learn is asked for and not
-    installed.
+    With ``all``, nested cross-validation: every fold is the test part once, and folds of the others
+    choose its penalty. With ``train`` and ``test``, folds of train choose it, and train is learned
+    again with 5 % held out. With ``dev`` besides, that part chooses the penalty and when to stop;
+    SentEval then trains with that penalty again, which is the same classifier from the same seed.
+    DataError if there is too little for the folds; CheckpointError if numbers are too large.
     """
     if protocol.classifier == "sklearn":
         return _by_sklearn(parts, protocol)
-    validator = _CrossValidator(list(parts.values()), classes, protocol, device)
+    import torch
+
+    from contrasent.evaluation.logistic_regression import FittedClassifiers, Problems
+
+    labels = np.concatenate([part.labels for part in parts.values()])
+    rows = np.split(
+        np.arange(len(labels)), np.cumsum([len(part.labels) for part in parts.values()])[:-1]
+    )
+    features = torch.from_numpy(np.concatenate([part.features for part in parts.values()]))
+    problems = Problems(features.to(device, torch.float32), torch.from_numpy(labels), classes)
+    preset, seed = protocol.settings, protocol.seed
+
+    def search(folds: Sequence[Fold]) -> FittedClassifiers:
+        return problems.fit(folds, [PENALTIES] * len(folds), preset, seed)
+
+    def predict(weights: torch.Tensor, judged: Rows) -> Rows:
+        predicted: Rows = problems.predict(weights, torch.from_numpy(judged)).cpu().numpy()
+        return predicted
+
+    def dev_rows(folds: Sequence[Fold], fitted: FittedClassifiers, chosen: Iterable[int]) -> Ratio:
+        """The sums that the accuracies of the folds with their penalties are means of."""
+        judged = [fold.held_out for fold in folds]
+        right = [
+            predict(weights[best], rows) == labels[rows]
+            for rows, weights, best in zip(judged, fitted.weights, chosen, strict=True)
+        ]
+        return _mean_over_folds(judged, right)
+
     if "all" in parts:
-        return validator.nested()
-    if "dev" in parts:
-        return validator.by_dev_part()
-    return validator.by_folds()
+        count = preset.folds
+        outer = stratified_folds(labels, count, SEED)
+        inner = [fold for some, _ in outer for fold in judged_folds(some, labels, count, SEED)]
+        searched = search(inner)
+        chosen = [_best(it) for it in searched.accuracy.numpy().reshape(count, count, -1)]
+        fitted = problems.fit(
+            [with_held_out(train, seed) for train, _ in outer],
+            [[PENALTIES[best]] for best in chosen],
+            preset,
+            seed,
+        )
+        predictions = [
+            predict(weights[0], judged)
+            for weights, (_, judged) in zip(fitted.weights, outer, strict=True)
+        ]
+        dev = dev_rows(inner, searched, np.repeat(chosen, count))
+        return _over_folds(dev, labels, [judged for _, judged in outer], predictions)
+    train, *stopping, test = rows
+    folds = [Fold(train, it) for it in stopping]
+    folds = folds or judged_folds(train, labels, preset.folds, seed)
+    fitted = search(folds)
+    best = _best(fitted.accuracy.numpy())
+    weights = fitted.weights[0, best]
+    if not stopping:
+        last = [with_held_out(train, seed)]
+        weights = problems.fit(last, [[PENALTIES[best]]], preset, seed).weights[0, 0]
+    predicted = predict(weights, test)
+    right = float((predicted == labels[test]).mean())
+    return Accuracy(dev_rows(folds, fitted, [best] * len(folds)), right, predicted)
 
 
 def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtocol) -> Accuracy:
     """With C = 1. Dev rows are a fold of the training rows where there is no dev part."""
     count, seed = protocol.settings.folds, protocol.seed
-    if "all" not in parts:
-        train, test = parts["train"], parts["test"]
-        model = _fit(train.features, train.labels, seed)
-        predicted: Rows = model.predict(test.features)
-        if "dev" in parts:
-            right = [model.predict(parts["dev"].features) == parts["dev"].labels]
-            dev_rows = _mean_over_folds([np.arange(len(right[0]))], right)
-        else:
-            folds = stratified_folds(train.labels, count, seed)
-            right = [_judge(train, rows, judged, seed) for rows, judged in folds]
-            dev_rows = _mean_over_folds([judged for _, judged in folds], right)
-        return Accuracy(dev_rows, _share(predicted, test.labels), predicted)
-    features, labels = parts["all"].features, parts["all"].labels
-    dev_rows_of, right, test_scores = [], [], []
-    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
-    for fold, (rows, judged) in enumerate(stratified_folds(labels, count, seed)):
-        inner, held_out = stratified_folds(labels[rows], count, seed)[0]
-        dev_rows_of.append(rows[held_out])
-        right.append(_judge(parts["all"], rows[inner], rows[held_out], seed))
-        predicted[judged] = _fit(features[rows], labels[rows], seed).predict(features[judged])
-        fold_of[judged] = fold
-        test_scores.append(_share(predicted[judged], labels[judged]))
-    dev_rows = _mean_over_folds(dev_rows_of, right)
-    return Accuracy(dev_rows, float(np.mean(test_scores)), predicted, fold_of)
+
+    def fit(part: LabelledFeatures, rows: Rows) -> Any:
+        model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
+        return model.fit(part.features[rows], part.labels[rows])
+
+    def dev_rows(part: LabelledFeatures, folds: Sequence[tuple[Rows, Rows]]) -> Ratio:
+        right = [
+            fit(part, rows).predict(part.features[judged]) == part.labels[judged]
+            for rows, judged in folds
+        ]
+        return _mean_over_folds([judged for _, judged in folds], right)
+
+    if "all" in parts:
+        whole = parts["all"]
+        outer, inner = stratified_folds(whole.labels, count, seed), []
+        for rows, _ in outer:
+            some, held_out = stratified_folds(whole.labels[rows], count, seed)[0]
+            inner.append((rows[some], rows[held_out]))
+        predictions = [fit(whole, rows).predict(whole.features[judged]) for rows, judged in outer]
+        judged = [judged for _, judged in outer]
+        return _over_folds(dev_rows(whole, inner), whole.labels, judged, predictions)
+    train, test = parts["train"], parts["test"]
+    model = fit(train, np.arange(len(train.labels)))
+    predicted: Rows = model.predict(test.features)
+    if "dev" in parts:
+        right = model.predict(parts["dev"].features) == parts["dev"].labels
+        dev = _mean_over_folds([np.arange(len(right))], [right])
+    else:
+        dev = dev_rows(train, stratified_folds(train.labels, count, seed))
+    return Accuracy(dev, float((predicted == test.labels).mean()), predicted)
 
 
 def logistic_regression() -> Any:
@@ -117,16 +173,15 @@ def logistic_regression() -> Any:
     return LogisticRegression
 
 
-def _fit(features: NDArray[np.float32], labels: Rows, seed: int) -> Any:
-    model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
-    return model.fit(features, labels)
-
-
-def _judge(part: LabelledFeatures, train: Rows, judged: Rows, seed: int) -> NDArray[np.bool_]:
-    """Which of the rows ``judged`` of a part are right after training on others."""
-    model = _fit(part.features[train], part.labels[train], seed)
-    right: NDArray[np.bool_] = model.predict(part.features[judged]) == part.labels[judged]
-    return right
+def _over_folds(
+    dev_rows: Ratio, labels: Rows, judged: Sequence[Rows], predictions: Sequence[Rows]
+) -> Accuracy:
+    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
+    right = []
+    for fold, (rows, of_fold) in enumerate(zip(judged, predictions, strict=True)):
+        predicted[rows], fold_of[rows] = of_fold, fold
+        right.append(float((of_fold == labels[rows]).mean()))
+    return Accuracy(dev_rows, float(np.mean(right)), predicted, fold_of)
 
 
 def _mean_over_folds(judged: Sequence[Rows], right: Sequence[NDArray[np.bool_]]) -> Ratio:
@@ -136,112 +191,6 @@ def _mean_over_folds(judged: Sequence[Rows], right: Sequence[NDArray[np.bool_]])
     places = np.unique(rows, return_inverse=True)[1]
     sums = (np.bincount(places, it).astype(np.float64) for it in (correct * weights, weights))
     return Ratio(*sums)
-
-
-def _share(predicted: Rows, labels: Rows) -> float:
-    return float((predicted == labels).mean())
-
-
-class _CrossValidator:
-    """The rows of all parts behind one another, with what fits classifiers to them."""
-
-    def __init__(
-        self,
-        parts: Sequence[LabelledFeatures],
-        classes: int,
-        protocol: TransferProtocol,
-        device: torch.device | str,
-    ) -> None:
-        import torch
-
-        from contrasent.evaluation.logistic_regression import Problems
-
-        features = np.concatenate([part.features for part in parts])
-        self._labels = np.concatenate([part.labels for part in parts])
-        ends = np.cumsum([len(part.labels) for part in parts])
-        self._rows = [
-            np.arange(end - len(part.labels), end) for part, end in zip(parts, ends, strict=True)
-        ]
-        self._problems = Problems(
-            torch.from_numpy(features).to(device, torch.float32),
-            torch.from_numpy(self._labels),
-            classes,
-        )
-        self._preset, self._seed = protocol.settings, protocol.seed
-
-    def nested(self) -> Accuracy:
-        """Every fold is the test part once; folds of the others choose its penalty."""
-        count = self._preset.folds
-        outer = stratified_folds(self._labels, count, SEED)
-        inner = [
-            fold for rows, _ in outer for fold in judged_folds(rows, self._labels, count, SEED)
-        ]
-        searched = self._search(inner)
-        accuracy = searched.accuracy.numpy().reshape(count, count, len(PENALTIES))
-        chosen = [_best(scores) for scores in accuracy]
-        fitted = self._problems.fit(
-            [with_held_out(train, self._seed) for train, _ in outer],
-            [[PENALTIES[best]] for best in chosen],
-            self._preset,
-            self._seed,
-        )
-        predicted, fold_of = (np.empty_like(self._labels) for _ in range(2))
-        test = []
-        for fold, (_, rows) in enumerate(outer):
-            predicted[rows] = self._predict(fitted.weights[fold, 0], rows)
-            fold_of[rows] = fold
-            test.append(_share(predicted[rows], self._labels[rows]))
-        dev_rows = self._dev_rows(inner, searched, np.repeat(chosen, count))
-        return Accuracy(dev_rows, float(np.mean(test)), predicted, fold_of)
-
-    def by_folds(self) -> Accuracy:
-        """Folds of the training part choose the penalty."""
-        train, test = self._rows
-        folds = judged_folds(train, self._labels, self._preset.folds, self._seed)
-        searched = self._search(folds)
-        best = _best(searched.accuracy.numpy())
-        last = [with_held_out(train, self._seed)]
-        fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
-        predicted = self._predict(fitted.weights[0, 0], test)
-        right = _share(predicted, self._labels[test])
-        dev_rows = self._dev_rows(folds, searched, [best] * len(folds))
-        return Accuracy(dev_rows, right, predicted)
-
-    def by_dev_part(self) -> Accuracy:
-        """The dev part chooses the penalty, and when to stop.
-
-        SentEval then trains with that penalty again; from the same seed that is the same
-        classifier.
-        """
-        train, dev, test = self._rows
-        folds = [Fold(train, dev)]
-        fitted = self._search(folds)
-        best = _best(fitted.accuracy.numpy())
-        predicted = self._predict(fitted.weights[0, best], test)
-        right = _share(predicted, self._labels[test])
-        dev_rows = self._dev_rows(folds, fitted, [best])
-        return Accuracy(dev_rows, right, predicted)
-
-    def _search(self, folds: Sequence[Fold]) -> FittedClassifiers:
-        """Classifiers of each fold and penalty."""
-        return self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
-
-    def _dev_rows(
-        self, folds: Sequence[Fold], fitted: FittedClassifiers, chosen: Iterable[int]
-    ) -> Ratio:
-        """What the accuracies of the folds, with the penalty chosen for each, are means of."""
-        judged = [fold.held_out for fold in folds]
-        right = [
-            self._predict(weights[best], rows) == self._labels[rows]
-            for rows, weights, best in zip(judged, fitted.weights, chosen, strict=True)
-        ]
-        return _mean_over_folds(judged, right)
-
-    def _predict(self, weights: torch.Tensor, rows: Rows) -> Rows:
-        import torch
-
-        predicted: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()
-        return predicted
 
 
 def _best(accuracy: NDArray[np.float64]) -> int:

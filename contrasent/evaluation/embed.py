@@ -62,11 +62,11 @@ class Scores:
     def together(cls, parts: Sequence[Scores]) -> Scores:
         """Several of one encoder, in their order."""
         return cls(
-            tuple(record for part in parts for record in part.records),
-            tuple(problem for part in parts for problem in part.problems),
+            tuple(chain.from_iterable(part.records for part in parts)),
+            tuple(chain.from_iterable(part.problems for part in parts)),
             {label: columns for part in parts for label, columns in part.similarities.items()},
             {column: ratio for part in parts for column, ratio in part.ratios.items()},
-            tuple(note for part in parts for note in part.notes),
+            tuple(chain.from_iterable(part.notes for part in parts)),
         )
 
 
@@ -116,12 +116,10 @@ def correlations(
         "mean": float(np.average(each)),
         "wmean": float(np.average(each, weights=pairs)),
     }
-    named = [(s.name, v, n) for s, v, n in zip(task.subsets, each, pairs, strict=True)]
+    named = [it for it in zip(task.subsets, each, pairs, strict=True) if it[0].name]
     sure: dict[str, Interval] = {}
     if bootstrap and sum(pairs) >= FEWEST_PAIRS:
-        values = aggregated | {
-            name: value for name, value, n in named if name and n >= FEWEST_PAIRS
-        }
+        values = aggregated | {it.name: value for it, value, n in named if n >= FEWEST_PAIRS}
         moves = influences(task, similarities, metric)
         covariance = PairGraph.of(*task.sides).covariance(np.stack([moves[it] for it in values]))
         deviations = np.sqrt(np.diagonal(covariance)).tolist()
@@ -129,19 +127,20 @@ def correlations(
             if deviation >= LEAST_ERROR * abs(value):
                 sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
     return [
-        *(Score(metric, value, n, "subset", s, sure.get(s)) for s, value, n in named if s),
+        *(
+            Score(metric, value, n, "subset", subset.name, sure.get(subset.name))
+            for subset, value, n in named
+        ),
         *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),
     ]
 
 
 def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
-    """How much each of the task's N pairs moves its aggregations, and its subsets by name.
-
-    ``(N,)`` each, in the order of :attr:`Task.sides`, as in
-    :func:`contrasent.evaluation.intervals.influence`.
-    """
-    columns = zip(similarities, (subset.gold for subset in task.subsets), strict=True)
-    each = [influence(metric, scores, gold) for scores, gold in columns]
+    """How much each of N pairs moves the aggregations, and the subsets by name: ``(N,)``."""
+    each = [
+        influence(metric, scores, subset.gold)
+        for subset, scores in zip(task.subsets, similarities, strict=True)
+    ]
     shares = np.array([len(column) for column in each]) / len(task.gold)
     rows = _side_by_side(each)
     return {
@@ -155,8 +154,7 @@ def influences(task: Task, similarities: Similarities, metric: str) -> dict[str,
 def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
     """Covariance ``(K, K)`` of an estimate per task, whose pairs move it by ``moves``, ``(N,)``.
 
-    Tasks share sentences too: 1,006 of the 1,377 distinct pairs of STS-B's test split are also in
-    STS12-16.
+    Tasks share sentences: 1,006 of the 1,377 distinct pairs of STS-B test are also in STS12-16.
     """
     first, second = zip(*(task.sides for task in tasks), strict=True)
     graph = PairGraph.of(chain.from_iterable(first), chain.from_iterable(second))
@@ -165,10 +163,9 @@ def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
 
 def _side_by_side(columns: Sequence[Vector]) -> Matrix:
     """Each column in a row of its own, beside the others', zeros elsewhere."""
-    ends = np.cumsum([len(column) for column in columns])
-    rows = np.zeros((len(columns), ends[-1]))
-    for row, column, end in zip(rows, columns, ends, strict=True):
-        row[end - len(column) : end] = column
+    from scipy.linalg import block_diag
+
+    rows: Matrix = block_diag(*columns)
     return rows
 
 
@@ -180,7 +177,7 @@ Places = NDArray[np.int64]
 
 
 class DescribedEncoder(Protocol):
-    """What a score needs of an encoder; every :class:`contrasent.model.protocol.Encoder` has it.
+    """The part of an encoder that a score needs; :class:`contrasent.model.protocol.Encoder` has it.
 
     Records tell ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` too, where an
     encoder has them.
@@ -246,7 +243,7 @@ class EncoderUse:
         return rows
 
     def record_fields(self) -> dict[str, Any]:
-        """What every record says of the encoder, by the record's fields."""
+        """The fields of a record that describe the encoder."""
         name = getattr(self.encoder, "engine", None)
         engine = None if name == "torch" else name
         limit = getattr(self.encoder, "max_tokens", None) or UNBOUNDED
@@ -280,21 +277,17 @@ def require_usable(
 ) -> None:
     """Make sure that each of N texts has one of the embeddings ``(N, D)`` of which scores exist.
 
-    ``name`` is the encoder's, ``of`` the task where the caller's caller does not name it. With
-    ``zeros``, an embedding of zeros is of use, as to a classifier. CheckpointError if an embedding
-    has a NaN or infinite number, or is zero; the message counts them and has the first text.
+    CheckpointError if one has a NaN or infinite number, or, without ``zeros``, is zero. ``name`` is
+    the encoder's, ``of`` the task where no caller names it.
     """
     finite = np.isfinite(rows).all(axis=1)
     directed = np.logical_or(rows.any(axis=1), zeros)
     usable = finite & directed
-    if usable.all():
-        return
-    flaws = [
-        *([] if directed.all() else ["of zeros"]),
-        *([] if finite.all() else ["with NaN or infinite numbers"]),
-    ]
-    raise CheckpointError(
-        f"{of and f'{of}: '}{name} gives {int((~usable).sum())} of {len(usable)} texts an "
-        f"embedding {' or '.join(flaws)}, so there is no score; the first is "
-        f"{texts[int(np.argmin(usable))]!r}"
-    )
+    if not usable.all():
+        flaws = ["of zeros"] * (not directed.all())
+        flaws += ["with NaN or infinite numbers"] * (not finite.all())
+        raise CheckpointError(
+            f"{of and f'{of}: '}{name} gives {int((~usable).sum())} of {len(usable)} texts an "
+            f"embedding {' or '.join(flaws)}, so there is no score; the first is "
+            f"{texts[int(np.argmin(usable))]!r}"
+        )

@@ -5,11 +5,9 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import count, takewhile
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -110,8 +108,6 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     CheckpointError if an embedding is zero or not finite; DataError if there is one sentence only.
     """
     embeddings = pairs.embed(use)
-    if len(embeddings) < 2:
-        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
     position = pairs.position(embeddings)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
@@ -143,30 +139,29 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
 def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
     """How much each of P pairs moves a number of ``embeddings (N, D)``, ``(P,)``, by its name.
 
-    It is the first-order effect of the pair's weight (Huber 1981), for the error of
-    :class:`contrasent.evaluation.intervals.PairGraph`; a sentence weighs what the pairs that it is
-    in do on average. The numbers are alignment, uniformity, mean_cosine, ``spectrum`` (the mean
-    singular value over the largest), and of the cosines of a group of ratings, and of all by their
-    :func:`rating_range`, the mean (``group:4-5``) and the deviation (``deviation:4-5``).
+    The first-order effect of the pair's weight (Huber 1981); a sentence weighs what the pairs that
+    it is in do on average. The numbers are alignment, uniformity, mean_cosine, ``spectrum`` (the
+    mean singular value over the largest), and of the cosines of a group of ratings, and of all, the
+    mean (``group:4-5``) and the deviation (``deviation:4-5``).
     """
     unit = unit_rows(embeddings)
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
-    moves = {"alignment": _of_mean(2 - 2 * cosines, pairs.positive)}
+
+    def of_mean(values: Vector, chosen: NDArray[np.bool_]) -> Vector:
+        moves: Vector = np.where(chosen, values - values[chosen].mean(), 0.0) / chosen.sum()
+        return moves
+
+    moves = {"alignment": of_mean(2 - 2 * cosines, pairs.positive)}
     every = *rating_range(pairs.gold), np.ones(len(cosines), dtype=bool)
     for low, high, chosen in (*_rating_groups(pairs.gold), every):
-        moves[f"group:{low:g}-{high:g}"] = _of_mean(cosines, chosen)
+        moves[f"group:{low:g}-{high:g}"] = of_mean(cosines, chosen)
         squares = np.square(cosines - cosines[chosen].mean())
         scale = 2 * sqrt(squares[chosen].mean()) or 1.0  # 0 where no pair moves anything
-        moves[f"deviation:{low:g}-{high:g}"] = _of_mean(squares, chosen) / scale
+        moves[f"deviation:{low:g}-{high:g}"] = of_mean(squares, chosen) / scale
     shares = np.bincount(np.concatenate([pairs.first, pairs.second]))
     for name, of_sentences in _sentence_influences(unit).items():
         each = of_sentences / shares
         moves[name] = each[pairs.first] + each[pairs.second]
-    return moves
-
-
-def _of_mean(values: Vector, chosen: NDArray[np.bool_]) -> Vector:
-    moves: Vector = np.where(chosen, values - values[chosen].mean(), 0.0) / chosen.sum()
     return moves
 
 
@@ -189,10 +184,9 @@ def _sentence_influences(unit: Matrix) -> dict[str, Vector]:
 
 def correlation_by_dimension(embeddings: Embeddings, pairs: RatedPairs) -> dict[int, float]:
     """Spearman's correlation with 8, 16, 32 ... and all D dimensions of ``(N, D)`` embeddings."""
-    width = embeddings.shape[1]
-    powers = takewhile(lambda size: size < width, (_FEWEST << step for step in count()))
-    correlations = {}
-    for size in (*powers, width):
+    correlations, width = {}, embeddings.shape[1]
+    powers = (_FEWEST << step for step in range(width.bit_length()))
+    for size in (*(power for power in powers if power < width), width):
         rows = embeddings[:, :size]
         with suppress(DataError):  # a row of zeros, or all pairs at one cosine
             cosines = pair_cosines(rows[pairs.first], rows[pairs.second])
@@ -242,7 +236,7 @@ def write_geometry(path: str | Path, geometries: Iterable[Geometry]) -> None:
 
 
 def read_geometry(path: str | Path) -> list[Geometry]:
-    """Read what :func:`write_geometry` wrote; a DataError names file and line of anything else."""
+    """Read :func:`geometry_lines`; a DataError names file and line of anything else."""
     return read_lines(path, _geometry, "not a measured geometry")
 
 
@@ -251,15 +245,14 @@ def _geometry(values: Any) -> Geometry:
 
     fields = fields_of_kind(values, KIND)
     records = TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records"))
-    if not records:
-        raise ValueError("it has no record")
-    spectrum = np.array(fields.pop("spectrum"), dtype=np.float64)
-    groups = tuple(
+    fields["spectrum"] = np.array(fields["spectrum"], dtype=np.float64)
+    fields["groups"] = tuple(
         Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
-        for it in fields.pop("groups")
+        for it in fields["groups"]
     )
-    sizes = {int(size): float(it) for size, it in fields.pop("by_dimension", {}).items()}
-    return Geometry(**fields, records=records, spectrum=spectrum, groups=groups, by_dimension=sizes)
+    sizes = fields.pop("by_dimension", {}).items()
+    by_dimension = {int(size): float(value) for size, value in sizes}
+    return Geometry(**fields, records=records, by_dimension=by_dimension)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +271,7 @@ class Trajectory:
 def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) -> dict[str, Any]:
     """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl.
 
-    The encoder's mode and the random generators stay as they are. CheckpointError if an embedding
-    is zero or not finite.
+    The encoder's mode and the random generators stay as they are.
     """
     position = pairs.position(pairs.embed(EncoderUse(encoder, precision)))
     return {
@@ -301,23 +293,18 @@ def read_trajectory(path: str | Path) -> Trajectory:
     file = path / _METRICS if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} is no training run: it has no {_METRICS}")
-    measurements: dict[int, Mapping[str, Any]] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            values = json.loads(line)
-            if KEY in values:
-                measurements[int(values["step"])] = values[KEY]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{file}:{number}: not a line of a run: {error}") from error
-    if not measurements:
+
+    def position(values: Any) -> tuple[int, str, Position] | None:
+        if KEY not in values:
+            return None
+        measured = values[KEY]
+        place = Position(float(measured["alignment"]), float(measured["uniformity"]))
+        return int(values["step"]), str(measured["pairs"]), place
+
+    measured = {it[0]: it for it in read_lines(file, position, "not a line of a run") if it}
+    if not measured:
         raise DataError(
             f"{file} has no geometry: train with --evaluation.geometry_every 10 to have it measured"
         )
-    steps = sorted(measurements)
-    try:
-        in_order = [measurements[step] for step in steps]
-        positions = [Position(float(it["alignment"]), float(it["uniformity"])) for it in in_order]
-        pairs = str(in_order[0]["pairs"])
-        return Trajectory(file.resolve().parent.name, pairs, tuple(steps), tuple(positions))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{file}: a geometry in it cannot be read: {error}") from error
+    steps, pairs, positions = zip(*(measured[step] for step in sorted(measured)), strict=True)
+    return Trajectory(file.resolve().parent.name, pairs[0], steps, positions)

@@ -10,7 +10,7 @@ Shapes: N pairs, sentences or queries; R resamples; K estimates of the same N; S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh
 from statistics import NormalDist
@@ -19,16 +19,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import ConfigError
 from contrasent.metrics import Matrix, Vector
 from contrasent.records import Interval
 
 # What stays in a core's cache is twice as fast as a large block.
 _AT_ONCE = 1 << 16
 _DEGENERATE = 0.05
-
-Counts = NDArray[np.int64]
-"""``(R, N)``: how often each pair is in a resample; every row adds up to N."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +67,6 @@ class Bootstrap:
     resamples: int = 5000
     seed: int = 1111
 
-    def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise ConfigError(
-                f"confidence must be between 0 and 1, such as 0.95, not {self.confidence:g}"
-            )
-        if self.resamples < 2:
-            raise ConfigError(f"resamples must be at least 2, not {self.resamples}")
-
 
 def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> Matrix:
     """K ratios of the same N things in the same R resamples.
@@ -87,8 +75,14 @@ def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> M
     drawn for another. Returns ``(K, R)``; NaN where the lower sum is 0.
     """
     columns = [np.column_stack([ratio.top, ratio.bottom]) for ratio in ratios]
-    blocks = []
-    for counts in _resample(len(columns[0]), bootstrap, stream):
+    generator = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
+    things, left, blocks = len(columns[0]), bootstrap.resamples, []
+    while left:
+        rows = min(left, max(1, _AT_ONCE // things))
+        left -= rows
+        places = generator.integers(things, size=(rows, things), dtype=np.int32)
+        places += np.arange(0, rows * things, things, dtype=np.int32)[:, None]
+        counts = np.bincount(places.ravel(), minlength=rows * things).reshape(rows, things)
         weights = counts.astype(np.float64)
         # One product each: equal columns are to give equal bits.
         blocks.append(np.stack([_mean_quotient(weights @ column) for column in columns]))
@@ -98,8 +92,7 @@ def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> M
 def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
     """The percentile interval of R values of one score (Efron 1979).
 
-    None if the score does not exist in more than a twentieth of the resamples, as with a handful
-    of pairs.
+    None if the score does not exist in more than a twentieth of the resamples.
     """
     finite = draws[np.isfinite(draws)]
     if len(finite) < (1 - _DEGENERATE) * len(draws):
@@ -146,18 +139,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def _resample(pairs: int, bootstrap: Bootstrap, stream: str) -> Iterator[Counts]:
-    """Counts of all resamples, a bounded number at once."""
-    generator = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
-    left, most = bootstrap.resamples, max(1, _AT_ONCE // pairs)
-    while left:
-        rows = min(left, most)
-        places = generator.integers(pairs, size=(rows, pairs), dtype=np.int32)
-        places += np.arange(0, rows * pairs, pairs, dtype=np.int32)[:, None]
-        yield np.bincount(places.ravel(), minlength=rows * pairs).reshape(rows, pairs)
-        left -= rows
 
 
 def _mean_quotient(sums: Matrix) -> Vector:
@@ -236,45 +217,36 @@ def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
     It is the first-order effect of the pair's weight (Huber 1981). For Spearman's correlation,
     which is Pearson's of the ranks, a pair also moves the ranks of the others.
     """
-    columns = _Ranks if metric == "spearman" else _Values
-    x, y = columns(scores), columns(gold)
-    variances = np.square(x.centred).mean(), np.square(y.centred).mean()
+    (x, x_moved), (y, y_moved) = (_centred(metric, column) for column in (scores, gold))
+    variances = np.square(x).mean(), np.square(y).mean()
     scale = sqrt(variances[0] * variances[1])
-    correlation = (x.centred * y.centred).mean() / scale
+    correlation = (x * y).mean() / scale
     effect: Vector = (
-        (x.centred * y.centred + x.moved(y.centred) + y.moved(x.centred)) / scale
-        - correlation / 2 * (np.square(x.centred) + 2 * x.moved(x.centred)) / variances[0]
-        - correlation / 2 * (np.square(y.centred) + 2 * y.moved(y.centred)) / variances[1]
+        (x * y + x_moved(y) + y_moved(x)) / scale
+        - correlation / 2 * (np.square(x) + 2 * x_moved(x)) / variances[0]
+        - correlation / 2 * (np.square(y) + 2 * y_moved(y)) / variances[1]
     )
     effect -= effect.mean()
     return effect / len(scores)
 
 
-class _Values:
-    """A column less its mean."""
+def _centred(metric: str, column: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
+    """A column less its mean, or its ranks over N less theirs; equal numbers share their mean rank.
 
-    def __init__(self, column: Vector) -> None:
-        self.centred: Vector = column - column.mean()
+    The function gives the mean over the other pairs of their numbers times what a pair's weight
+    adds to the column there: it raises the rank of those above it by 1, of its equals by 1 / 2.
+    """
+    if metric != "spearman":
+        return column - column.mean(), np.zeros_like
+    _, group, counts = np.unique(column, return_inverse=True, return_counts=True)
 
-    def moved(self, other: Vector) -> Vector:
-        """The mean over the other pairs of ``other`` times what a pair's weight adds to them."""
-        return np.zeros_like(other)
-
-
-class _Ranks(_Values):
-    """Ranks of a column over N less their mean; equal numbers share their mean rank."""
-
-    def __init__(self, column: Vector) -> None:
-        _, self._group, counts = np.unique(column, return_inverse=True, return_counts=True)
-        self._groups = len(counts)
-        self.centred = ((counts.cumsum() - counts / 2) / len(column) - 0.5)[self._group]
-
-    def moved(self, other: Vector) -> Vector:
-        """A pair raises the rank of those above it by 1, of its equals by 1 / 2."""
-        sums = np.bincount(self._group, weights=other, minlength=self._groups)
+    def moved(other: Vector) -> Vector:
+        sums = np.bincount(group, weights=other, minlength=len(counts))
         above = sums[::-1].cumsum()[::-1] - sums / 2
-        moved: Vector = (above / len(other))[self._group]
-        return moved
+        shares: Vector = (above / len(other))[group]
+        return shares
+
+    return ((counts.cumsum() - counts / 2) / len(column) - 0.5)[group], moved
 
 
 def correlation_interval(value: float, error: float, confidence: float) -> Interval:

@@ -11,7 +11,7 @@ bias, R = P * C rows of weights, N sentences, b sentences in a batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,47 +19,6 @@ from torch import Tensor
 
 from contrasent.errors import CheckpointError
 from contrasent.evaluation.protocols import Fold, Preset, Shuffles
-
-State = dict[str, Tensor]
-"""By name: ``weights``, ``gradient``, its moments ``first`` and ``second``, each ``(F, R, D)``, and
-``steps (F, 1, 1)``, how many were taken, this one included."""
-
-ByFold = dict[str, tuple[Tensor, ...]]
-"""Views of the same tensors, one per fold."""
-
-
-def _adam(_state: State, by_fold: ByFold) -> None:
-    """A step of Adam (torch's settings: 1e-3, 0.9, 0.999, 1e-8), each fold at its own step.
-
-    Torch's kernel reads and writes everything once; elementwise operations took four times as long.
-    """
-    # torch.optim.adam.adam(fused=True) has the same bits, in 123 us for the 46 of its own kernel.
-    torch._fused_adam_(
-        by_fold["weights"],
-        by_fold["gradient"],
-        by_fold["first"],
-        by_fold["second"],
-        [],
-        by_fold["steps"],
-        lr=1e-3,
-        beta1=0.9,
-        beta2=0.999,
-        weight_decay=0,
-        eps=1e-8,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
-def _rmsprop(state: State, _by_fold: ByFold) -> None:
-    """A step of RMSprop (torch's settings: 1e-2, 0.99, 1e-8)."""
-    second, gradient = state["second"], state["gradient"]
-    second.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
-    state["weights"].addcdiv_(gradient, second.sqrt().add_(1e-8), value=-1e-2)
-
-
-OPTIMISERS: dict[str, Callable[[State, ByFold], None]] = {"adam": _adam, "rmsprop": _rmsprop}
-
 
 _ALIGNMENT = 16
 """Features are padded with zeros to a multiple of this; their weights start and stay at 0."""
@@ -131,18 +90,20 @@ class Problems:
         of the permutations.
         """
         decay = torch.tensor([list(row) for row in penalties], device=self.features.device)
-        shape = (*decay.shape, self.classes, self.features.shape[1])
-        weights = self.features.new_zeros(shape)
+        weights = self.features.new_zeros(*decay.shape, self.classes, self.features.shape[1])
         accuracy = torch.zeros(decay.shape, dtype=torch.float64)
-        sizes = dict.fromkeys((len(fold.train), fold.drawn) for fold in folds)
-        for size in sizes:
-            waiting = deque(
-                (number, fold)
-                for number, fold in enumerate(folds)
-                if (len(fold.train), fold.drawn) == size
-            )
-            for ended in _Stack(self, decay, Shuffles(*size, seed), preset, seed).run(waiting):
-                weights[ended.fold], accuracy[ended.fold] = ended.weights, ended.accuracy
+        sizes: dict[tuple[int, int], deque[tuple[int, Fold]]] = {}
+        for number, fold in enumerate(folds):
+            sizes.setdefault((len(fold.train), fold.drawn), deque()).append((number, fold))
+        for size, waiting in sizes.items():
+            stack = _Stack(self, decay, Shuffles(*size, seed), preset, self.start(seed))
+            while waiting or stack.numbers:
+                stack.admit(waiting)
+                for _ in range(preset.epoch_size):
+                    stack.epoch()
+                stack.judge()
+                for number, best, reached in stack.retire():
+                    weights[number], accuracy[number] = best, reached
         return FittedClassifiers(weights, accuracy)
 
     def predict(self, weights: Tensor, rows: Tensor) -> Tensor:
@@ -150,56 +111,41 @@ class Problems:
         return (self.features[rows.to(self.features.device)] @ weights.T).argmax(dim=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _EndedFold:
-    fold: int
-    weights: Tensor
-    accuracy: Tensor
-
-
 class _Stack:
-    """Folds of one size at work; each may be in another epoch."""
+    """Folds of one size at work, each of which may be in another epoch.
+
+    ``state`` has ``weights``, ``gradient``, its moments ``first`` and ``second``, and the ``best``
+    weights, each ``(F, R, D)``; ``steps (F, 1, 1)``, how many were taken; and ``(F, P)`` the best
+    ``accuracy``, the ``misses`` of it, and which have ``ended``.
+    """
 
     def __init__(
-        self, problems: Problems, decay: Tensor, shuffles: Shuffles, preset: Preset, seed: int
+        self, problems: Problems, decay: Tensor, shuffles: Shuffles, preset: Preset, start: Tensor
     ) -> None:
+        self.numbers: list[int] = []
         self._problems, self._decay, self._shuffles = problems, decay, shuffles
-        self._preset = preset
-        self._start = problems.start(seed).repeat(decay.shape[1], 1)
-        self._numbers: list[int] = []
+        self._preset, self._start = preset, start.repeat(decay.shape[1], 1)
         self._folds: list[Fold] = []
         self._epochs: list[int] = []
-        device, penalties = problems.features.device, decay.shape[1]
-        empty = self._start.new_zeros(0, *self._start.shape)
+        empty, of_penalty = self._start.new_zeros(0, *self._start.shape), (0, decay.shape[1])
+        device = problems.features.device
         self._state = {
             **dict.fromkeys(("weights", "gradient", "first", "second", "best"), empty),
             "steps": torch.zeros(0, 1, 1, device=device),
-            "accuracy": torch.zeros(0, penalties, dtype=torch.float64, device=device),
-            "misses": torch.zeros(0, penalties, dtype=torch.int64, device=device),
-            "ended": torch.zeros(0, penalties, dtype=torch.bool, device=device),
+            "accuracy": torch.zeros(of_penalty, dtype=torch.float64, device=device),
+            "misses": torch.zeros(of_penalty, dtype=torch.int64, device=device),
+            "ended": torch.zeros(of_penalty, dtype=torch.bool, device=device),
         }
-        row = preset.batch * problems.features.shape[1] * 4
         allowed = _CPU_BATCH_BYTES if device.type == "cpu" else _BATCH_BYTES
-        self._places = max(1, allowed // row)
-        self._step = OPTIMISERS[preset.optimiser]
+        self._places = max(1, allowed // (preset.batch * problems.features.shape[1] * 4))
 
-    def run(self, waiting: deque[tuple[int, Fold]]) -> list[_EndedFold]:
-        """Train all that wait; returns them in the order in which they ended."""
-        ended: list[_EndedFold] = []
-        while waiting or self._numbers:
-            self._admit(waiting)
-            for _ in range(self._preset.epoch_size):
-                self._epoch()
-            self._judge()
-            ended += self._retire()
-        return ended
-
-    def _admit(self, waiting: deque[tuple[int, Fold]]) -> None:
-        count = min(len(waiting), self._places - len(self._numbers))
+    def admit(self, waiting: deque[tuple[int, Fold]]) -> None:
+        """Take in as many of the folds that wait as there is room for."""
+        count = min(len(waiting), self._places - len(self.numbers))
         if count <= 0:
             return
         for number, fold in [waiting.popleft() for _ in range(count)]:
-            self._numbers.append(number)
+            self.numbers.append(number)
             self._folds.append(fold)
             self._epochs.append(0)
         fresh = {name: held.new_zeros(count, *held.shape[1:]) for name, held in self._state.items()}
@@ -207,29 +153,27 @@ class _Stack:
         fresh["accuracy"] -= 1
         self._state = {name: torch.cat([held, fresh[name]]) for name, held in self._state.items()}
         device = self._problems.features.device
-        trained = [torch.from_numpy(fold.train) for fold in self._folds]
-        self._rows = torch.stack(trained).to(device)
+        self._rows = torch.stack([torch.from_numpy(it.train) for it in self._folds]).to(device)
         judged = [torch.from_numpy(fold.held_out) for fold in self._folds]
         # No label is -1, so padding is never right.
         self._judged = torch.nn.utils.rnn.pad_sequence(judged, True, -1).to(device)
-        self._of_stack()
+        self._look_at_folds()
 
-    def _of_stack(self) -> None:
-        """What depends on which folds are at work."""
-        folds, classes = len(self._numbers), self._problems.classes
-        decay = self._decay[self._numbers].repeat_interleave(classes, dim=1)
+    def _look_at_folds(self) -> None:
+        """Make anew what depends on which folds are at work."""
+        decay = self._decay[self.numbers].repeat_interleave(self._problems.classes, dim=1)
         self._weight_decay = decay.unsqueeze(-1)
-        self._buffer = self._start.new_empty(folds * self._preset.batch, self._start.shape[1])
+        shape = len(self.numbers) * self._preset.batch, self._start.shape[1]
+        self._buffer = self._start.new_empty(shape)
         self._by_fold = {name: held.unbind() for name, held in self._state.items()}
 
-    def _epoch(self) -> None:
+    def epoch(self) -> None:
         """One pass of every fold over its rows, in the order of its own epoch."""
         state, problems = self._state, self._problems
         permuted = torch.from_numpy(self._shuffles.epochs(self._epochs)).to(self._rows.device)
         order = self._rows.gather(1, permuted.long())
         folds, count = order.shape
         batch, weights = self._preset.batch, state["weights"]
-        penalties = self._decay.shape[1]
         for start in range(0, count, batch):
             numbers = order[:, start : start + batch]
             chosen, size = numbers.reshape(-1), numbers.shape[1]
@@ -237,42 +181,64 @@ class _Stack:
             rows = torch.index_select(problems.features, 0, chosen, out=self._buffer[: len(chosen)])
             rows = rows.view(folds, size, -1)
             scores = _scores(weights, rows)
-            error = scores.view(folds, penalties, problems.classes, size).softmax(dim=2)
+            error = scores.view(folds, -1, problems.classes, size).softmax(dim=2)
             error.sub_(targets).div_(size)
             gradient = torch.bmm(error.view(folds, -1, size), rows, out=state["gradient"])
             gradient.addcmul_(weights, self._weight_decay)
             state["steps"] += 1
-            self._step(state, self._by_fold)
+            self._step()
         self._epochs = [number + 1 for number in self._epochs]
 
-    def _judge(self) -> None:
+    def _step(self) -> None:
+        """A step of the optimiser, each fold at its own, with torch's usual settings."""
+        state, by_fold = self._state, self._by_fold
+        if self._preset.optimiser == "rmsprop":
+            second, gradient = state["second"], state["gradient"]
+            second.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
+            state["weights"].addcdiv_(gradient, second.sqrt().add_(1e-8), value=-1e-2)
+            return
+        # Torch's kernel of Adam reads and writes everything once; elementwise operations took four
+        # times as long, and torch.optim.adam.adam(fused=True) has the same bits in 123 us for 46.
+        torch._fused_adam_(
+            by_fold["weights"],
+            by_fold["gradient"],
+            by_fold["first"],
+            by_fold["second"],
+            [],
+            by_fold["steps"],
+            lr=1e-3,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def judge(self) -> None:
         """Keep the weights that are the best so far; end what has missed too often.
 
         As in SentEval, misses are never forgotten: what counts is how many there were in all.
         """
-        state = self._state
+        state, problems = self._state, self._problems
         at_once = _BATCH_BYTES // (4 * len(self._folds) * self._start.shape[1])
-        parts = torch.split(self._judged, max(1, at_once), dim=1)
-        right = torch.stack([self._right(part) for part in parts]).sum(dim=0)
+        right = torch.zeros_like(state["accuracy"])
+        for part in torch.split(self._judged, max(1, at_once), dim=1):
+            scores = _scores(state["weights"], problems.features[part])
+            predicted = scores.view(*part.shape[:1], -1, problems.classes, part.shape[1]).argmax(2)
+            expected = problems.labels[part].masked_fill(part < 0, -1)
+            right += (predicted == expected.unsqueeze(1)).sum(dim=2)
         accuracy = right / (self._judged >= 0).sum(dim=1, keepdim=True)
         better = (accuracy > state["accuracy"]) & ~state["ended"]
         missed = ~better & ~state["ended"]
         state["ended"] |= missed & (state["misses"] >= self._preset.tenacity)
         state["misses"] += missed
         state["accuracy"] = torch.where(better, accuracy, state["accuracy"])
-        chosen = better.repeat_interleave(self._problems.classes, dim=1).unsqueeze(-1)
+        chosen = better.repeat_interleave(problems.classes, dim=1).unsqueeze(-1)
         state["best"] = torch.where(chosen, state["weights"], state["best"])
 
-    def _right(self, judged: Tensor) -> Tensor:
-        """``(F, P)`` float64: of how many rows ``judged (F, n)`` each classifier says the class."""
-        problems = self._problems
-        scores = _scores(self._state["weights"], problems.features[judged])
-        predicted = scores.view(len(judged), -1, problems.classes, judged.shape[1]).argmax(dim=2)
-        expected = problems.labels[judged].masked_fill(judged < 0, -1)
-        return (predicted == expected.unsqueeze(1)).sum(dim=2).double()
-
-    def _retire(self) -> list[_EndedFold]:
-        """Take out the folds all of whose penalties have ended."""
+    def retire(self) -> list[tuple[int, Tensor, Tensor]]:
+        """Take out the folds all of whose penalties have ended: number, weights and accuracy."""
         spent = torch.tensor([number > self._preset.max_epochs for number in self._epochs])
         over = spent | self._state["ended"].all(dim=1).cpu()
         if not over.any():
@@ -280,17 +246,15 @@ class _Stack:
         accuracy = self._state["accuracy"].cpu()
         shape = len(over), -1, self._problems.classes, self._start.shape[1]
         best = self._state["best"].view(shape)
-        retired = [
-            _EndedFold(self._numbers[place], best[place].clone(), accuracy[place])
-            for place in over.nonzero().flatten().tolist()
-        ]
+        places = over.nonzero().flatten().tolist()
+        retired = [(self.numbers[it], best[it].clone(), accuracy[it]) for it in places]
         left = (~over).nonzero().flatten().tolist()
-        self._numbers = [self._numbers[place] for place in left]
+        self.numbers = [self.numbers[place] for place in left]
         self._folds = [self._folds[place] for place in left]
         self._epochs = [self._epochs[place] for place in left]
         self._state = {name: held[left] for name, held in self._state.items()}
         self._rows, self._judged = self._rows[left], self._judged[left]
-        self._of_stack()
+        self._look_at_folds()
         return retired
 
 

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import (
-    ConfigError,
-    ContrasentError,
-    DataError,
-    MissingExtraError,
-    first_line,
-    install_command,
-    pick,
-)
+from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command, pick
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.conventions import role_options
@@ -34,16 +26,14 @@ if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
     from mteb.models.model_meta import ModelMeta
     from torch import Tensor
-    from torch.nn import Parameter
 
 
 class MtebEncoder:
-    """What MTEB calls ``EncoderProtocol``, around an encoder of ours.
+    """An encoder of ours as MTEB's ``EncoderProtocol``.
 
-    Queries and documents of retrieval get the encoder's prompts for them, other text the default
-    one; similarity is the encoder's own.
-    ``mteb_model_meta`` has the hash of the weights as revision; pooler, head, precision, engine and
-    longest sentence as settings, so that MTEB's files of results are told apart by them.
+    Queries and documents of retrieval get the encoder's prompts for them. ``mteb_model_meta`` has
+    the hash of the weights as revision; pooler, head, precision, engine and longest sentence as
+    settings, so that MTEB's files of results are told apart by them.
     """
 
     def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
@@ -54,8 +44,12 @@ class MtebEncoder:
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
         self.mteb_model_meta = _model_meta(encoder, self.precision)
-        self._texts: dict[str, Any] = {}
-        self._prompts: dict[str, dict[str, str]] = {}
+        self._start_task()
+
+    def _start_task(self) -> None:
+        """Forget what an earlier task embedded: the hash of its texts, and prompts by role."""
+        self._texts = hashlib.sha256()
+        self._prompts: dict[str, str] = {}
 
     def encode(
         self,
@@ -69,24 +63,22 @@ class MtebEncoder:
     ) -> np.ndarray:
         """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split.
 
-        Of MTEB's settings ``show_progress_bar`` is followed, ``batch_size`` is not, as batches here
-        are made by tokens. ConfigError if MTEB is to quantise the embeddings; CheckpointError if an
-        embedding is not finite.
+        MTEB's ``batch_size`` is not followed, as batches here are made by tokens. ConfigError if
+        MTEB is to quantise the embeddings; CheckpointError if one is not finite.
         """
         del hf_split, hf_subset
         role = getattr(prompt_type, "value", prompt_type)
-        quantised = kwargs.get("precision")
-        if quantised not in (None, "float32"):
+        if kwargs.get("precision") not in (None, "float32"):
             raise ConfigError(
-                f"embeddings are float32, not {quantised!r}; leave 'precision' out of encode_kwargs"
+                f"embeddings are float32, not {kwargs['precision']!r}; leave 'precision' out of "
+                "encode_kwargs"
             )
         texts = [text for batch in inputs for text in batch["text"]]
         if role is not None and (how := role_options(self.encoder, role)):
-            self._prompts.setdefault(task_metadata.name, {})[role] = how["prompt"]
-        digest = self._texts.setdefault(task_metadata.name, hashlib.sha256())
+            self._prompts[role] = how["prompt"]
         for text in texts:
             raw = text.encode("utf-8", "surrogatepass")
-            digest.update(b"%d:" % len(raw) + raw)
+            self._texts.update(b"%d:" % len(raw) + raw)
         show_progress = bool(kwargs.get("show_progress_bar", False))
         use = EncoderUse(self.encoder, self.precision, show_progress=show_progress)
         return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
@@ -98,14 +90,6 @@ class MtebEncoder:
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """``(N,)``, of each row of one ``(N, D)`` with its row of the other."""
         return self.encoder.similarity_pairwise(embeddings1, embeddings2)
-
-    def texts_sha256(self, task: str) -> str:
-        """Hash of all texts embedded for a task in its last run, in MTEB's order."""
-        return str(self._texts.get(task, hashlib.sha256()).hexdigest())
-
-    def prompts_of(self, task: str) -> dict[str, str]:
-        """What was put before a task's queries and documents then; empty without either."""
-        return self._prompts.get(task, {})
 
 
 def import_mteb() -> Any:
@@ -123,17 +107,21 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     import_mteb()
     from mteb.models.model_meta import ModelMeta
 
-    parameters: list[Parameter] = []
+    count = 0
     if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
-        parameters = [*encoder.parameters()]
+        count = sum(it.numel() for it in encoder.parameters())
+    # MTEB wants an organisation; the name of a folder does not tell where it is.
+    path, similarity = Path(encoder.name), encoder.similarity_fn_name
+    is_id = not path.exists() and encoder.name.count("/") == 1
     known: dict[str, Any] = {
-        "name": _name(encoder.name),
+        "name": encoder.name if is_id else f"contrasent/{path.resolve().name}",
         "revision": encoder.fingerprint()[:16],
-        "n_parameters": sum(it.numel() for it in parameters) or None,
+        "n_parameters": count or None,
         "max_tokens": encoder.max_tokens or None,
         "embed_dim": encoder.width,
         "framework": ["PyTorch"],
-        "similarity_fn_name": encoder.similarity_fn_name,
+        # MTEB's own code fails for the names of others, and asks the encoder where there is none.
+        "similarity_fn_name": similarity if similarity in ("cosine", "dot") else None,
         "use_instructions": False,
         "experiment_kwargs": {
             "pooler": encoder.pooler,
@@ -143,20 +131,9 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
             "max_tokens": encoder.max_tokens,
         },
     }
-    if encoder.similarity_fn_name not in ("cosine", "dot"):
-        # MTEB's own code fails for the names of others, and asks the encoder where there is none.
-        known["similarity_fn_name"] = None
     # Which fields are there, and have to be, differs between versions.
     needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
     return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
-
-
-def _name(name: str) -> str:
-    """A name with an organisation, as MTEB wants it; that of a folder does not tell where it is."""
-    path = Path(name)
-    if path.exists() or name.count("/") != 1:
-        return f"contrasent/{path.resolve().name}"
-    return name
 
 
 PROTOCOL = "mteb"
@@ -166,11 +143,7 @@ NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
 
 
 def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
-    """MTEB's tasks by their names, such as ``STSBenchmark``, without their data.
-
-    ConfigError if there is no such task, or none is named; MissingExtraError if MTEB is not
-    installed.
-    """
+    """MTEB's tasks by their names, such as ``STSBenchmark``, without their data."""
     mteb = import_mteb()
     if not names:
         raise ConfigError("no task to run; name some with --tasks, such as STSBenchmark,SICK-R")
@@ -185,11 +158,7 @@ def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
 
 
 def benchmark_tasks(name: str) -> list[AbsTask]:
-    """The tasks of a benchmark of MTEB, or those of one type, as in ``MTEB(eng, v2):STS``.
-
-    ConfigError if there is no such benchmark, or no such type in it; MissingExtraError if MTEB is
-    not installed.
-    """
+    """The tasks of a benchmark of MTEB, or those of one type, as in ``MTEB(eng, v2):STS``."""
     mteb = import_mteb()
     benchmark, _, kind = name.partition(":")
     try:
@@ -214,10 +183,9 @@ def run_mteb(
 ) -> Scores:
     """Let MTEB score an encoder; a task that it cannot run costs itself only.
 
-    The tasks are MTEB's, by :func:`mteb_tasks`, or of a class of your own. Every one is run, also
-    where the folder ``output`` has MTEB's file of its results already. Returns records of every
-    metric, split and subset; the protocol ``mteb`` is named on the main score. Where there are
-    several subsets, their plain mean comes last, as MTEB reports it.
+    Every task is run, also where the folder ``output`` has MTEB's file of its results. Records are
+    of every metric, split and subset; the protocol ``mteb`` is named on the main score. Where there
+    are several subsets, their plain mean comes last, as MTEB reports it.
     """
     mteb = import_mteb()
     cache = None if output is None else mteb.ResultCache(Path(output))
@@ -225,77 +193,66 @@ def run_mteb(
     problems: list[Problem] = []
     for task in tasks:
         name = task.metadata.name
+        encoder._start_task()
         try:
-            result = _run(task, encoder, cache, show_progress)
-            records += _records(task, result, encoder)
-        except ContrasentError as error:
-            problems.append(Problem(name, f"{name}: {error}"))
-        finally:
-            if task.data_loaded:
-                task.unload_data()
+            task.load_data()
+        except Exception as error:  # noqa: BLE001 - errors of the hub have no other parent
+            path, reason = task.metadata.dataset.get("path"), first_line(error)
+            message = f"its data {path} cannot be loaded from the Hugging Face hub: {reason}"
+            problems.append(Problem(name, f"{name}: {message}"))
+            continue
+        result = mteb.evaluate(
+            encoder,
+            task,
+            cache=cache,
+            overwrite_strategy="always",
+            raise_error=False,
+            co2_tracker=False,
+            show_progress_bar=show_progress,
+            encode_kwargs={"show_progress_bar": show_progress},
+        )
+        if result.exceptions:
+            message = f"{name}: MTEB stopped: {result.exceptions[0].exception}"
+            problems.append(Problem(name, message))
+        else:
+            records += _records(task, result.task_results[0], encoder)
+        if task.data_loaded:
+            task.unload_data()
     return Scores(tuple(records), tuple(problems))
-
-
-def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -> Any:
-    """What MTEB makes of one task; a ContrasentError if it stops or the data cannot be had."""
-    mteb = import_mteb()
-    for kept in (encoder._texts, encoder._prompts):
-        kept.pop(task.metadata.name, None)  # of an earlier run
-    try:
-        task.load_data()
-    except Exception as error:
-        # What can go wrong on the way to the hub has no parent but this one.
-        path = task.metadata.dataset.get("path")
-        raise DataError(
-            f"its data {path} cannot be loaded from the Hugging Face hub: {first_line(error)}"
-        ) from error
-    result = mteb.evaluate(
-        encoder,
-        task,
-        cache=cache,
-        overwrite_strategy="always",
-        raise_error=False,
-        co2_tracker=False,
-        show_progress_bar=show_progress,
-        encode_kwargs={"show_progress_bar": show_progress},
-    )
-    if result.exceptions:
-        raise ContrasentError(f"MTEB stopped: {result.exceptions[0].exception}")
-    return result.task_results[0]
 
 
 def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
     use = EncoderUse(encoder.encoder, encoder.precision)
     about, main = task.metadata, task.metadata.main_score
-    data = {str(about.dataset["path"]): str(about.dataset["revision"])}
-    sha256, roles = encoder.texts_sha256(about.name), encoder.prompts_of(about.name)
-    records = []
+    sha256 = encoder._texts.hexdigest()
+    scores: list[tuple[str, Score]] = []
     for split, subsets in result.scores.items():
-        alone = len(subsets) == 1
-        pairs = [_record_rows(task, scores["hf_subset"], split) for scores in subsets]
-        every = [
-            Score(metric, float(value), count, *(() if alone else ("subset", scores["hf_subset"])))
-            for scores, count in zip(subsets, pairs, strict=True)
-            for metric, value in scores.items()
-            if metric not in NOT_SCORES and isinstance(value, int | float)
-        ]
+        alone, counts = len(subsets) == 1, []
+        for of_subset in subsets:
+            named = () if alone else ("subset", of_subset["hf_subset"])
+            counts.append(_record_rows(task, of_subset["hf_subset"], split))
+            scores += [
+                (split, Score(metric, float(value), counts[-1], *named))
+                for metric, value in of_subset.items()
+                if metric not in NOT_SCORES and isinstance(value, int | float)
+            ]
         if not alone:
-            mean = sum(scores["main_score"] for scores in subsets) / len(subsets)
-            every.append(Score(main, float(mean), sum(pairs), "mean"))
-        for score in every:
-            is_main = score.metric == main and score.aggregation != "subset"
-            protocol = PROTOCOL if is_main else None
-            records.append(
-                score.record(TaskName(about.name, split), sha256, use, roles, protocol=protocol)
-            )
-    versions = {"mteb": version("mteb"), **data}
-    return [replace(it, versions={**it.versions, **versions}) for it in records]
+            mean = float(sum(it["main_score"] for it in subsets) / len(subsets))
+            scores.append((split, Score(main, mean, sum(counts), "mean")))
+    versions = {"mteb": version("mteb")}
+    versions[str(about.dataset["path"])] = str(about.dataset["revision"])
+    records = []
+    for split, score in scores:
+        is_main = score.metric == main and score.aggregation != "subset"
+        named_so = PROTOCOL if is_main else None
+        name = TaskName(about.name, split)
+        record = score.record(name, sha256, use, encoder._prompts, protocol=named_so)
+        records.append(replace(record, versions={**record.versions, **versions}))
+    return records
 
 
 def _record_rows(task: AbsTask, subset: str, split: str) -> int:
     """How many queries or rows a score rests on."""
-    held: Any = task.dataset
-    if subset in held:
-        held = held[subset]
-    held = held[split]
+    dataset: Any = task.dataset
+    held = dataset.get(subset, dataset)[split]
     return len(held["queries"] if isinstance(held, dict) and "queries" in held else held)

@@ -24,11 +24,6 @@ from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
-_BLOCK = 65_536
-
-Hit = tuple[int, float]
-"""Place among the distinct sentences of the corpus, and similarity."""
-
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
@@ -74,14 +69,17 @@ def read_corpus(
 ) -> Corpus:
     """Read every sentence of a source, all sentences of a row one after the other.
 
-    It is an STS task such as ``stsb`` or ``stsb-dev``, or what
-    :func:`contrasent.data.examples.open_examples` takes. DataError if the source is missing or
-    damaged, or has no sentence; ConfigError if ``columns`` does not fit it.
+    It is an STS task such as ``stsb`` or ``stsb-dev``, or text as training reads it.
     """
-    name = _sts_task(source)
+    names: list[TaskName] = []
+    if not Path(source).exists():
+        with suppress(ConfigError):
+            names = [name for name in task_names([source]) if name.name in STS_TASKS]
+    if len(names) > 1:
+        raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
     examples: Iterable[Sequence[str]]
-    if name:
-        task = load(name, data_dir)
+    if names:
+        task = load(names[0], data_dir)
         examples = zip(*task.sides, strict=True)
         understood, sha256 = "both sentences of every pair", task.sha256
     else:
@@ -101,58 +99,28 @@ def read_corpus(
 def read_queries(
     source: str | None, given: Sequence[str], corpus: Corpus, sample: int = 3
 ) -> Queries:
-    """What to look for: sentences that were given, and those of a source.
+    """The sentences to look for: those that were given, and those of a source.
 
     The source is a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row.
-    Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8. DataError
-    if a sentence is empty, or the source is missing, damaged or without a sentence; ConfigError if
-    a row of the source has several sentences, or ``sample`` is below 1.
+    Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8.
     """
     if source is None and not given:
-        if sample < 1:
-            raise ConfigError(f"sample must be 1 or more, not {sample}")
         order = np.random.default_rng(_SEED).permutation(len(corpus.texts))[:sample]
         drawn = tuple(corpus.texts[place] for place in order)
         return Queries(drawn, f"{len(drawn)} of the corpus, drawn with seed {_SEED}")
-    empty = next((text for text in given if not text.strip()), None)
-    if empty is not None:
-        raise DataError(f"the query {empty!r} is empty; there is nothing to look for")
-    if source is None:
-        return Queries(tuple(given), f"{len(given)} given")
-    read = _read_queries(source)
-    asked = f"{read.asked}, {len(given)} given" if given else read.asked
-    return Queries((*read.texts, *given), asked)
-
-
-def _read_queries(source: str) -> Queries:
+    texts: tuple[str, ...] = ()
+    asked = [f"{len(given)} given"] if given else []
     if source in PUBLISHED:
-        return PUBLISHED[source]
-    try:
+        texts, asked = PUBLISHED[source].texts, [PUBLISHED[source].asked, *asked]
+    elif source is not None:
         examples = open_examples(source)
-    except DataError as error:
-        if Path(source).exists():
-            raise
-        raise DataError(f"{error}; or name {' or '.join(PUBLISHED)}") from error
-    if examples.views > 1:
-        raise ConfigError(
-            f"{source} has {examples.views} sentences in a row ({examples.columns}); a file of "
-            "queries has one in each"
-        )
-    texts = tuple(example[0] for example in examples)
-    if not texts:
-        raise DataError(f"{source} holds no query; it needs at least one")
-    return Queries(texts, source)
-
-
-def _sts_task(source: str) -> TaskName | None:
-    """The STS task of that name; None where it is a file or data set."""
-    names: list[TaskName] = []
-    if not Path(source).exists():
-        with suppress(ConfigError):
-            names = [name for name in task_names([source]) if name.name in STS_TASKS]
-    if len(names) > 1:
-        raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
-    return names[0] if names else None
+        if examples.views > 1:
+            raise ConfigError(
+                f"{source} has {examples.views} sentences in a row ({examples.columns}); a file of "
+                "queries has one in each"
+            )
+        texts, asked = tuple(example[0] for example in examples), [source, *asked]
+    return Queries((*texts, *given), ", ".join(asked))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,57 +186,51 @@ def find_neighbours(
 ) -> Neighbours:
     """The sentences nearest to every query, by the similarity that the encoder states.
 
-    The search is exact; a repeated sentence is found once, a query never finds itself. The corpus
-    is embedded block by block, so that memory does not grow with it beyond its text. ConfigError if
-    ``top_k`` is below 1; CheckpointError if an embedding is not finite, that of a query is zero, or
-    all of the corpus's are.
+    The search is exact; a repeated sentence is found once, a query never finds itself.
+    CheckpointError if an embedding is not finite, that of a query is zero, or all of the corpus's
+    are.
     """
-    if top_k < 1:
-        raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    scaled = _unit if use.similarity == "cosine" else np.ascontiguousarray
-    asked = scaled(replace(use, show_progress=False).embed(wanted, of="queries"))
-    itself = _itself(wanted, corpus.texts)
-    best: list[list[Hit]] = [[] for _ in wanted]
-    empty = 0
-    for start in range(0, len(corpus.texts), _BLOCK):
-        texts = list(corpus.texts[start : start + _BLOCK])
-        rows = scaled(use.embed(texts, of=corpus.source, zeros=True))
-        usable = np.flatnonzero(rows.any(axis=1))
-        empty += len(texts) - len(usable)
-        if len(usable):
-            most = top_k + max(map(len, itself))
-            hits = nearest([rows[usable]], asked, most, similarity=use.similarity)
-            for query, of_query in enumerate(hits):
-                places = ((start + int(usable[row]), score) for row, score in of_query)
-                others = [hit for hit in places if hit[0] not in itself[query]]
-                ranked = sorted([*best[query], *others], key=lambda hit: (-hit[1], hit[0]))
-                best[query] = ranked[:top_k]
-    if empty == len(corpus.texts):
+    asked = replace(use, show_progress=False).embed(wanted, of="queries")
+    rows = use.embed(corpus.texts, of=corpus.source, zeros=True)
+    live: NDArray[np.bool_] = np.any(rows, axis=1)
+    if not live.any():
         raise CheckpointError(
             f"{use.encoder.name} gives all of {corpus.source} embeddings of zeros"
         )
+    if use.similarity == "cosine":
+        asked, rows = _unit(asked), _unit(rows)
+    equal: dict[str, list[int]] = {_form(query): [] for query in wanted}
+    for place, text in enumerate(corpus.texts):
+        if (form := _form(text)) in equal:
+            equal[form].append(place)
+    most = top_k + max(map(len, equal.values()))
+    segment = np.ascontiguousarray(rows, dtype=np.float32)
+    hits = nearest([segment], asked, most, live=[live], similarity=use.similarity)
+    found = []
+    for text, of_query in zip(wanted, hits, strict=True):
+        itself = equal[_form(text)]
+        others = [(place, score) for place, score in of_query if place not in itself][:top_k]
+        query = Query(
+            text=text,
+            left_out=tuple(corpus.texts[place] for place in itself),
+            nearest=tuple(
+                Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
+                for place, score in others
+            ),
+        )
+        found.append(query)
     return Neighbours(
         **use.record_fields(),
         corpus=corpus.source,
         columns=corpus.columns,
         sentences=corpus.sentences,
         distinct=len(corpus.texts),
-        without_vector=empty,
+        without_vector=int((~live).sum()),
         corpus_sha256=corpus.sha256,
         asked=queries.asked,
         top_k=top_k,
-        queries=tuple(
-            Query(
-                text=text,
-                left_out=tuple(corpus.texts[place] for place in sorted(equal)),
-                nearest=tuple(
-                    Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
-                    for place, score in hits
-                ),
-            )
-            for text, equal, hits in zip(wanted, itself, best, strict=True)
-        ),
+        queries=tuple(found),
     )
 
 
@@ -280,16 +242,6 @@ def _unit(embeddings: Embeddings) -> Embeddings:
     unit: Embeddings = np.empty_like(rows)
     np.divide(rows, lengths[:, None], out=unit, casting="same_kind")
     return unit
-
-
-def _itself(queries: Sequence[str], texts: Sequence[str]) -> list[set[int]]:
-    """Of every query, where the corpus has it."""
-    places: dict[str, set[int]] = {_form(query): set() for query in queries}
-    for place, text in enumerate(texts):
-        equal = places.get(_form(text))
-        if equal is not None:
-            equal.add(place)
-    return [places[_form(query)] for query in queries]
 
 
 def _form(text: str) -> str:

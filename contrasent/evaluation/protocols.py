@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import ConfigError, DataError, pick
+from contrasent.errors import DataError, pick
 from contrasent.metrics import METRICS
 
 AGGREGATIONS = ("all", "mean", "wmean")
@@ -84,15 +84,11 @@ SIMCSE = PROTOCOLS["simcse"]
 
 def protocol(
     name: str = "simcse",
-    *,
     metric: str | None = None,
     aggregation: str | None = None,
     regressor: bool | None = None,
 ) -> Protocol:
-    """A protocol by name, with single parts of it changed.
-
-    ConfigError if there is no such protocol, metric or aggregation.
-    """
+    """A protocol by name, with single parts of it changed; ConfigError if one is unknown."""
     chosen = PROTOCOLS[pick("protocol", name, PROTOCOLS)]
     changed = []
     if metric is not None and (pick("metric", metric, METRICS),) != chosen.metrics:
@@ -154,8 +150,6 @@ class TransferProtocol:
     def __post_init__(self) -> None:
         pick("classifier", self.classifier, CLASSIFIERS)
         pick("preset", self.preset, PRESETS)
-        if not 0 <= self.seed < 1 << 32:
-            raise ConfigError(f"a classifier's seed is from 0 to 2**32 - 1, not {self.seed}")
 
     @property
     def settings(self) -> Preset:
@@ -163,14 +157,13 @@ class TransferProtocol:
         return PRESETS[self.preset]
 
     def described(self) -> dict[str, str | int]:
-        """Everything that a record says about it."""
+        """The classifier as a record tells it."""
         described: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
-        fields: tuple[str, ...] = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
         if self.classifier == "sklearn":
-            fields = fields[:1]
-        else:
-            described["preset"] = self.preset
-        return described | {field: getattr(self.settings, field) for field in fields}
+            return described | {"folds": self.settings.folds}
+        fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
+        solver = {field: getattr(self.settings, field) for field in fields}
+        return described | {"preset": self.preset} | solver
 
 
 Rows = NDArray[np.int64]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice, pairwise
@@ -17,7 +17,7 @@ from pathlib import Path
 from contrasent.data.examples import Examples, keep_rows, open_examples
 from contrasent.data.view_sources import document_lengths
 from contrasent.errors import DataError
-from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
 
 METRICS = ("mrr@10", "recall@1", "recall@10")
@@ -61,12 +61,11 @@ def next_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
     return [(first, second) for unit in units for (first, *_), (second, *_) in pairwise(unit)]
 
 
-def example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
-    """Anchor and positive of every example."""
+def _example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
     return [(example[0], example[1]) for unit in units for example in unit]
 
 
-def pairs_task(
+def _pairs_task(
     name: TaskName, pairs: Sequence[tuple[str, str]], summary: str, sha256: str
 ) -> RetrievalTask | None:
     """The first of each pair is to find the second among the second ones of all; None of no pair.
@@ -116,14 +115,14 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
         room -= len(chosen[-1])
     of = f"{MOST - room:,} of {count:,} {'sentences' if documents else 'texts'}"
     summary = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
-    task = pairs_task(name, pairs(chosen), summary, examples.sha256)
+    task = _pairs_task(name, pairs(chosen), summary, examples.sha256)
     if task is None:
-        if documents:
-            raise DataError(f"{name.name}: no document of {file} has two different sentences")
-        raise DataError(
-            f"{name.name}: no text of {file} has {_FEWEST_WORDS} words, or {_FEWEST_LETTERS} "
-            "letters without spaces, so that there are no halves to find"
+        lacks = (
+            "no document of two different sentences"
+            if documents
+            else f"no text of {_FEWEST_WORDS} words, or {_FEWEST_LETTERS} letters without spaces"
         )
+        raise DataError(f"{name.name}: {file} has {lacks}, so there is nothing to find")
     return task
 
 
@@ -141,20 +140,24 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
 
     Which rows does not depend on their order: those whose hashes are smallest, so that equal rows,
     and all pairs of an anchor, are on one side. Of documents whole ones. None where that would be
-    fewer than fifty queries. DataError if the text cannot be read; ConfigError if there is no room
-    in the cache for the rest of it.
+    fewer than fifty queries.
     """
     documents = examples.views == 1 and has_documents(examples)
     kind, pairs = "crops", crop_pairs
     if examples.views > 1:
-        kind, pairs = "pairs", example_pairs
+        kind, pairs = "pairs", _example_pairs
     elif documents:
         kind, pairs = "next sentences", next_pairs
     smallest, count = _smallest(_units(examples, documents), pairs)
-    out, texts = _up_to(min(MOST, int(SHARE * count)), smallest)
+    most, out, texts = min(MOST, int(SHARE * count)), dict[int, Counter[Unit]](), 0
+    for number, units in smallest.items():
+        rows = sum(len(unit) * times for unit, times in units.items())
+        if texts + rows <= most:
+            out[number] = units
+            texts += rows
     summary = f"{texts:,} of {count:,} texts, held out of training"
     name = TaskName(f"{HELD_OUT} {kind}")
-    task = pairs_task(name, pairs(chain.from_iterable(out.values())), summary, examples.sha256)
+    task = _pairs_task(name, pairs(chain.from_iterable(out.values())), summary, examples.sha256)
     if task is None or len(task.queries) < FEWEST:
         return None
 
@@ -175,9 +178,8 @@ def has_documents(examples: Examples) -> bool:
 def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
     rows = iter(examples)
     if not documents:
-        yield from ((row,) for row in rows)
-    else:
-        yield from (tuple(islice(rows, int(length))) for length in document_lengths(examples))
+        return ((row,) for row in rows)
+    return (tuple(islice(rows, int(length))) for length in document_lengths(examples))
 
 
 def _smallest(
@@ -196,19 +198,6 @@ def _smallest(
         if len(smallest) > 4 * MOST:
             smallest = dict(sorted(smallest.items())[:MOST])
     return dict(sorted(smallest.items())[:MOST]), count
-
-
-def _up_to(
-    most: int, smallest: Mapping[int, Counter[Unit]]
-) -> tuple[dict[int, Counter[Unit]], int]:
-    """The first that are at most so many rows, repeated ones counted each time, and how many."""
-    chosen, rows = dict[int, Counter[Unit]](), 0
-    for number, units in smallest.items():
-        more = sum(len(unit) * times for unit, times in units.items())
-        if rows + more <= most:
-            chosen[number] = units
-            rows += more
-    return chosen, rows
 
 
 def _hash(unit: Unit) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from contrasent.data.rows import as_number
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
-from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, task_names
 from contrasent.metrics import Vector, pair_similarities
 
 FOLDS = 5
@@ -59,9 +60,7 @@ def read_judged(
 ) -> RatedPairs:
     """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
 
-    Without a rating, pairs labelled 1 are similar and those labelled 0 are not. ConfigError if the
-    pairs have other ratings than 0 and 1, and ``asked`` names none; or as :meth:`RatedPairs.read`.
-    DataError if all pairs are similar, or none; or as :meth:`RatedPairs.read`.
+    Without a rating, pairs labelled 1 are similar and those labelled 0 are not.
     """
     labelled = ">" not in asked
     pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
@@ -84,15 +83,12 @@ def calibrate(
     """Propose a threshold for an encoder's similarities: cosines, unless it states another.
 
     It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
-    ConfigError if ``least_precision`` is out of range; CheckpointError if an embedding is zero or
-    not finite; DataError if no threshold reaches ``least_precision``.
+    DataError if no threshold reaches ``least_precision``.
     """
-    if least_precision is not None and not 0 < least_precision <= 1:
-        raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
-    embeddings = pairs.embed(use)
+    embeddings, similar = pairs.embed(use), pairs.positive
     sides = embeddings[pairs.first], embeddings[pairs.second]
     scores = pair_similarities(use.similarity, *sides)
-    threshold = propose(scores, pairs.positive, least_precision)
+    threshold = propose(scores, similar, least_precision)
     return Calibration(
         encoder=use.encoder.name,
         pooler=use.encoder.pooler,
@@ -100,39 +96,51 @@ def calibrate(
         similarity=use.similarity,
         pairs=pairs.label,
         count=len(pairs.gold),
-        similar=int(pairs.positive.sum()),
+        similar=int(similar.sum()),
         aim="f1" if least_precision is None else f"precision>={least_precision:g}",
         threshold=threshold,
-        reached=reach(scores >= threshold, pairs.positive),
-        held_out=_held_out(scores, pairs.positive, least_precision),
+        reached=reach(scores >= threshold, similar),
+        held_out=held_out(scores, similar, least_precision),
         data_sha256=pairs.task.sha256,
     )
+
+
+def held_out(scores: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
+    """The reach of thresholds chosen on four fifths of the pairs on the other fifth, all together.
+
+    None if a fifth would be without a similar pair or one that is not.
+    """
+    if min(similar.sum(), (~similar).sum()) < FOLDS:
+        return None
+    draw = np.random.default_rng(_SEED)
+    fold, taken = np.empty(len(scores), dtype=np.int64), np.zeros(len(scores), dtype=bool)
+    for group in (np.flatnonzero(similar), np.flatnonzero(~similar)):
+        fold[draw.permutation(group)] = np.arange(len(group)) % FOLDS
+    for rest in (fold == number for number in range(FOLDS)):
+        with suppress(DataError):  # where no threshold is precise enough, none of the rest is taken
+            taken[rest] = scores[rest] >= propose(scores[~rest], similar[~rest], least_precision)
+    return reach(taken, similar)
 
 
 def propose(scores: Vector, similar: Flags, least_precision: float | None = None) -> float:
     """The middle between two neighbouring similarities ``(P,)`` that serves the aim best.
 
-    Of equally good ones it is the highest. At least one pair is ``similar``. DataError if no
-    threshold reaches ``least_precision``.
+    Of equally good ones it is the highest. At least one pair is ``similar``.
     """
-    levels, counts = np.unique(scores, return_counts=True)
-    right = np.zeros(len(levels))
-    np.add.at(right, np.searchsorted(levels, scores[similar]), 1)
-    hits, taken = np.cumsum(right[::-1]), np.cumsum(counts[::-1])
-    precisions = hits / taken
+    levels, level_of = np.unique(-scores, return_inverse=True)  # the highest first
+    hits, taken = np.cumsum(np.bincount(level_of, similar)), np.cumsum(np.bincount(level_of))
     value = 2 * hits / (taken + hits[-1])
     if least_precision is not None:
-        enough = precisions >= least_precision
-        if not enough.any():
+        precisions = hits / taken
+        value = np.where(precisions >= least_precision, hits, -1)
+        if value.max() < 0:
             largest = np.floor(precisions.max() * 1e4) / 1e4
             raise DataError(
                 f"no threshold has a precision of {least_precision:g}; the largest is "
                 f"{largest:.4f}, so ask for that or less"
             )
-        value = np.where(enough, hits, -1)
     best = int(np.argmax(value))
-    lowest = levels[::-1][best]
-    below = levels[::-1][best + 1] if best + 1 < len(levels) else lowest
+    lowest, below = -levels[best], -levels[min(best + 1, len(levels) - 1)]
     middle = (lowest + below) / 2
     return float(middle if middle > below else lowest)
 
@@ -142,29 +150,6 @@ def reach(taken: Flags, similar: Flags) -> Threshold:
     right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
     precision = right / chosen if chosen else 1.0
     return Threshold(precision, right / all_similar, 2 * right / (chosen + all_similar))
-
-
-def _held_out(scores: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
-    """What thresholds chosen on four fifths of the pairs reach on the other fifth, all together.
-
-    Where four fifths have no threshold that is precise enough, no pair of the other is taken. None
-    if a fifth would be without a similar pair or one that is not.
-    """
-    if min(similar.sum(), (~similar).sum()) < FOLDS:
-        return None
-    draw = np.random.default_rng(_SEED)
-    fold = np.empty(len(scores), dtype=np.int64)
-    for group in (np.flatnonzero(similar), np.flatnonzero(~similar)):
-        fold[draw.permutation(group)] = np.arange(len(group)) % FOLDS
-    taken = np.zeros(len(scores), dtype=bool)
-    for number in range(FOLDS):
-        chosen_on = fold != number
-        try:
-            threshold = propose(scores[chosen_on], similar[chosen_on], least_precision)
-        except DataError:
-            continue
-        taken[~chosen_on] = scores[~chosen_on] >= threshold
-    return reach(taken, similar)
 
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
@@ -190,7 +175,7 @@ class RatedPairs:
     first: Places  # ``(P,)``, places in ``sentences`` of those that are paired with ``second``
     second: Places
     gold: Vector  # ``(P,)``, the ratings
-    positive: NDArray[np.bool_]  # ``(P,)``, whether the rating meets the condition
+    positive: Flags  # ``(P,)``, whether the rating meets the condition
 
     @classmethod
     def read(
@@ -199,25 +184,26 @@ class RatedPairs:
         """Read the pairs, as :func:`contrasent.evaluation.sts_data.load`.
 
         ``asked`` is a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
-        split is all its splits together: ``stsb>4`` is train, dev and test. ConfigError if
-        ``asked`` cannot be read, or names no task or several, ``columns`` does not fit, or the task
-        is no user's file. DataError if the data is missing or damaged, or no pair is rated so.
+        split is all its splits together: ``stsb>4`` is train, dev and test. ConfigError if that
+        cannot be read, or ``columns`` does not fit. DataError if no pair is rated so.
         """
         parsed = _ASKED.fullmatch(asked)
-        if parsed is None:
+        rating = as_number(parsed[3]) if parsed else None
+        if parsed is None or rating is None:
             raise ConfigError(
                 f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}; in "
                 "quotes, as > alone is the shell's"
             )
-        name, sign, text = parsed.groups()
-        threshold = _number(text, asked)
-        chosen = _one_task(name)
-        if columns is not None and chosen.name in STS_TASKS:
+        name, sign = parsed[1], parsed[2]
+        # With all splits where none is named and it has several.
+        names = task_names([name], ("all", "test"))
+        if len({it.name for it in names}) > 1:
+            raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
+        if columns is not None and names[0].name in STS_TASKS:
             raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
-        task = load(chosen, data_dir, columns)
-        gold = task.gold
-        positive = gold >= threshold if sign == ">=" else gold > threshold
-        condition = f"{sign}{threshold:g}"
+        task = load(names[0], data_dir, columns)
+        gold, condition = task.gold, f"{sign}{rating:g}"
+        positive = gold >= rating if sign == ">=" else gold > rating
         if not positive.any():
             raise DataError(
                 f"{task.name.heading}: no pair is rated {condition}; its {len(gold)} ratings go "
@@ -242,18 +228,3 @@ class RatedPairs:
             chosen = [torch.from_numpy(side[self.positive]) for side in (self.first, self.second)]
             close = alignment(rows[chosen[0]], rows[chosen[1]])
             return Position(float(close), float(uniformity(rows)))
-
-
-def _number(text: str, asked: str) -> float:
-    value = as_number(text)
-    if value is None:
-        raise ConfigError(f"pairs {asked!r}: {text!r} is not a number; name a rating, {_EXAMPLE}")
-    return value
-
-
-def _one_task(name: str) -> TaskName:
-    """The task, with all splits where none is named and it has several."""
-    names = task_names([name], ("all", "test"))
-    if len({it.name for it in names}) > 1:
-        raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
-    return names[0]

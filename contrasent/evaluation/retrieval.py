@@ -1,17 +1,22 @@
-"""Retrieval: how far up an encoder ranks the documents that are to be found.
+"""Retrieval: queries, documents and relevance, and how far up an encoder ranks what is relevant.
 
 Shapes: Q queries, N documents, D embedding width.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, DataError
+from contrasent.data.columns import RELEVANCE, TEXTS
+from contrasent.data.readers import Dataset, dataset_parts, retrieval_sources, tab_rows
+from contrasent.data.rows import as_text, open_rows_of, score_of
+from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation.embed import (
     Embeddings,
     EncoderUse,
@@ -21,8 +26,6 @@ from contrasent.evaluation.embed import (
     require_usable,
 )
 from contrasent.evaluation.intervals import Ratio, intervals
-from contrasent.evaluation.proxy import read_proxy
-from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
@@ -30,13 +33,16 @@ from contrasent.evaluation.task_names import (
     NEXT,
     RETRIEVE,
     STSB_RETRIEVAL,
+    RowLayout,
     TaskName,
+    TaskText,
     joined_sources,
     known_tasks,
     require_source,
 )
-from contrasent.evaluation.task_types import Options, TaskText, TaskType
-from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
+from contrasent.evaluation.task_types import Options, TaskType
+from contrasent.evaluation.vectors import MatrixEncoder
+from contrasent.files import sha256_of
 from contrasent.metrics import (
     Vector,
     all_similarities,
@@ -48,10 +54,39 @@ from contrasent.metrics import (
 from contrasent.model.conventions import ROLES, role_options
 from contrasent.model.static_encoder import LookupEncoder
 
-_QUERIES_AT_ONCE = 64
 
-Rankings = list[tuple[Vector, Vector]]
-"""For each query the places of its relevant documents, and their grades."""
+@dataclass(frozen=True, slots=True)
+class RetrievalTask:
+    """Queries, documents, and which of these are to be found."""
+
+    name: TaskName
+    corpus: tuple[str, ...]  # N documents
+    queries: tuple[str, ...]  # Q texts
+    # for each query the rows of the relevant documents with their grades above 0
+    relevant: tuple[Mapping[int, float], ...]
+    # for each query the row of the document that is the query itself; None if it is no document
+    left_out: tuple[int | None, ...]
+    metrics: tuple[str, ...]  # names such as ``recall@10``, in the order of the table
+    description: str
+    sha256: str
+    every_query: tuple[str, ...]  # all that were read, those without a relevant document among them
+    note: str = ""
+
+    def texts(self) -> Iterator[TaskText]:
+        """Queries and documents; a query and what it is to find are a pair."""
+        pairs = [
+            (query, self.corpus[row])
+            for query, rows in zip(self.queries, self.relevant, strict=True)
+            for row in rows
+        ]
+        sentences = [*self.queries, *self.corpus]
+        yield TaskText(self.name.name, self.name.split, sentences, pairs)
+
+    def row_layout(self) -> RowLayout:
+        """All queries, those without a relevant document among them, then all documents."""
+        sides = {"queries": self.every_query, "documents": self.corpus}
+        return RowLayout(self.name.heading, sides, apart=True)
+
 
 _SAME = 5.0
 
@@ -63,35 +98,31 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     it is not of 97. A sentence that is in the split more than once is one document, and no query
     finds itself: the top three of the paper's Table 9 hold neither the other two copies of the
     query nor a sentence twice. Other sentences than the pair's own do not count as found.
-    MissingDataError if the split is not there; DataError if it is damaged, or has no pair of two
-    different sentences rated 5.
     """
     source = load(TaskName("stsb", name.split), data_dir)
     (pairs,) = source.subsets
-    corpus, _ = distinct(it for pair in zip(pairs.first, pairs.second, strict=True) for it in pair)
-    places = {sentence: place for place, sentence in enumerate(corpus)}
-    same = [
-        (first, second)
-        for first, second, rating in zip(pairs.first, pairs.second, pairs.gold, strict=True)
-        if rating == _SAME and first != second
-    ]
+    both = list(zip(pairs.first, pairs.second, strict=True))
+    corpus = dict.fromkeys(sentence for pair in both for sentence in pair)
+    rows = {sentence: row for row, sentence in enumerate(corpus)}
+    rated = zip(both, pairs.gold, strict=True)
+    same = [pair for pair, rating in rated if rating == _SAME and pair[0] != pair[1]]
     if not same:
         raise DataError(
             f"{source.name.heading} has no pair of two different sentences rated 5, so there is "
             "nothing to retrieve"
         )
-    both = [*same, *((second, first) for first, second in same)]
-    queries = tuple(query for query, _ in both)
+    asked = [*same, *((second, first) for first, second in same)]
+    queries = tuple(query for query, _ in asked)
     return RetrievalTask(
         name=name,
         corpus=tuple(corpus),
         queries=queries,
-        relevant=tuple({places[other]: 1} for _, other in both),
-        left_out=tuple(places[query] for query, _ in both),
+        relevant=tuple({rows[other]: 1} for _, other in asked),
+        left_out=tuple(rows[query] for query in queries),
         metrics=("recall@1", "recall@5", "recall@10"),
         description=(
-            f"{len(both):,} queries, both sentences of the {len(same)} pairs rated 5; "
-            f"{len(corpus):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
+            f"{len(queries):,} queries, both sentences of the {len(same)} pairs rated 5; "
+            f"{len(corpus):,} documents, the different ones of {2 * len(both):,} sentences, "
             "the query left out (DiffCSE, Table 10)"
         ),
         sha256=source.sha256,
@@ -99,93 +130,238 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     )
 
 
+def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts by their ids in the order of the source, behind their titles and without them.
+
+    DataError if there is no text, an id is empty or comes twice, or a row is not what it should be.
+    """
+    texts: dict[str, str] = {}
+    bare: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for where, (cell, text, *title) in open_rows_of(source, TEXTS).rows():
+        number = id_of(cell)
+        if not number:
+            raise DataError(f"{where}: the id must be a text or a number, not {shown(cell)}")
+        if number in texts:
+            raise DataError(f"{where}: the id {number!r} is that of {places[number]} too")
+        bare[number], places[number] = as_text(text, where), where
+        texts[number] = f"{as_text(title[0] if title else None, where)} {bare[number]}".strip()
+    if not texts:
+        raise DataError(f"{source} is empty; it needs an id and a text in every row")
+    return texts, bare
+
+
+def id_of(cell: Any) -> str | None:
+    """An id as text; None if the cell holds neither text nor a whole number."""
+    if isinstance(cell, bool) or not isinstance(cell, str | int):
+        return None
+    return str(cell).strip()
+
+
+_METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10", "recall@100")
+_KINDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
+_LAYOUT = (
+    "a folder of retrieval data holds corpus and queries (.jsonl with _id and text, or .tsv of id "
+    "and text) and qrels.tsv of query, document and relevance, or qrels/test.tsv"
+)
+
+
+def read_retrieval(name: TaskName) -> RetrievalTask:
+    """Read a user's own retrieval task.
+
+    It is a folder laid out as those of BEIR (Thakur et al. 2021), three files
+    ``QUERIES+DOCUMENTS+RELEVANCE``, or a data set of the hub, each perhaps after :data:`RETRIEVE`.
+    Relevance of 0 or less is that of a document that is not to be found; a file of it that is not
+    ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's four columns too. A query without a
+    relevant document is not scored; one that is a document, by id and text, does not find itself.
+    """
+    sources = joined_sources(name.name.removeprefix(RETRIEVE))
+    folder = Path(sources[0])
+    if len(sources) == 1 and folder.is_dir():
+        paths = _only(folder, "queries"), _only(folder, "corpus"), _qrels(folder, name.split)
+        sources = tuple(map(str, paths))
+    elif len(sources) == 1 and not folder.is_file():
+        sources = retrieval_sources(sources[0], name.split)
+    if len(sources) != 3:
+        raise ConfigError(
+            f"{name.name} names {len(sources)} file{'s' * (len(sources) != 1)}; name three, "
+            "retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
+        )
+    (queries, _), (corpus, bare) = (read_texts(source) for source in sources[:2])
+    judged = _read_judgements(sources[2], queries, corpus)
+    rows = {document: row for row, document in enumerate(corpus)}
+    itself = {
+        query: rows[query]
+        for query in judged
+        if query in corpus and queries[query] in (bare[query], corpus[query])
+    }
+    wanted: dict[str, dict[int, float]] = {}
+    for query, grades in judged.items():
+        graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}
+        graded.pop(itself.get(query, -1), None)
+        if graded:
+            wanted[query] = graded
+    if not wanted:
+        raise DataError(
+            f"{sources[2]}: no query has a relevant document, so there is nothing to find"
+        )
+    hashes = []
+    for source in (sources[1], sources[0], sources[2]):
+        is_file = Path(source).is_file() or not dataset_parts(source)
+        hashes.append(sha256_of(Path(source)) if is_file else Dataset(source).sha256(()))
+    return RetrievalTask(
+        name=name,
+        corpus=tuple(corpus.values()),
+        queries=tuple(queries[query] for query in wanted),
+        relevant=tuple(wanted.values()),
+        left_out=tuple(itself.get(query) for query in wanted),
+        metrics=_METRICS,
+        description=(
+            f"{len(wanted):,} of {len(queries):,} queries, those with a relevant document; "
+            f"{len(corpus):,} documents"
+        ),
+        sha256=hashlib.sha256(" ".join(hashes).encode()).hexdigest(),
+        every_query=tuple(queries.values()),
+    )
+
+
+def _only(folder: Path, stem: str) -> Path:
+    candidates = [path for kind in _KINDS if (path := folder / f"{stem}{kind}").is_file()]
+    if len(candidates) != 1:
+        names = " and ".join(path.name for path in candidates) or f"no {stem}.jsonl or {stem}.tsv"
+        raise DataError(f"{folder} has {names}, where one is needed; {_LAYOUT}")
+    return candidates[0]
+
+
+def _qrels(folder: Path, split: str) -> Path:
+    """The relevance file of a split."""
+    file = folder / "qrels" / f"{split}.tsv"
+    if file.is_file():
+        return file
+    if split == "test" and (folder / "qrels.tsv").is_file():
+        return folder / "qrels.tsv"
+    others = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    remedy = f"; there is one for {', '.join(others)}: choose with --splits" if others else ""
+    raise DataError(
+        f"{folder} has no relevance file qrels/{split}.tsv for its {split} split{remedy}; {_LAYOUT}"
+    )
+
+
+def _read_judgements(
+    source: str, queries: Mapping[str, str], corpus: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
+    """Relevance of documents by the id of the query, in the order of the source."""
+    judged: dict[str, dict[str, float]] = {}
+    for where, (*cells, relevance) in _judgements(source):
+        query, document = (id_of(cell) for cell in cells)
+        for kind, number, known, other in (
+            ("query", query, queries, corpus),
+            ("document", document, corpus, queries),
+        ):
+            if number not in known:
+                swapped = "; a row is query, document, relevance" if number in other else ""
+                raise DataError(f"{where}: there is no {kind} {shown(number)}{swapped}")
+        if query is None or document is None or not queries[query]:
+            raise DataError(f"{where}: the text of query {query!r} is empty")
+        grade = score_of(relevance, where)
+        if judged.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: document {document!r} of query {query!r} has the relevance {grade:g} "
+                f"here and {judged[query][document]:g} before"
+            )
+    return judged
+
+
+def _judgements(source: str) -> Iterator[tuple[str, Any]]:
+    """Where a row stands, and its cells: ids of query and document, relevance."""
+    path = Path(source)
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix
+    if path.is_file() and kind not in (".csv", ".jsonl", ".parquet"):
+        _, first = next(tab_rows(path), (0, []))
+        names = {cell.strip().lower() for cell in first}
+        if not all(names & set(known) for known in RELEVANCE.names):
+            yield from _tab_judgements(path)
+            return
+    yield from open_rows_of(source, RELEVANCE).rows()
+
+
+def _tab_judgements(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Cells between tabs or spaces; of TREC's four the second, an iteration, is left out."""
+    for line, cells in tab_rows(path):
+        row = [cell.strip() for cell in (cells if len(cells) > 1 else cells[0].split())]
+        if len(row) == 4:
+            del row[1]
+        if any(row) and len(row) != 3:
+            raise DataError(
+                f"{path}:{line}: {len(row)} columns instead of 3: query, document and relevance"
+            )
+        if any(row) and (line > 1 or row[2].lower() not in RELEVANCE.names[2]):
+            yield f"{path}:{line}", row
+
+
+_QUERIES_AT_ONCE = 64
+
+Rankings = list[tuple[Vector, Vector]]
+"""For each query the places of its relevant documents, and their grades."""
+
+
 def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
     """Vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``, of length 1 for cosines.
 
-    Equal texts are embedded once, so that their scores are equal to the last bit. A text without a
-    known word or word piece is a vector of zeros; from an encoder that looks none up, zeros are a
-    CheckpointError.
+    Equal texts are embedded once, so that their scores are equal to the last bit. Zeros are a
+    CheckpointError, except from an encoder that looks words up.
     """
-    encoder = use.encoder
-    sides: tuple[Embeddings, ...] = ()
+    encoder, texts = use.encoder, [*task.corpus, *task.queries]
+
+    def by_role(texts: Sequence[str], role: str | None) -> Embeddings:
+        once, places = distinct(texts)
+        return use.encode(once, role)[places]
+
     if isinstance(encoder, MatrixEncoder) and encoder.apart:
-        sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
+        sides = [encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)]
+        rows = np.concatenate(sides)
     elif any(any(role_options(encoder, role).values()) for role in ROLES):
-        sides = _encode(use, task.corpus, "document"), _encode(use, task.queries, "query")
-    if sides:
-        texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
-        places = np.arange(len(rows))
+        sides = [by_role(task.corpus, "document"), by_role(task.queries, "query")]
+        rows = np.concatenate(sides)
     else:
-        texts, places = distinct((*task.corpus, *task.queries))
-        rows = use.encode(texts)
+        rows = by_role(texts, None)
     require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, LookupEncoder))
     rows = rows.astype(np.float64)
     if use.similarity == "cosine":
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         norms[norms == 0] = 1
         rows /= norms
-    rows = rows[places]
     return rows[len(task.corpus) :], rows[: len(task.corpus)]
-
-
-def _encode(use: EncoderUse, texts: Sequence[str], role: str) -> Embeddings:
-    once, places = distinct(texts)
-    return use.encode(once, role)[places]
-
-
-def _prompts(use: EncoderUse) -> dict[str, str]:
-    """What is put before queries and documents; nothing for an encoder without prompts."""
-    roles = {role: role_options(use.encoder, role) for role in ROLES}
-    return {role: how["prompt"] for role, how in roles.items() if how}
 
 
 def rankings(
     task: RetrievalTask, rows: tuple[Embeddings, Embeddings], similarity: str = "cosine"
 ) -> Rankings:
-    """Where the relevant documents of every query stand, by the rows of :func:`embed`."""
-    scores = _scores(*rows, similarity)
-    return [
-        relevant_ranks(of_query, [*wanted], [*wanted.values()], left_out)
-        for of_query, wanted, left_out in zip(scores, task.relevant, task.left_out, strict=True)
-    ]
-
-
-def scores(task: RetrievalTask, rankings: Rankings) -> Mapping[str, Vector]:
-    """The task's metrics of each query ``(Q,)``, in [0, 1]."""
-
-    def score(metric: str, ranks: Vector, grades: Vector) -> float:
-        kind, k = metric.split("@")
-        if kind == "ndcg":
-            return ndcg_at_k([ranks], [grades], int(k))
-        return {"recall": recall_at_k, "mrr": mrr_at_k}[kind]([ranks], int(k))
-
-    return {
-        metric: np.array([score(metric, *of_query) for of_query in rankings])
-        for metric in task.metrics
-    }
-
-
-def _ratio(task: RetrievalTask, each: Vector) -> Ratio:
-    """The mean over queries, as sums over what is drawn again."""
-    if task.name.name == STSB_RETRIEVAL:
-        # The sentences of a pair look for one another, so their two scores are drawn together.
-        each = each.reshape(2, -1).mean(axis=0)
-    return Ratio(each, np.ones_like(each))
-
-
-def _scores(queries: Embeddings, corpus: Embeddings, similarity: str) -> Iterator[Embeddings]:
-    """``(N,)`` for one query after the other; below all others for a document of zeros.
+    """Where the relevant documents of every query stand, by the rows of :func:`embed`.
 
     Products of equal rows may differ in the last bit, by where they stand, so each is made once.
+    A document of zeros is below all others.
     """
+    queries, corpus = rows
     blank = ~corpus.any(axis=1)
-    _, places = distinct(sha256(row.tobytes()).hexdigest() for row in corpus)
+    _, places = distinct(hashlib.sha256(row.tobytes()).hexdigest() for row in corpus)
     once = corpus[np.unique(places, return_index=True)[1]]
+    ranked = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         block = queries[start : start + _QUERIES_AT_ONCE]
         scores = all_similarities(similarity, block, once)[:, places]
         scores[:, blank] = -np.inf
-        yield from scores
+        for query, of_query in enumerate(scores, start=start):
+            wanted, left_out = task.relevant[query], task.left_out[query]
+            ranked.append(relevant_ranks(of_query, [*wanted], [*wanted.values()], left_out))
+    return ranked
+
+
+def _score(metric: str, ranks: Vector, grades: Vector) -> float:
+    kind, k = metric.split("@")
+    if kind == "ndcg":
+        return ndcg_at_k([ranks], [grades], int(k))
+    return {"recall": recall_at_k, "mrr": mrr_at_k}[kind]([ranks], int(k))
 
 
 class Retrieval(TaskType[RetrievalTask]):
@@ -209,24 +385,34 @@ class Retrieval(TaskType[RetrievalTask]):
         return [TaskName(name, chosen) for chosen in wanted]
 
     def load(self, names: Sequence[TaskName], options: Options) -> RetrievalTask:
-        """Read one split."""
+        from contrasent.evaluation.proxy import read_proxy
+
         (name,) = names
         if name.name == STSB_RETRIEVAL:
             return stsb_retrieval(name, options.data_dir)
-        if name.is_proxy:
-            return read_proxy(name, options.columns)
-        return read_retrieval(name)
+        return read_proxy(name, options.columns) if name.is_proxy else read_retrieval(name)
 
     def score(self, task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
         """Every metric of the task; its intervals draw queries again, with the same documents."""
         rows = embed(task, use)
-        values = scores(task, rankings(task, rows, use.similarity))
-        ratios = {metric: _ratio(task, each) for metric, each in values.items()}
+        ranked = rankings(task, rows, use.similarity)
+        values = {
+            metric: np.array([_score(metric, *of_query) for of_query in ranked])
+            for metric in task.metrics
+        }
+        ratios = {}
+        for metric, each in values.items():
+            # The sentences of a pair look for one another, so their scores are drawn together.
+            paired = task.name.name == STSB_RETRIEVAL
+            drawn = each.reshape(2, -1).mean(axis=0) if paired else each
+            ratios[metric] = Ratio(drawn, np.ones_like(drawn))
         sure = intervals(ratios, options.bootstrap, task.name.label)
+        roles = {role: role_options(use.encoder, role) for role in ROLES}
+        prompts = {role: how["prompt"] for role, how in roles.items() if how}
         records = tuple(
             Score(
                 metric, float(each.mean()), len(task.queries), "mean", interval=sure.get(metric)
-            ).record(task.name, task.sha256, use, _prompts(use))
+            ).record(task.name, task.sha256, use, prompts)
             for metric, each in values.items()
         )
         columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
@@ -237,25 +423,6 @@ class Retrieval(TaskType[RetrievalTask]):
             "such a document comes last"
         )
         return Scores(records, ratios=columns, notes=(note,) if queries or corpus else ())
-
-    def named(self, task: RetrievalTask) -> TaskName:
-        """Its name and split."""
-        return task.name
-
-    def texts(self, task: RetrievalTask) -> Iterator[TaskText]:
-        """Queries and documents; a query and what it is to find are a pair."""
-        pairs = [
-            (query, task.corpus[row])
-            for query, rows in zip(task.queries, task.relevant, strict=True)
-            for row in rows
-        ]
-        sentences = [*task.queries, *task.corpus]
-        yield TaskText(task.name.name, task.name.split, sentences, pairs)
-
-    def row_layout(self, task: RetrievalTask) -> RowLayout:
-        """All queries, those without a relevant document among them, then all documents."""
-        sides = {"queries": task.every_query, "documents": task.corpus}
-        return RowLayout(task.name.heading, sides, apart=True)
 
 
 TASK_TYPE = Retrieval()
@@ -272,12 +439,11 @@ def _parse(text: str) -> tuple[str | None, str | None]:
         if text.startswith(prefix):
             require_source(text, prefix, "FILE")
             return text, "test"
-    folder = Path(text).expanduser()
-    # A folder named without a slash may only by chance be called as a task is.
-    is_path = folder.name != text or any(folder.glob("corpus.*"))
     tasks, split = known_tasks(text)
     if tasks == (STSB_RETRIEVAL,):
         return STSB_RETRIEVAL, split
-    if text and folder.is_dir() and is_path:
+    folder = Path(text).expanduser()
+    # A folder named without a slash may only by chance be called as a task is.
+    if text and folder.is_dir() and (folder.name != text or any(folder.glob("corpus.*"))):
         return str(folder if folder.name else folder.resolve()), None
     return None, None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from contrasent.errors import ConfigError, pick
-from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 
 CLASSIFY = "classify:"
 """Stands before sentences with labels, where their columns do not say that they are."""
@@ -29,6 +28,7 @@ ALL_SPLITS = ("train", "dev", "test")
 SPLITS = ("all", *ALL_SPLITS)
 """``all`` is the pairs of the three together."""
 
+_FORM = ".tsv, .csv, .jsonl or .parquet file of sentence, sentence, score"
 _OWN_FILE = re.compile(r"\.((tsv|csv|jsonl|txt|qrels)(\.gz)?|parquet|npy)$", re.IGNORECASE)
 _PAIRS_FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
 _SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
@@ -58,60 +58,77 @@ class StsTask:
         return ("test",) if self.subsets else SPLITS
 
 
+# The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
+_SUBSETS = {
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "sts13": ("FNWN", "headlines", "OnWN"),
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+_STSB_FILES = {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ALL_SPLITS}
+_SICK_FILES = {
+    "train": "SICK/SICK_train.txt",
+    "dev": "SICK/SICK_trial.txt",
+    "test": "SICK/SICK_test_annotated.txt",
+}
 STS_TASKS = {
-    task.name: task
-    for task in (
-        StsTask(
-            name="sts12",
-            heading="STS12",
-            folder="STS/STS12-en-test",
-            subsets=("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-        ),
-        # The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
-        StsTask("sts13", "STS13", "STS/STS13-en-test", ("FNWN", "headlines", "OnWN")),
-        StsTask(
-            name="sts14",
-            heading="STS14",
-            folder="STS/STS14-en-test",
-            subsets=("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-        ),
-        StsTask(
-            name="sts15",
-            heading="STS15",
-            folder="STS/STS15-en-test",
-            subsets=("answers-forums", "answers-students", "belief", "headlines", "images"),
-        ),
-        StsTask(
-            name="sts16",
-            heading="STS16",
-            folder="STS/STS16-en-test",
-            subsets=(
-                *("answer-answer", "headlines", "plagiarism", "postediting"),
-                "question-question",
-            ),
-        ),
-        StsTask(
-            name="stsb",
-            heading="STS-B",
-            files={split: f"STS/STSBenchmark/sts-{split}.csv" for split in ALL_SPLITS},
-            columns=(5, 6, 4),
-            aliases=("stsbenchmark",),
-        ),
-        StsTask(
-            name="sickr",
-            heading="SICK-R",
-            files={
-                "train": "SICK/SICK_train.txt",
-                "dev": "SICK/SICK_trial.txt",
-                "test": "SICK/SICK_test_annotated.txt",
-            },
-            columns=(1, 2, 3),
-            header=True,
-            aliases=("sickrelatedness",),
-        ),
-    )
+    **{
+        name: StsTask(name, name.upper(), f"STS/{name.upper()}-en-test", subsets)
+        for name, subsets in _SUBSETS.items()
+    },
+    "stsb": StsTask("stsb", "STS-B", "", (), _STSB_FILES, (5, 6, 4), aliases=("stsbenchmark",)),
+    "sickr": StsTask(
+        "sickr", "SICK-R", "", (), _SICK_FILES, (1, 2, 3), True, aliases=("sickrelatedness",)
+    ),
 }
 """The STS tasks, in the order of the papers' tables. To add one, add a row."""
+
+NESTED_FOLDS = ("all",)
+"""All files are one part, judged by nested cross-validation."""
+
+TRAIN_FOLDS = ("train", "test")
+"""Folds of the training file choose the penalty."""
+
+DEV_PART = ("train", "dev", "test")
+"""The dev file chooses the penalty."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferTask:
+    """A transfer task, as a row of :data:`TRANSFER_TASKS`."""
+
+    name: str  # as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``
+    heading: str  # as tables name it, such as ``SST-2``
+    files: tuple[str, ...]  # in SentEval's folder, in the order of ``split``
+    form: str = "polar"  # of its files, a key of `contrasent.evaluation.transfer_data.READERS`
+    classes: int = 2
+    # `NESTED_FOLDS`, `TRAIN_FOLDS` or `DEV_PART`
+    split: tuple[str, ...] = NESTED_FOLDS
+    pairs: bool = False  # pairs of sentences are classified; they have an F1 of class 1 too
+    papers: bool = True  # one of the seven that ``transfer`` stands for and that the papers average
+    published: str = ""  # its column in published tables, where that is not ``heading``
+    aliases: tuple[str, ...] = ()  # other names, written as ``name`` is
+
+
+_SST = tuple(f"SST/binary/sentiment-{split}" for split in DEV_PART)
+_TREC = ("TREC/train_5500.label", "TREC/TREC_10.label")
+_MRPC = ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt")
+TRANSFER_TASKS = {
+    task.name: task
+    for task in (
+        TransferTask("mr", "MR", ("MR/rt-polarity.pos", "MR/rt-polarity.neg")),
+        TransferTask("cr", "CR", ("CR/custrev.pos", "CR/custrev.neg")),
+        TransferTask("subj", "SUBJ", ("SUBJ/subj.objective", "SUBJ/subj.subjective")),
+        TransferTask("mpqa", "MPQA", ("MPQA/mpqa.pos", "MPQA/mpqa.neg")),
+        TransferTask(
+            "sst2", "SST-2", _SST, "sentiments", 2, DEV_PART, published="SST", aliases=("sst",)
+        ),
+        TransferTask("trec", "TREC", _TREC, "questions", 6, TRAIN_FOLDS),
+        TransferTask("mrpc", "MRPC", _MRPC, "paraphrases", 2, TRAIN_FOLDS, pairs=True),
+    )
+}
+"""The transfer tasks, in the order of the papers' tables. To add one, add a row."""
 
 STS = tuple(task.name for task in STS_TASKS.values() if task.papers)
 """The seven tasks that ``sts`` stands for."""
@@ -139,12 +156,11 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        name = short_name(self.name)
+        name = short_name(self.name) + " (proxy)" * self.is_proxy
         if task := STS_TASKS.get(self.name) or TRANSFER_TASKS.get(self.name):
             name = task.heading
         elif self.name == STSB_RETRIEVAL:
             name = "STS-B retrieval"
-        name += " (proxy)" if self.is_proxy else ""
         return name if self.split == "test" else f"{name} {self.split}"
 
     @property
@@ -156,6 +172,29 @@ class TaskName:
     def in_senteval(self) -> bool:
         """Whether it is read from SentEval's folder."""
         return self.name in (*STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskText:
+    """The sentences of a task's split, and the pairs of them that belong together."""
+
+    task: str
+    split: str
+    sentences: Sequence[str]
+    pairs: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """What a matrix has to have rows for to stand in for an encoder on a task."""
+
+    heading: str  # of the task
+    # sentences in the order of the task's file, repeated ones each time, by what they are, such as
+    # ``first sentences``. The rows stand side after side.
+    sides: Mapping[str, Sequence[str]]
+    # the same sentence may have another vector on the other side, as with encoders that tell
+    # queries from documents
+    apart: bool = False
 
 
 def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
@@ -178,7 +217,6 @@ def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
 
 
 def _normalise(text: str) -> tuple[str, str | None]:
-    """A name in lower case without ``-``, ``_`` and spaces, and the split behind it."""
     name, split = text.strip().lower(), None
     if suffixed := _SPLIT.fullmatch(name):
         name, split = suffixed[1], suffixed[2]
@@ -187,32 +225,19 @@ def _normalise(text: str) -> tuple[str, str | None]:
 
 def refuse(text: str) -> NoReturn:
     """Refuse what names no scored pairs, with the nearest names."""
-    tasks, _ = known_tasks(text)
-    if not tasks and _is_path(text):
-        there = Path(text.strip()).expanduser().exists()
-        found = "is no file of rated pairs by its name" if there else "is not there"
+    if known_tasks(text)[0]:
         raise ConfigError(
-            f"{text!r} {found}: they are a .tsv, .csv, .jsonl or .parquet file of sentence, "
-            f"sentence, score (or label). 'contrasent evaluate' scores text without labels as "
-            f"crops:{text} or next:{text}"
+            f"{text!r} has no correlation; 'contrasent evaluate' and contrasent.evaluate score it"
         )
-    if not tasks:
-        form = (
-            "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-        )
-        choices = ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
-        pick(form, _normalise(text)[0], choices)
-    kind = "retrieval" if tasks == (STSB_RETRIEVAL,) else "transfer"
-    raise ConfigError(
-        f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
-        "contrasent.evaluate score it"
-    )
-
-
-def _is_path(text: str) -> bool:
-    """Whether a text looks like the path of a file or folder, or is one."""
     path = Path(text.strip()).expanduser()
-    return bool(path.suffix) or len(path.parts) > 1 or path.exists()
+    if not (path.suffix or len(path.parts) > 1 or path.exists()):
+        choices = ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
+        pick(f"task (a name, or a {_FORM})", _normalise(text)[0], choices)
+    wrong = "cannot be read as rated pairs" if path.exists() else "does not exist"
+    raise ConfigError(
+        f"{text!r} {wrong}; name a {_FORM}, or text without labels as crops:FILE or next:FILE for "
+        "'contrasent evaluate'"
+    )
 
 
 def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
@@ -220,16 +245,10 @@ def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[
 
     They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
     ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
-    without one, those that a task does not have are left out. ConfigError if a name is unknown or
-    a task has none of the splits.
+    without one, those that a task does not have are left out.
     """
-    names: list[TaskName] = []
-    for text in asked:
-        named = sts_names(text, splits)
-        if named is None:
-            refuse(text)
-        names += named
-    return list(dict.fromkeys(names))
+    named = ((text, sts_names(text, splits)) for text in asked)
+    return list(dict.fromkeys(it for text, names in named for it in names or refuse(text)))
 
 
 def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
@@ -250,29 +269,14 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     return names
 
 
-def require_names(names: Sequence[TaskName], asked: Sequence[str], splits: Sequence[str]) -> None:
-    """Refuse tasks of which nothing is left to be scored."""
-    if not names:
-        raise ConfigError(
-            f"no task to score: {', '.join(asked)} with split {', '.join(splits)} names none; "
-            "STS12-16 have a test split only, transfer tasks a dev and a test split"
-        )
-
-
 def averaged(names: Iterable[TaskName]) -> list[TaskName]:
     """The papers' STS tasks of ``names`` that an average is over: their test splits.
 
     Where the test split of a task is not there on its own, that is the pairs of all its splits.
     """
-    names = list(names)
-    tests = {name.name for name in names if name.split == "test"}
-    return [
-        name
-        for name in names
-        if (task := STS_TASKS.get(name.name))
-        and task.papers
-        and (name.split == "test" or (name.split == "all" and name.name not in tests))
-    ]
+    papers = [it for it in names if it.name in STS]
+    tests = {it.name for it in papers if it.split == "test"}
+    return [it for it in papers if it.split == ("test" if it.name in tests else "all")]
 
 
 def names_own_data(text: str) -> bool:
@@ -281,10 +285,9 @@ def names_own_data(text: str) -> bool:
 
 
 def joined_sources(text: str) -> tuple[str, ...]:
-    """What stands between the ``+`` of a name, each with its home folder written out.
+    """The sources between the ``+`` of a name, each with its home folder written out.
 
-    A ``+`` that is part of a file's name or of a data set's split is left alone: all pieces have to
-    be files by their endings, or ids of data sets.
+    A ``+`` that is part of a file's name is left alone: all pieces have to be files or data sets.
     """
     text = text.strip()
     pieces = [piece.strip() for piece in text.split("+")]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, DataError, pick
@@ -15,16 +15,16 @@ from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol, protocol
 from contrasent.evaluation.task_names import SPLITS, TaskName
-from contrasent.evaluation.vectors import RowLayout
 from contrasent.options import EvaluationOptions
 
 T = TypeVar("T")
-"""The data of one task."""
+"""The data of one task: it has ``name``, ``note`` (how a user's file was understood where that had
+to be guessed), ``texts()`` that training text must not have, and a ``row_layout()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user asked for beside the names of tasks, as :func:`evaluate` takes it.
+    """Wishes beside the names of tasks, as :func:`contrasent.evaluate` takes them.
 
     ConfigError if a split is unknown.
     """
@@ -39,17 +39,11 @@ class Options:
     @classmethod
     def of(cls, given: EvaluationOptions) -> Options:
         """The reading that options ask for; ConfigError if one is unknown."""
-        numbers = protocol(
-            given.protocol,
-            metric=given.metric,
-            aggregation=given.aggregation,
-            regressor=given.regressor,
-        )
         return cls(
             given.data_dir,
             given.splits,
             given.columns,
-            numbers,
+            protocol(given.protocol, given.metric, given.aggregation, given.regressor),
             TransferProtocol(given.classifier, given.preset, given.classifier_seed),
             None if given.confidence is None else Bootstrap(given.confidence),
         )
@@ -57,16 +51,6 @@ class Options:
     def __post_init__(self) -> None:
         for split in self.splits:
             pick("split", split, SPLITS)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskText:
-    """The sentences of a task's split, and the pairs of them that belong together."""
-
-    task: str
-    split: str
-    sentences: Sequence[str]
-    pairs: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +83,6 @@ class TaskType(ABC, Generic[T]):
     def score(self, task: T, use: EncoderUse, options: Options) -> Scores:
         """Score an encoder on one task; a CheckpointError or DataError if it cannot be scored."""
 
-    @abstractmethod
-    def named(self, task: T) -> TaskName:
-        """The task as messages name it."""
-
-    @abstractmethod
-    def texts(self, task: T) -> Iterator[TaskText]:
-        """What of a task must not be in training text."""
-
-    @abstractmethod
-    def row_layout(self, task: T) -> RowLayout:
-        """What a matrix has to have rows for, to stand in for an encoder."""
-
     def sources(self, names: Sequence[TaskName]) -> Sequence[Sequence[TaskName]]:
         """The names in groups that are read together; by default each alone."""
         return [[name] for name in names]
@@ -120,10 +92,9 @@ class TaskType(ABC, Generic[T]):
         del names
         return []
 
-    def note(self, task: T) -> str:
-        """How a user's file was understood, where that had to be guessed; else empty."""
-        del task
-        return ""
+    def named(self, task: Any) -> TaskName:
+        """The task as messages name it."""
+        return task.name if isinstance(task.name, TaskName) else TaskName(task.name)
 
     def read(self, names: Sequence[TaskName], options: Options) -> TaskData[T]:
         """Read the tasks whose data is there and in order; the others are problems."""

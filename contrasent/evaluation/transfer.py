@@ -1,11 +1,11 @@
-"""SentEval's transfer tasks: classifiers on frozen embeddings.
+"""Transfer tasks, SentEval's and users': classifiers on frozen embeddings.
 
 Shapes: N sentences or pairs of a part, D embedding width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,26 +18,34 @@ from contrasent.evaluation.cross_validation import (
     cross_validate,
     logistic_regression,
 )
-from contrasent.evaluation.embed import Embeddings, EncoderUse, Score, Scores, distinct
+from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct
 from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.protocols import Rows
-from contrasent.evaluation.task_names import TaskName, known_tasks
-from contrasent.evaluation.task_types import Options, TaskText, TaskType
-from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer
-from contrasent.evaluation.vectors import RowLayout
+from contrasent.evaluation.sts_regressor import pair_features
+from contrasent.evaluation.task_names import (
+    CLASSIFY,
+    TRANSFER,
+    TRANSFER_TASKS,
+    TaskName,
+    known_tasks,
+    names_own_data,
+    require_source,
+)
+from contrasent.evaluation.task_types import Options, TaskType
+from contrasent.evaluation.transfer_data import (
+    Part,
+    TransferData,
+    holds_labels,
+    load_transfer,
+    read_labelled,
+)
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
-    """What a classifier sees of a part: embeddings, of pairs |u - v| and u * v as in SentEval."""
-    embeddings = _embed(part, use)
-    if task.of_pairs:
-        first, second = np.split(embeddings, 2)
-        embeddings = np.concatenate([np.abs(first - second), first * second], axis=1)
-    return LabelledFeatures(embeddings, part.labels)
+    """Embeddings of a part as a classifier sees them, of pairs |u - v| and u * v as in SentEval.
 
-
-def _embed(part: Part, use: EncoderUse) -> Embeddings:
-    """``(len(part.texts), D)``; a classifier, unlike a cosine, has a use for a zero vector."""
+    A classifier, unlike a cosine, has a use for a zero vector.
+    """
     texts, places = distinct(part.texts)
     rows = use.embed(texts, zeros=True)
     if len(rows) > 1 and (rows == rows[0]).all():
@@ -45,18 +53,21 @@ def _embed(part: Part, use: EncoderUse) -> Embeddings:
             f"{use.encoder.name} gives all {len(rows)} sentences the same embedding, so there is "
             "nothing to classify them by"
         )
-    return rows[places].astype(np.float32)
+    embeddings = rows[places].astype(np.float32)
+    if task.of_pairs:
+        embeddings = pair_features(*np.split(embeddings, 2))
+    return LabelledFeatures(embeddings, part.labels)
 
 
 def ratios_of(task: TransferData, reached: Accuracy, labels: Rows) -> dict[str, Ratio]:
-    """What the scores of the test rows are sums of, by metric."""
+    """The sums that the scores of the test rows are quotients of, by metric."""
     right = (reached.predicted == labels).astype(np.float64)
     weights = np.ones_like(right)
     if reached.folds is not None:
         # The mean over folds: a row counts as much as its fold is small.
         weights = 1 / np.bincount(reached.folds)[reached.folds]
     ratios = {"accuracy": Ratio(right * weights, weights)}
-    if task.own:
+    if task.class_names:
         ratios["macro_f1"] = _f1(reached.predicted, labels, np.arange(task.classes))
     elif task.of_pairs:
         ratios["f1"] = _f1(reached.predicted, labels, [1])
@@ -89,14 +100,12 @@ class Transfer(TaskType[TransferData]):
         tasks, split = known_tasks(text)
         if not tasks or tasks[0] not in TRANSFER_TASKS:
             return None
-        if split and split not in SPLITS:
+        asked = [split] if split else list(options.splits)
+        wanted = [name for name in SPLITS[::-1] if name in asked]
+        if not wanted and (split or len(tasks) == 1):
             raise ConfigError(
-                f"{text!r}: a transfer task has no score on its {split} split, only dev and test"
-            )
-        wanted = [split] if split else [n for n in SPLITS[::-1] if n in options.splits]
-        if len(tasks) == 1 and not wanted:
-            raise ConfigError(
-                f"{text!r} has no score on {', '.join(options.splits)}, only on dev and test"
+                f"{text!r}: a transfer task has no score on {', '.join(asked)}, only on dev and "
+                "test"
             )
         return [TaskName(task, name) for name in wanted for task in tasks]
 
@@ -106,7 +115,6 @@ class Transfer(TaskType[TransferData]):
         return [[name for name in names if name.name == task] for task in tasks]
 
     def load(self, names: Sequence[TaskName], options: Options) -> TransferData:
-        """Read one task."""
         if options.learning.classifier == "sklearn":
             logistic_regression()
         data = self.data(names[0].name, options)
@@ -121,8 +129,7 @@ class Transfer(TaskType[TransferData]):
 
         Intervals are of scores of test rows, by drawing these again, the classifiers as they are.
         Rows of a dev score chose the penalty, so it has no interval, but its difference to that of
-        another encoder has. CheckpointError if an embedding has a NaN or infinite number, or all
-        are the same; DataError if the task is too small for the folds.
+        another encoder has.
         """
         parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
         device = getattr(use.encoder, "device", "cpu")
@@ -151,30 +158,34 @@ class Transfer(TaskType[TransferData]):
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
         """The test parts of the papers' tasks; users' own have little in common."""
-        tests = [n for n in names if n.split == "test" and n.name in TRANSFER_TASKS]
-        return [n for n in tests if TRANSFER_TASKS[n.name].papers]
-
-    def named(self, task: TransferData) -> TaskName:
-        """The task, whatever its splits."""
-        return TaskName(task.name)
-
-    def note(self, task: TransferData) -> str:
-        """How a user's columns were understood."""
-        return task.note
-
-    def texts(self, task: TransferData) -> Iterator[TaskText]:
-        """The parts that the accuracies are of."""
-        for name in dict.fromkeys(map(task.judged_part, task.splits)):
-            texts = task.parts[name].texts
-            half = len(texts) // 2
-            pairs = zip(texts[:half], texts[half:], strict=True) if task.of_pairs else ()
-            yield TaskText(task.name, name, texts, list(pairs))
-
-    def row_layout(self, task: TransferData) -> RowLayout:
-        """The sentences of all files; of pairs all first ones, then all second ones."""
-        sides = tuple(zip(*task.given, strict=True))
-        names = ("first sentences", "second sentences") if len(sides) == 2 else ("sentences",)
-        return RowLayout(self.named(task).heading, dict(zip(names, sides, strict=True)))
+        return [name for name in names if name.split == "test" and name.name in TRANSFER]
 
 
-TASK_TYPE = Transfer()
+class LabelledTask(Transfer):
+    """Accuracy and macro-F1 of classifiers on frozen embeddings."""
+
+    name = "labelled"
+
+    def names(self, text: str, options: Options) -> list[TaskName] | None:
+        """The task after :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows.
+
+        Splits other than dev and test are left out; a ConfigError if none is left.
+        """
+        text = text.strip()
+        if text.startswith(CLASSIFY):
+            require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
+        elif not (names_own_data(text) and holds_labels(text, options.columns)):
+            return None
+        splits = [split for split in SPLITS[::-1] if split in options.splits]
+        if not splits:
+            raise ConfigError(
+                f"{text!r}: labelled sentences have no score on {', '.join(options.splits)}, "
+                "only on dev and test"
+            )
+        return [TaskName(text, split) for split in splits]
+
+    def data(self, name: str, options: Options) -> TransferData:
+        return read_labelled(name, options.columns)
+
+
+TASK_TYPE, LABELLED = Transfer(), LabelledTask()

@@ -6,8 +6,7 @@ Shapes: N sentences, n of a batch, D width of an embedding.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,33 +34,21 @@ _LONGEST_GRADIENT = 1.0
 _MEASURED = 2048  # sentences that the likelihood is measured on
 
 
-@dataclass(frozen=True, slots=True)
-class Likelihood:
-    """Negative log-likelihood, in bits for each component, of so many sentences without dropout.
-
-    ``before`` is with scales set from the first batch, and nothing learned.
-    """
-
-    before: float
-    after: float
-    sentences: int
-
-
 def fit_flow(
     encoder: SentenceEncoder,
     text: FittingText,
     settings: FlowSettings,
     precision: str = "fp32",
     show_progress: bool = False,
-) -> tuple[Flow, Likelihood]:
+) -> tuple[Flow, dict[str, float]]:
     """Maximise the likelihood of the embeddings of ``text`` under a standard normal distribution.
 
     Without dropout every sentence is embedded once, and the embeddings lie in a temporary file.
-    Refused are fewer than 2 sentences, embeddings that cannot be halved so often or are not
-    finite, and a likelihood that is not.
+    Returned with the flow are the negative log-likelihoods in bits for each component, without
+    dropout, of a number of ``sentences``: ``before``, with scales set from the first batch and
+    nothing learned, and ``after``.
     """
-    if len(text) < 2:
-        raise DataError("one sentence has no distribution to fit a flow to; give 2 or more")
+    count = len(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         flow = Flow(encoder.width, settings.levels, settings.depth, settings.coupling_width)
@@ -71,33 +58,39 @@ def fit_flow(
             if settings.dropout
             else StoredRows(encoder, text, precision, show_progress)
         )
-        likelihood = _fit(flow, rows, len(text), settings, show_progress)
+
+        def bits(numbers: np.ndarray, where: str, dropout: bool = False) -> Tensor:
+            value = flow.bits_per_dimension(rows.batch(numbers, dropout=dropout))
+            if not torch.isfinite(value):
+                raise DataError(
+                    f"the likelihood of {where} is not finite, so the fit cannot go on; lower the "
+                    "learning rate, or look for components of the embedding that are all but "
+                    "constant"
+                )
+            return value
+
+        measured = np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64)
+        parameters = list(flow.parameters())
+        optimizer = PlainAdamW(parameters, settings.learning_rate, settings.weight_decay)
+        batches = _batches(count, settings)
+        flow.start(rows.batch(batches[0], dropout=settings.dropout))
+        with torch.no_grad():
+            before = bits(measured, "a measurement").item()
+        columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
+        bar = progress_bar(*columns, total=len(batches), shown=show_progress, bits=float("nan"))
+        with bar as advance:
+            for step, numbers in enumerate(batches, start=1):
+                loss = bits(numbers, f"step {step} of {len(batches)}", settings.dropout)
+                gradients = torch.autograd.grad(loss, parameters)
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.grad = gradient
+                clip_grad_norm_(parameters, _LONGEST_GRADIENT)
+                optimizer.step()
+                advance(1, bits=loss.item())
+        with torch.no_grad():
+            after = bits(measured, "a measurement").item()
+    likelihood = {"before": before, "after": after, "sentences": len(measured)}
     return flow.requires_grad_(False).eval(), likelihood
-
-
-def _fit(
-    flow: Flow, rows: StoredRows | DrawnRows, count: int, settings: FlowSettings, shown: bool
-) -> Likelihood:
-    measured = np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64)
-    parameters = list(flow.parameters())
-    optimizer = PlainAdamW(parameters, settings.learning_rate, settings.weight_decay)
-    batches = _batches(count, settings)
-    flow.start(rows.batch(batches[0], dropout=settings.dropout))
-    before = _bits(flow, rows, measured)
-    columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
-    bits = float("nan")
-    with progress_bar(*columns, total=len(batches), shown=shown, bits=bits) as advance:
-        for step, numbers in enumerate(batches, start=1):
-            loss = flow.bits_per_dimension(rows.batch(numbers, dropout=settings.dropout))
-            if not torch.isfinite(loss):
-                raise _not_finite(f"step {step} of {len(batches)}")
-            gradients = torch.autograd.grad(loss, parameters)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            clip_grad_norm_(parameters, _LONGEST_GRADIENT)
-            optimizer.step()
-            advance(1, bits=loss.item())
-    return Likelihood(before, _bits(flow, rows, measured), len(measured))
 
 
 def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
@@ -110,21 +103,6 @@ def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
             parts[-2:] = [np.concatenate(parts[-2:])]
         batches += parts
     return batches
-
-
-@torch.no_grad()
-def _bits(flow: Flow, rows: StoredRows | DrawnRows, numbers: np.ndarray) -> float:
-    value = flow.bits_per_dimension(rows.batch(numbers, dropout=False)).item()
-    if not np.isfinite(value):
-        raise _not_finite("a measurement")
-    return value
-
-
-def _not_finite(where: str) -> DataError:
-    return DataError(
-        f"the likelihood of {where} is not finite, so the fit cannot go on; lower the learning "
-        "rate, or look for components of the embedding that are all but constant"
-    )
 
 
 class PlainAdamW:
@@ -152,81 +130,53 @@ class PlainAdamW:
             parameter.sub_(update, alpha=self._learning_rate)
 
 
+Fit = tuple[Transform, str, dict[str, Any]]
+"""A map, what it is in words, and what is kept of the fit."""
+
+
+def _whitening(
+    encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: Embedding
+) -> Fit:
+    """Sum up mean and covariance in fp64 while sentences are embedded, in bounded memory."""
+    whitening.require_enough(len(text), settings.dimensions, encoder.width)
+    moments = Moments(encoder.width)
+    for rows in finite_rows(encoder, text, how.precision, how.show_progress):
+        moments.add(rows)
+    whitened = whitening.fit(moments, settings.dimensions)
+    kept = whitened.transform.width
+    facts = {
+        "dimensions": kept,
+        "precision": how.precision,
+        "max_tokens": encoder.max_tokens,
+        "width": encoder.width,
+        "rank": whitened.rank,
+        "variance_kept": whitened.variance_kept,
+    }
+    return whitened.transform, f"whitening to {kept} of {encoder.width} dimensions", facts
+
+
+def _flow(
+    encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, how: Embedding
+) -> Fit:
+    flow, likelihood = fit_flow(encoder, text, settings, how.precision, how.show_progress)
+    facts = {
+        **asdict(settings),
+        "precision": how.precision,
+        "max_tokens": encoder.max_tokens,
+        "bits_per_dimension": likelihood,
+    }
+    return flow, f"flow of {settings.levels} levels", facts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """Options of embedding the sentences that a transform is fitted on."""
+    """Options of embedding the sentences that a map is fitted on."""
 
     precision: str = "fp32"  # ``fp32``, ``bf16`` or ``auto``
     # longer sentences are cut; None for the encoder's own limit. BERT-whitening and BERT-flow took
     # 64.
     max_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FittedEncoder:
-    """An encoder with a fitted map, and what is kept of the fit in ``contrasent.json``."""
-
-    encoder: SentenceEncoder
-    info: dict[str, Any]
-
-
-def fit_whitening(
-    encoder: SentenceEncoder,
-    text: FittingText,
-    settings: WhiteningSettings | None = None,
-    how: Embedding | None = None,
-    *,
-    show_progress: bool = False,
-) -> FittedEncoder:
-    """Whiten the embeddings of an encoder; see :mod:`contrasent.model.transforms.whitening`.
-
-    Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory.
-    ConfigError if the encoder has a transform already, or has not so many dimensions; DataError if
-    there are too few sentences, or their covariance is singular; CheckpointError if an embedding is
-    not finite.
-    """
-    how = how or Embedding()
-    dimensions = None if settings is None else settings.dimensions
-    refuse_second(encoder)
-    whitening.require_enough(len(text), dimensions, encoder.width)
-    moments = Moments(encoder.width)
-    with _cut_at(encoder, how):
-        for rows in finite_rows(encoder, text, how.precision, show_progress):
-            moments.add(rows)
-    whitened = whitening.fit(moments, dimensions)
-    kept = whitened.transform.width
-    results = {
-        "dimensions": kept,
-        **asdict(how),
-        "max_tokens": _limit(encoder, how),
-        "width": encoder.width,
-        "rank": whitened.rank,
-        "variance_kept": whitened.variance_kept,
-    }
-    described = f"whitening to {kept} of {encoder.width} dimensions, fitted on {text.described}"
-    return _attach(encoder, text, whitened.transform, described, results)
-
-
-def fit_glow(
-    encoder: SentenceEncoder,
-    text: FittingText,
-    settings: FlowSettings | None = None,
-    how: Embedding | None = None,
-    *,
-    show_progress: bool = False,
-) -> FittedEncoder:
-    """Fit a flow on the embeddings of an encoder, which stays as it is.
-
-    Errors are those of :func:`fit_whitening` and of :func:`fit_flow`.
-    """
-    how, settings = how or Embedding(), settings or FlowSettings()
-    refuse_second(encoder)
-    with _cut_at(encoder, how):
-        flow, likelihood = fit_flow(encoder, text, settings, how.precision, show_progress)
-    kept = {**asdict(settings), **asdict(how), "max_tokens": _limit(encoder, how)}
-    described = f"flow of {settings.levels} levels, fitted on {text.described}"
-    info = {**kept, "bits_per_dimension": asdict(likelihood)}
-    return _attach(encoder, text, flow, described, info)
+    show_progress: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +184,56 @@ class Fitter:
     """A way of fitting a map to the embeddings of text."""
 
     settings: type[Any]  # its settings, a class made by `settings`
-    fit: Callable[..., FittedEncoder]  # of encoder, text, settings and `Embedding`
+    make: Callable[[SentenceEncoder, FittingText, Any, Embedding], Fit]
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """Its settings; ConfigError if one is unknown, or cannot have its value."""
         return validate(self.settings, given, "map")
 
+    def fit(
+        self,
+        encoder: SentenceEncoder,
+        text: FittingText,
+        settings: Any = None,
+        how: Embedding | None = None,
+    ) -> dict[str, Any]:
+        """Give an encoder a map; returns what is kept of the fit in ``contrasent.json``.
+
+        ConfigError if the encoder has a map already, or its embeddings do not suit the settings;
+        DataError if there is too little text; CheckpointError if an embedding is not finite.
+        """
+        settings, how = settings or self.settings(), how or Embedding()
+        refuse_second(encoder)
+        usual = encoder.max_tokens
+        encoder.max_tokens = min(usual, how.max_tokens or usual)
+        try:
+            transform, described, facts = self.make(encoder, text, settings, how)
+        finally:
+            encoder.max_tokens = usual
+        path = resolve(encoder.name) / INFO_FILE
+        transform.described = f"{described}, fitted on {text.described}"
+        info = {
+            "name": transform.name,
+            "described": transform.described,
+            **facts,
+            "sentences": len(text),
+            "text": text.provenance,
+            "target": text.is_target,
+            "encoder": {
+                "name": encoder.name,
+                "fingerprint": encoder.fingerprint(),
+                "pooler": encoder.pooler,
+                "head": encoder.head_name,
+                "contrasent": json.loads(path.read_text("utf-8")) if path.is_file() else None,
+            },
+        }
+        encoder.transform = transform.to(encoder.device)
+        return {"transform": info}
+
 
 FITTERS = {
-    "whitening": Fitter(WhiteningSettings, fit_whitening),
-    "flow": Fitter(FlowSettings, fit_glow),
+    "whitening": Fitter(WhiteningSettings, _whitening),
+    "flow": Fitter(FlowSettings, _flow),
 }
 """By the name of the map."""
 
@@ -272,47 +262,3 @@ def refuse_second(encoder: SentenceEncoder) -> None:
             f"{encoder.name} keeps {encoder.truncate_dim} of {encoder.full_width} dimensions, and "
             "a map is fitted on all of them; set its truncate_dim to None"
         )
-
-
-@contextmanager
-def _cut_at(encoder: SentenceEncoder, how: Embedding) -> Iterator[None]:
-    usual = encoder.max_tokens
-    encoder.max_tokens = _limit(encoder, how)
-    try:
-        yield
-    finally:
-        encoder.max_tokens = usual
-
-
-def _limit(encoder: SentenceEncoder, how: Embedding) -> int:
-    return min(encoder.max_tokens, how.max_tokens or encoder.max_tokens)
-
-
-def _attach(
-    encoder: SentenceEncoder,
-    text: FittingText,
-    transform: Transform,
-    described: str,
-    settings: dict[str, Any],
-) -> FittedEncoder:
-    """The encoder with its transform, and the settings and sources of the fit."""
-    path = resolve(encoder.name) / INFO_FILE
-    source = {
-        "name": encoder.name,
-        "fingerprint": encoder.fingerprint(),
-        "pooler": encoder.pooler,
-        "head": encoder.head_name,
-        "contrasent": json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None,
-    }
-    info = {
-        "name": transform.name,
-        "described": described,
-        **settings,
-        "sentences": len(text),
-        "text": text.provenance,
-        "target": text.is_target,
-        "encoder": source,
-    }
-    transform.described = described
-    encoder.transform = transform.to(encoder.device)
-    return FittedEncoder(encoder, {"transform": info})

@@ -35,11 +35,10 @@ def fit_sif(
 ) -> tuple[WordEncoder, dict[str, object]]:
     """Weigh words by ``a / (a + p(w))``, and find the components that are taken out.
 
-    ConfigError if a setting is out of range, or the encoder is fitted already; DataError if no
-    sentence has a known word, or ``frequencies`` cannot be read. ``smoothing`` is a; C
-    ``components``, the first singular vectors of the text's embeddings, not centred, are taken out;
-    ``frequencies`` is a file of a word and its count per line, else words of the text are counted.
-    Returns the encoder, and what is kept of the fit in ``contrasent.json``.
+    ``smoothing`` is a; C ``components``, the first singular vectors of the text's embeddings, not
+    centred, are taken out; ``frequencies`` is a file of a word and its count per line, else words
+    of the text are counted. Returns the encoder, and what is kept of the fit in
+    ``contrasent.json``.
     """
     if not smoothing > 0 or not 0 <= components < encoder.width:
         raise ConfigError(

@@ -98,20 +98,12 @@ class FittingText:
 def open_fitting_text(
     names: Sequence[str], columns: Sequence[str] | None = None, data_dir: str | Path | None = None
 ) -> FittingText:
-    """Find the text that names stand for.
+    """Find the text that names stand for, as files if they exist as such.
 
-    ConfigError if nothing is named, ``columns`` are given without a file, or do not fit it;
-    DataError if a file cannot be read, or a task's data is missing.
-
-    Args:
-        names: files and data sets, as training text is named, of which every sentence of a row is
-            taken; or ``sts`` for the seven STS tasks, one of them, each with all its splits, or
-            one with its split, such as ``stsb-dev``. What exists as a file is a file.
-        columns: the sentence columns of the files.
-        data_dir: SentEval's folder, for the tasks.
+    They are files and data sets, with the sentence ``columns`` of these, of which every sentence of
+    a row is taken; or ``sts`` for the seven STS tasks, one of them, each with all its splits, or
+    one with its split, such as ``stsb-dev``.
     """
-    if not names:
-        raise ConfigError("no text to fit on: name files with --data, or STS tasks such as sts")
     tasks: dict[TaskName, None] = {}
     files = []
     for name in names:

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import Protocol
-from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.retrieval import RetrievalTask
+from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import (
+    DEV_PART,
+    NESTED_FOLDS,
     SPLITS,
     STS_TASKS,
     STSB_RETRIEVAL,
+    TRANSFER_TASKS,
     TaskName,
     averaged,
     short_headings,
 )
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
-from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS, TransferData
+from contrasent.evaluation.transfer_data import TransferData
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.contents import described
-from contrasent.report.table import AVERAGE, Cell, Table, averaged_interval, interval_notes, score
+from contrasent.report.table import (
+    AVERAGE,
+    Cell,
+    Table,
+    averaged_interval,
+    interval_notes,
+    print_table,
+    score,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Rows = Mapping[str, Sequence[Record]]
 """Records of an encoder by the label of its row."""
@@ -399,3 +414,17 @@ TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
     "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],
 }
 """Tables by the name of the task type: one for each metric of the protocol, or one of all."""
+
+
+def print_tables(console: Console, suite: Suite, rows: Rows) -> None:
+    """Print the tables of encoders' records on a suite, a blank line between them."""
+    shown = [
+        table
+        for kind, read in suite.kinds
+        if read.tasks
+        for table in TABLES[kind.name](rows, read, suite.options)
+    ]
+    for number, table in enumerate(shown):
+        if number:
+            console.print()
+        print_table(console, table.with_best())

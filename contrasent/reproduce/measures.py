@@ -24,9 +24,8 @@ from contrasent.evaluation.geometry import (
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TaskName
+from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS, TaskName
 from contrasent.evaluation.task_types import Options
-from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.files import write_text, writing
 from contrasent.reproduce.papers import OF_TEXTS
 

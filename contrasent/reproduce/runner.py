@@ -300,8 +300,8 @@ def _fit(work: Work) -> dict[str, Any]:
         encoder.save(place, info)
     else:
         how = Embedding(max_tokens=_PAPERS_TOKENS)
-        fitted = FITTERS[job.system.make].fit(plain, text, None, how)
-        fitted.encoder.save(place, fitted.info)
+        info = FITTERS[job.system.make].fit(plain, text, None, how)
+        plain.save(place, info)
     return {"encoder": _FITTED, "note": ""}
 
 

@@ -17,7 +17,7 @@ from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import Gain, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.leaks import find_overlaps, overlap_of
+from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.proxy import (
     FEWEST,
@@ -27,7 +27,7 @@ from contrasent.evaluation.proxy import (
     has_documents,
     hold_out,
 )
-from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.suite import TASK_TYPES, Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
@@ -295,7 +295,8 @@ def before_and_after(
     else:
         trained = scorer.score(result, seed)
         logger.info("looking for sentences of the tasks in the training text")
-        seen = list(find_overlaps(scorer.tasks, result.name))
+        text = training_text(result.name)
+        seen = None if text is None else find_overlap(scorer.tasks, text)
         after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
     comparisons = {
         start: scorer.tasks.compare(

@@ -10,12 +10,12 @@ import pytest
 from helpers.command_line import refused, worked
 from helpers.tiny_sentences import sentence, write
 
+from contrasent import evaluate
 from contrasent.adaptation import candidates, halving
 from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Trial
 from contrasent.adaptation.halving import adapt
 from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError, DataError
-from contrasent.evaluation.suite import evaluate
 from contrasent.files import BusyError, exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe

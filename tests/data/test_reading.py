@@ -16,7 +16,7 @@ from contrasent.data.rows import as_number, open_rows_of
 from contrasent.data.view_sources import document_lengths
 from contrasent.data.word_vectors import vector_of, word_lines
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluation.retrieval_data import read_texts
+from contrasent.evaluation.retrieval import read_texts
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.fitting.sif import read_frequencies
 from contrasent.progress import printable

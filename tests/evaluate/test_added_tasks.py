@@ -8,9 +8,14 @@ from helpers.tiny_words import WORDS, WordEncoder
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_names import STS_TASKS, StsTask
+from contrasent.evaluation.task_names import (
+    DEV_PART,
+    STS_TASKS,
+    TRANSFER_TASKS,
+    StsTask,
+    TransferTask,
+)
 from contrasent.evaluation.task_types import Options
-from contrasent.evaluation.transfer_data import DEV_PART, TRANSFER_TASKS, TransferTask, sentiments
 from contrasent.report.contents import PageRow
 from contrasent.report.html.sections import score_tables
 from contrasent.report.scores_table import Layout, sts_table, transfer_table
@@ -34,7 +39,7 @@ def sst5(senteval, monkeypatch):
         writer.put(f"SST/fine/sentiment-{split}", rows)
     files = tuple(f"SST/fine/sentiment-{split}" for split in DEV_PART)
     row = TransferTask(
-        "sst5", "SST-5", files, read=sentiments, classes=5, split=DEV_PART, papers=False
+        "sst5", "SST-5", files, form="sentiments", classes=5, split=DEV_PART, papers=False
     )
     monkeypatch.setitem(TRANSFER_TASKS, row.name, row)
     return senteval

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from contrasent.cli.evaluate import analyze
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -59,12 +59,6 @@ def test_the_columns_of_a_file_of_pairs_are_chosen(command, tmp_path):
     assert "odd.tsv:1: the score must be a number, not 'c'" in message
 
 
-def test_json_on_standard_output_replaces_the_table(command):
-    result = command("m", "--pairs", "stsb-dev>2", "--json", "-")
-    (line,) = result.stdout.splitlines()
-    assert json.loads(line)["kind"] == "geometry"
-
-
 def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     path = tmp_path / "g.jsonl"
     result = command("gone", "m", "zero", "--pairs", "stsb-dev>2", "--json", path)
@@ -82,23 +76,6 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     assert "no figure can be drawn" not in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "kind", "said"),
-    [
-        ((), ConfigError, "nothing to analyze: name a model, or saved files with --from"),
-        (("m", "--pairs", "stsb"), ConfigError, "FILE.tsv>0.8; in quotes, as > alone is the shell"),
-        (("m", "--precision", "fp8"), ConfigError, "unknown precision 'fp8'"),
-        (("m", "--json", "."), ConfigError, ". is a folder"),
-        (("a/m", "--supervised", "n"), ConfigError, "of --supervised 'n'; choose one of a/m, m."),
-        (("--from", "gone.jsonl"), DataError, "gone.jsonl does not exist"),
-    ],
-)
-def test_mistakes_are_explained(words, kind, said, command):
-    result = command(*words)
-    assert type(result.exception) is kind
-    assert said in str(result.exception)
-
-
 def test_nothing_is_replaced_without_being_told_to(command, tmp_path):
     path, figures = tmp_path / "g.jsonl", tmp_path / "figures"
     path.write_text("mine\n")
@@ -112,14 +89,3 @@ def test_nothing_is_replaced_without_being_told_to(command, tmp_path):
     done = command("m", "--pairs", "stsb-dev>2", "--json", path, "--overwrite")
     assert done.exit_code == 0
     assert len(read_geometry(path)) == 1
-
-
-def test_scores_alone_are_no_figure(command, tmp_path):
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    metrics.parent.mkdir()
-    measured = {"alignment": 0.1, "uniformity": -1, "pairs": "stsb-dev>4"}
-    metrics.write_text(json.dumps({"step": 0, "geometry": measured}) + "\n")
-    result = command("--from", metrics.parent, "--figures", tmp_path / "figures")
-    assert result.stdout.startswith("run: 1 measurements on stsb-dev>4")
-    names = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert names == {"alignment-uniformity-training"}

@@ -1,15 +1,12 @@
 """What is wrong with one task, file or encoder costs its own numbers only: through the command
 line, for every kind of tasks."""
 
-import sys
-
 import numpy as np
 import pytest
 from helpers.command_line import call, refused
 from helpers.tiny_transfer import BAD, GOOD, OTHER, write_transfer
 from helpers.tiny_words import WORDS, WordEncoder
 
-from contrasent.model import word_encoder
 from contrasent.records import read_records
 
 KNOWN = (*WORDS, *GOOD, *BAD, *OTHER)
@@ -73,34 +70,6 @@ def test_bad_data_of_every_kind_leaves_the_others_their_results(data, tmp_path):
     assert "stsb" not in message and "good" not in message
 
 
-def test_nan_vectors_leave_the_other_tasks_their_results(data, tmp_path, monkeypatch):
-    means = word_encoder.WordEncoder.means
-
-    def some_nan(self, texts):
-        rows, known = means(self, texts)
-        rows[["cast" in text.split() for text in texts]] = np.nan
-        return rows, known
-
-    monkeypatch.setattr(word_encoder.WordEncoder, "means", some_nan)
-    for path in ("MR/rt-polarity.pos", "MR/rt-polarity.neg"):
-        (data / path).write_text((data / path).read_text().replace("cast", "story"))
-    files = [
-        pairs(tmp_path / "fine.tsv", WORDS),
-        pairs(tmp_path / "bad.tsv", (*WORDS[:3], "cast", *WORDS)),
-    ]
-    folders = [folder(tmp_path / "f", ["cat", "dog"]), folder(tmp_path / "b", ["cat", "cast"])]
-    model = str(vectors(tmp_path / "words.vec"))
-    tasks = ",".join(map(str, [*files, "mr", "cr", *folders]))
-    said, kept = evaluated(model, "--tasks", tasks, *FAST)
-    assert kept == {(model, str(files[0])), (model, "mr"), (model, str(folders[0]))}
-    message = said.err.split("error: ")[1]
-    for task in ("bad.tsv", "CR", "b"):
-        assert f"{model}: {task}: {model} gives " in message
-    assert message.count("NaN") == 3
-    alone = call("evaluate", model, "--tasks", f"cr,{folders[1]}", *FAST)
-    assert alone.code == 2 and alone.out == "" and "NaN" in alone.err
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -122,11 +91,3 @@ def test_a_bad_matrix_leaves_the_other_encoders_their_results(tmp_path, spoil, m
     table = [line.split() for line in said.out.splitlines()]
     assert ["v.npy", "-"] in table
     assert refused("evaluate", "v.npy", "--tasks", str(own))
-
-
-def test_a_classifier_that_is_not_installed_is_told_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    model = vectors(tmp_path / "words.vec")
-    message = refused("evaluate", model, "--tasks", "stsb,mr", *FAST, "--json", "s.jsonl")
-    assert "[sklearn]'" in message
-    assert not (tmp_path / "s.jsonl").exists()

@@ -8,9 +8,9 @@ import pytest
 from helpers.command_line import refused, worked
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.rated_pairs import _held_out, calibrate, propose, reach, read_judged
+from contrasent.evaluation.rated_pairs import calibrate, held_out, propose, reach, read_judged
 from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
@@ -109,72 +109,13 @@ def test_what_is_held_out_had_no_part_in_the_choice():
     it takes the wrong pair, and nothing else is taken."""
     cosines = np.linspace(0, 1, 40)
     similar = cosines >= 0.5
-    found = _held_out(cosines, similar, None)
+    found = held_out(cosines, similar, None)
     assert found.recall >= 0.9 and found.precision >= 0.9
     similar[-1] = False
     with pytest.raises(DataError, match=r"precision of 1; the largest is 0\.9500, so ask for"):
         propose(cosines, similar, 1.0)
-    taken = _held_out(cosines, similar, 1.0)
+    taken = held_out(cosines, similar, 1.0)
     assert 0 < taken.precision < 1 and taken.recall < 0.3
-
-
-@pytest.mark.usefixtures("pairs")
-def test_few_pairs_are_not_held_out(encoder, tmp_path):
-    (tmp_path / "few.tsv").write_text("red\tred cat\t1\nold\tnew\t0\ndog\truns\t0\n")
-    assert calibrate(EncoderUse(encoder), read_judged("few.tsv")).held_out is None
-
-
-@pytest.mark.usefixtures("pairs")
-def test_bad_input(encoder):
-    with pytest.raises(ConfigError, match=r"rated.tsv has ratings from 1.5 to 4, not labels 0 and"):
-        read_judged("rated.tsv")
-    with pytest.raises(DataError, match=r"all 40 pairs are similar, so every threshold is right"):
-        read_judged("rated.tsv>=1")
-    with pytest.raises(ConfigError, match=r"the least precision is a share above 0 up to 1, not 9"):
-        calibrate(EncoderUse(encoder), read_judged("pairs.tsv"), least_precision=9)
-    encoder.embed = lambda _: np.zeros(6, np.float32)
-    with pytest.raises(CheckpointError, match="an embedding of zeros"):
-        calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
-
-
-@pytest.mark.usefixtures("pairs")
-def test_ratings_that_are_labels_but_for_one_are_ratings(tmp_path):
-    path = tmp_path / "rated.tsv"
-    path.write_text("a\tb\t0\nc\td\t1\ne\tf\t2\n")
-    with pytest.raises(ConfigError, match="has ratings from 0 to 2, not labels 0 and 1"):
-        read_judged(str(path))
-
-
-@pytest.mark.usefixtures("pairs")
-def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
-    rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
-    swapped = [("score", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]
-    (tmp_path / "odd.tsv").write_text("".join("\t".join(row) + "\n" for row in swapped))
-    found = calibrate(
-        EncoderUse(encoder), read_judged("odd.tsv", columns=["other", "one", "score"])
-    )
-    expected = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
-    assert (found.threshold, found.reached) == (expected.threshold, expected.reached)
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
-    said = worked("calibrate", "m", "odd.tsv", "--columns", "3, 2, 0", "--json")
-    assert json.loads(said.out)["threshold"] == expected.threshold
-    assert (
-        "odd.tsv: 3 as first sentence, 2 as second sentence, 0 as score (chosen by number)"
-        in said.err
-    )
-    assert "no column is known as the first sentence" in refused("calibrate", "m", "odd.tsv")
-    assert "no column 9; there are 4" in refused("calibrate", "m", "odd.tsv", "--columns", "9,1,0")
-    message = refused("calibrate", "m", "stsb>=4", "--columns", "a,b,c")
-    assert message == "--columns is of your own files, and stsb is a task; leave it out"
-
-
-@pytest.mark.usefixtures("pairs")
-def test_question_pairs_as_quora_publishes_them_need_no_columns(encoder, tmp_path):
-    text = (tmp_path / "pairs.tsv").read_text()
-    (tmp_path / "quora.tsv").write_text(f"question1\tquestion2\tis_duplicate\n{text}")
-    found = calibrate(EncoderUse(encoder), read_judged("quora.tsv"))
-    assert found.reached == calibrate(EncoderUse(encoder), read_judged("pairs.tsv")).reached
 
 
 @pytest.mark.usefixtures("pairs")

@@ -1,26 +1,22 @@
 """Two encoders on the same pairs: differences against loops, and what is said of them."""
 
 from dataclasses import replace
-from io import StringIO
 from math import atanh, sqrt, tanh
 from statistics import NormalDist
 
 import numpy as np
 import pytest
-from helpers.tiny_sts import sts_tasks
-from rich.console import Console
+from helpers.tiny_sts import StsTasks, sts_tasks
 
-from contrasent.evaluation.compare import Comparison, compare, gains, with_comparison
+from contrasent.evaluation.compare import Comparison, compare, gains
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.intervals import Bootstrap, holm, influence
-from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options
 from contrasent.metrics import pair_cosines
-from contrasent.records import Compared, Interval, read_records, write_records
-from contrasent.report.comparison import sts_differences
-from contrasent.report.table import averaged_interval, print_difference
+from contrasent.records import Compared, Interval
+from contrasent.report.table import averaged_interval
 
 BOOTSTRAP = Bootstrap(0.9, 60, 4)
 
@@ -262,45 +258,6 @@ def test_turning_the_two_round_turns_the_sign_round(both):
     assert back.p_value == there.p_value
 
 
-def test_a_task_that_one_of_them_has_no_score_of_is_left_out(both, encoder):
-    tasks, _, second = both
-    only = StsTasks(tasks[2:3]).records(EncoderUse(encoder))
-    found = compare(tasks, only, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
-    assert list(found.tasks) == [TaskName("stsb")]
-    assert found.average is None
-
-
-def test_records_keep_the_comparison(both, tmp_path):
-    tasks, first, second = both
-    found = compare(tasks, first, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
-    records = with_comparison(second.records, found)
-    compared = [r for r in records if r.compared]
-    assert {(r.metric, r.aggregation) for r in compared} == {("spearman", "all")}
-    assert [r.compared for r in compared] == list(found.tasks.values())
-    write_records(tmp_path / "r.jsonl", records)
-    assert read_records(tmp_path / "r.jsonl") == records
-
-
-def test_the_table_says_what_was_done(both):
-    tasks, first, second = both
-    found = compare(tasks, first, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
-    file = StringIO()
-    print_difference(Console(file=file), sts_differences(found, "half minus words"))
-    lines = [line.rstrip() for line in file.getvalue().split("\n")]
-    assert lines[1] == "half minus words"
-    assert lines[2].split() == ["difference", "interval", "p", "p", "(Holm)"]
-    stsb = found.tasks[TaskName("stsb")]
-    row = next(line for line in lines if line.startswith("STS-B"))
-    assert f"{100 * stsb.difference:+.2f}" in row
-    assert f"[{100 * stsb.interval.low:+.2f}, {100 * stsb.interval.high:+.2f}]" in row
-    assert row.split()[-2:] == [f"{stsb.p_value:.4f}", f"{stsb.p_holm:.4f}"]
-    assert any(line.startswith("SICK-R dev") for line in lines)
-    assert any(line.startswith("Avg.") for line in lines)
-    note = next(line for line in lines if line.startswith("Spearman x 100, aggregation all."))
-    assert "90 % intervals, paired" in note and "dyadic-robust" in note
-    assert note.endswith("p is two-sided; Holm's adjustment is over these 4 tasks.")
-
-
 # What training changed
 
 
@@ -350,22 +307,3 @@ def test_a_start_without_one_type_of_tasks_is_compared_in_the_others():
         ("accuracy", "the average", "cls", 0.1),
         ("mrr@10", "a.tsv", "cls", 0.4),
     ]
-
-
-def test_an_average_stands_for_its_tasks():
-    average = changed(-0.03, -0.05, -0.01)
-    tasks = {TaskName("stsb"): changed(0.1, 0.0, 0.2)}
-    (found,) = gains({"own": [Comparison("spearman", "all", tasks, average)]})
-    assert (found.of, found.verdict) == ("the average", "hurt")
-    assert found.sentence == (
-        "Training made it worse: -3.00 (95 % interval -5.00 to -1.00, paired bootstrap) on the "
-        "average, against own."
-    )
-
-
-def test_files_of_one_name_both_count():
-    changes = {TaskName(f"{where}/pairs.tsv"): 0.1 * k for k, where in enumerate(("law", "med"))}
-    tasks = {name: changed(it, it - 0.02, it + 0.02) for name, it in changes.items()}
-    comparison = Comparison("spearman", "all", tasks, None)
-    assert [it.of for it in gains({"own": [comparison]})] == ["law/pairs.tsv", "med/pairs.tsv"]
-    assert len(sts_differences(comparison, "").rows) == 2

@@ -1,15 +1,11 @@
 """Geometry of the encoder of words on made-up pairs: against loops, through JSON, and refused."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from helpers import oracles
-from helpers.tiny_sts import sts_tasks
 from scipy.stats import spearmanr
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     correlation_by_dimension,
@@ -157,12 +153,6 @@ def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
     assert len(encoder.calls) == 1
 
 
-def test_spearman_is_that_of_evaluate(encoder, senteval):
-    found = measure(EncoderUse(encoder), RatedPairs.read("stsb-dev>3", senteval))
-    scores = sts_tasks(["stsb-dev"], senteval).score(encoder)
-    assert found.value("spearman") == pytest.approx(scores["stsb-dev"])
-
-
 def test_a_task_without_a_split_is_all_its_splits(senteval):
     every = RatedPairs.read("stsb>3", senteval)
     parts = [RatedPairs.read(f"stsb-{s}>3", senteval) for s in ("train", "dev", "test")]
@@ -172,11 +162,6 @@ def test_a_task_without_a_split_is_all_its_splits(senteval):
     assert RatedPairs.read("sts12>3", senteval).task.name.split == "test"
 
 
-def test_a_rating_on_the_threshold_is_positive_with_an_equals_sign(pairs_file):
-    assert RatedPairs.read(f"{pairs_file}>4").positive.sum() == 2
-    assert RatedPairs.read(f"{pairs_file} >= 4 ").positive.sum() == 3
-
-
 def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_file):
     encoder.embed = lambda _: np.ones(6, np.float32)
     found = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
@@ -184,49 +169,6 @@ def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_fil
     assert found.value("alignment") == pytest.approx(0)
     assert found.value("uniformity") == pytest.approx(0, abs=1e-6)
     assert found.value("mean_cosine") == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("stsb-dev", "need the rating above which they are positive, such as stsb>4"),
-        ("stsb-dev>four", "'four' is not a number; name a rating"),
-        ("stsb-dev>", "'' is not a number"),
-        ("stsb-dev>nan", "'nan' is not a number"),
-        ("sts>4", "pairs 'sts' are those of several tasks; name one"),
-        ("stsbb>4", "Did you mean 'stsb', '"),
-    ],
-)
-def test_pairs_that_cannot_be_read_are_explained(asked, said, senteval):
-    with pytest.raises(ConfigError) as caught:
-        RatedPairs.read(asked, senteval)
-    assert said in str(caught.value)
-
-
-def test_no_pair_above_the_threshold(pairs_file):
-    with pytest.raises(DataError) as caught:
-        RatedPairs.read(f"{pairs_file}>5")
-    assert "no pair is rated >5; its 6 ratings go from 0 to 5" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("bad", "flaw"), [(0, "of zeros"), (np.nan, "with NaN"), (np.inf, "with NaN")]
-)
-def test_an_embedding_without_a_direction_is_refused(bad, flaw, encoder, pairs_file):
-    good = encoder.embed
-    encoder.embed = lambda text: good(text) * (bad if text == "blue cat" else 1)
-    with (
-        np.errstate(invalid="ignore"),
-        pytest.raises(CheckpointError, match=rf">4: .* 1 of 9 texts .* {flaw}.*'blue cat'"),
-    ):
-        measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
-
-
-def test_one_sentence_has_no_uniformity(encoder, tmp_path):
-    path = tmp_path / "same.tsv"
-    path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
-    with pytest.raises(DataError, match="uniformity needs two different sentences; there is one"):
-        measure(EncoderUse(encoder), RatedPairs.read(f"{path}>3"))
 
 
 def test_groups_are_those_of_the_paper():
@@ -248,14 +190,6 @@ def test_ratings_of_another_range_are_five_groups_of_it():
     assert [len(group.cosines) for group in tenths] == [2, 2, 2, 2, 3]
 
 
-def test_all_pairs_do_not_share_the_name_of_a_group(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"a {n}\tb {n}\t{n}\n" for n in range(26)))
-    found = influences(np.random.default_rng(0).normal(size=(52, 4)), RatedPairs.read(f"{path}>9"))
-    assert np.flatnonzero(found["group:0-5"]).tolist() == [0, 1, 2, 3, 4]
-    assert found["group:0-25"].all()
-
-
 def test_json_keeps_everything(geometry, tmp_path):
     path = tmp_path / "geometry.jsonl"
     write_geometry(path, [geometry, geometry])
@@ -268,22 +202,3 @@ def test_json_keeps_everything(geometry, tmp_path):
     rest = ("pairs", "source", "rated", "sentences")
     assert all(getattr(first, name) == getattr(geometry, name) for name in rest)
     assert geometry_lines([first]) == geometry_lines([geometry])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"kind": "other"}, "no JSON object of kind 'geometry'"),
-        ({"format": 9}, "its format is 9, and only 1 can be read"),
-        ({"records": []}, "it has no record"),
-        ({"records": [{"task": "stsb"}]}, "10 validation errors"),
-    ],
-)
-def test_another_line_is_named(change, said, geometry, tmp_path):
-    path = tmp_path / "geometry.jsonl"
-    line = geometry_lines([geometry])
-    path.write_text(line + json.dumps({**json.loads(line), **change}) + "\n")
-    with pytest.raises(DataError) as caught:
-        read_geometry(path)
-    assert str(caught.value).startswith(f"{path}:2: not a measured geometry: ")
-    assert said in str(caught.value)

@@ -6,7 +6,7 @@ import pytest
 from helpers.html_reader import grid, read
 
 from contrasent.cli.evaluate import analyze, evaluate
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError
+from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -51,23 +51,6 @@ def test_evaluate_writes_what_its_records_say(command, tmp_path):
     assert "Avg. Spearman" not in rows(tmp_path / "again.html", "compared-1")
 
 
-def test_saved_scores_make_the_same_report(command, tmp_path):
-    html, again, saved = (tmp_path / name for name in ("r.html", "again.html", "r.jsonl"))
-    command("evaluate", "a/one", "b/two", "--tasks", "stsb,sts12", "--html", html, "--json", saved)
-    assert command("analyze", "--from", saved, "--html", again).exit_code == 0
-    assert again.read_text() == html.read_text()
-
-
-def test_analyze_writes_everything_that_was_saved_and_measured(command, tmp_path):
-    saved, html = tmp_path / "s.jsonl", tmp_path / "r.html"
-    command("evaluate", "a/one", "--tasks", "stsb", "--json", saved)
-    result = command("analyze", "a/one", "--pairs", "stsb-dev>2", "--from", saved, "--html", html)
-    assert result.exit_code == 0, result.output
-    root = read(html.read_text(encoding="utf-8"))
-    assert len(list(root.one("section", id="figures").all("svg"))) == 3
-    assert list(rows(html, "sts")) == list(rows(html, "geometry")) == ["one"]
-
-
 @pytest.mark.parametrize("words", [("evaluate", "m"), ("analyze", "m", "--pairs", "stsb-dev>2")])
 def test_an_old_report_is_kept_and_nothing_is_measured(command, words, tmp_path, monkeypatch):
     html = tmp_path / "r.html"
@@ -81,30 +64,3 @@ def test_an_old_report_is_kept_and_nothing_is_measured(command, words, tmp_path,
     assert html.read_text() == "old"
     assert command(*words, "--html", html, "--overwrite").exit_code == 0
     assert "<title>m: contrasent report</title>" in html.read_text()
-
-
-@pytest.mark.parametrize("words", [("evaluate",), ("analyze", "--pairs", "stsb-dev>2")])
-def test_a_report_says_which_model_failed(command, words, tmp_path):
-    html = tmp_path / "r.html"
-    result = command(words[0], "m", "gone", *words[1:], "--html", html)
-    assert isinstance(result.exception, ContrasentError)
-    said = read(html.read_text(encoding="utf-8")).one("div", role="note").text
-    assert "gone: 'gone' is no folder here" in said
-
-
-def test_a_task_without_data_is_named_in_the_report(command, senteval, tmp_path):
-    for file in (senteval / "STS").rglob("*"):
-        if "STS12" in str(file) and file.is_file():
-            file.unlink()
-    html = tmp_path / "r.html"
-    assert command("evaluate", "m", "--tasks", "sts12,stsb", "--html", html).exit_code == 0
-    assert (
-        "sts12 is left out" in read(html.read_text(encoding="utf-8")).one("div", role="note").text
-    )
-
-
-def test_nothing_is_written_where_the_only_model_fails(command, tmp_path):
-    html = tmp_path / "r.html"
-    assert isinstance(command("analyze", "gone", "--html", html).exception, CheckpointError)
-    assert isinstance(command("evaluate", "gone", "--html", html).exception, CheckpointError)
-    assert not html.exists()

@@ -1,14 +1,10 @@
 """Evaluation and analysis from Python, as the command line does them."""
 
-import numpy as np
 import pytest
 
-import contrasent
+from contrasent import evaluate
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.geometry import measure
-from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.suite import evaluate, load_suite
+from contrasent.evaluation.suite import load_suite
 from contrasent.records import Record, json_lines
 
 PAIRS = "red cat\tred dog\t5\nold\tnew\t1\ncat\thouse\t0\nred\told cat\t3\n"
@@ -57,31 +53,9 @@ def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs,
     assert records.problems == suite.problems != ()
 
 
-def test_an_encoder_is_loaded_by_its_name(tmp_path, pairs):
-    rows = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", rows)
-    (record, *_) = evaluate(str(tmp_path / "rows.npy"), [pairs])
-    assert (record.pooler, record.pairs) == ("vectors", 4)
-
-
 def test_data_that_is_not_there_is_told_before_the_encoder_is_loaded(senteval, pairs):
     (senteval / "STS/STSBenchmark/sts-test.csv").unlink()
     with pytest.raises(DataError, match=r"sts-test.csv is missing; get SentEval's data with"):
         evaluate("no/such-encoder", ["stsb", pairs], data_dir=senteval)
     with pytest.raises(ConfigError, match="Did you mean 'simcse'"):
         evaluate("no/such-encoder", [pairs], protocol="simcsa")
-
-
-def test_a_task_that_cannot_be_scored_is_a_warning(encoder, senteval, pairs):
-    gold = senteval / "STS/STS13-en-test/STS.gs.FNWN.txt"
-    gold.write_text("2.0\n" * 6)
-    with pytest.warns(UserWarning, match="sts13 has no score: STS13 FNWN: no spearman"):
-        records = evaluate(encoder, ["sts13", pairs], data_dir=senteval)
-    assert {record.task for record in records} == {pairs}
-    assert [problem.task for problem in records.problems] == ["sts13"]
-
-
-def test_analysis_is_that_of_the_pairs(encoder, pairs):
-    geometry = contrasent.analyze(encoder, f"{pairs}>4")
-    expected = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs}>4"))
-    assert geometry.records == expected.records and geometry.value("alignment") is not None

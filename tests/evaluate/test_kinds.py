@@ -42,7 +42,7 @@ def test_a_folder_that_is_not_there_stops_everything_before_the_work(senteval, t
 
 
 def test_wrong_ways_to_ask_are_refused(encoder):
-    with pytest.raises(ConfigError, match="no task to score: an empty list"):
+    with pytest.raises(ConfigError, match="no task to score in an empty list"):
         load_suite([])
     with pytest.raises(ConfigError, match="Did you mean 'test'"):
         Options(splits=["tset"])

@@ -1,14 +1,10 @@
 """``contrasent data leaks``: overlap against loops over all texts, the table, real files."""
 
-import json
-import re
-
 import pytest
-from helpers.command_line import call, refused, worked
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.examples import open_examples
-from contrasent.evaluation.leaks import find_leaks, normalised, tidied
+from contrasent.evaluation.leaks import find_leaks, normalised
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_types import Options
 
@@ -87,16 +83,8 @@ def test_counts_are_those_of_loops():
 
 
 def test_forms_of_a_sentence():
-    assert tidied("  a\tb  c ") == "a b c"
     assert normalised("It 's_a -LRB- Éclair, No. 2!") == "itsalrbéclairno2"
     assert normalised(" ?! ") == ""
-
-
-def test_text_without_overlap_has_none(files):
-    (files / "other.txt").write_text("nothing of it\nis here\n")
-    (task,) = find_leaks(open_examples("other.txt"), load_suite(["own.tsv"])).tasks
-    counts = (task.exact, task.normalised, task.pairs_seen, task.pairs_exact, task.pairs_normalised)
-    assert counts == (0, 0, 0, 0, 0) and task.first == ()
 
 
 def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
@@ -118,51 +106,6 @@ def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     assert ranked.pairs_exact == ranked.pairs == 4
     assert (found["mr"].pairs, found["mr"].exact) == (0, 0)
     assert found["mrpc"].pairs * 2 == found["mrpc"].sentences
-
-
-def test_the_table():
-    said = worked("data", "leaks", "train.csv", "--tasks", "own.tsv")
-    heading, _, row, _, source, sentences, pairs, *first = said.out.splitlines()
-    assert heading.split() == [
-        *("sentences", "exact", "normalised", "pairs", "both", "seen", "exact", "normalised"),
-    ]
-    assert row.split() == ["own.tsv", "14", "9", "11", "7", "5", "1", "3"]
-    assert source.startswith("train.csv: 4 examples, sent0 as anchor, sent1 as positive, hard_neg")
-    assert "letters and digits in lower case" in sentences and "in either order" in pairs
-    assert first[0] == "own.tsv: train.csv:2: Red cat."
-
-
-def test_tasks_without_pairs_show_none(senteval):
-    write_transfer(senteval)
-    said = worked("data", "leaks", "train.csv", "--tasks", "mr", "--data-dir", senteval)
-    assert said.out.splitlines()[2].split()[-4:] == ["-"] * 4
-
-
-def test_json_has_every_number():
-    said = worked("data", "leaks", "train.csv", "--tasks", "own.tsv", "--json", "--columns", "0,1")
-    found = json.loads(said.out)
-    assert found["source"] == "train.csv" and found["examples"] == 4
-    assert re.fullmatch("[0-9a-f]{64}", found["sha256"])
-    (task,) = found["tasks"]
-    assert task["sentences"] == 14 and task["first"][0] == ["train.csv:2", "Red cat."]
-    assert (task["normalised"], task["pairs_normalised"]) == (8, 3)
-
-
-def test_bad_input(files, senteval):
-    (files / "train.csv").write_text("sent0,sent1\na,b\na,b,c\n")
-    assert "train.csv:3: 3 columns, but the first row has 2" in refused(
-        "data", "leaks", "train.csv", "--tasks", "own.tsv"
-    )
-    assert "there is no file gone.txt" in refused("data", "leaks", "gone.txt")
-    (files / "good.txt").write_text("red cat\n")
-    assert "unknown task" in refused("data", "leaks", "good.txt", "--tasks", "sst9")
-    source = senteval / "STS/STSBenchmark/sts-dev.csv"
-    source.write_text("too\tfew\n")
-    said = call(
-        *("data", "leaks", "good.txt", "--tasks", "own.tsv,stsb-dev", "--data-dir", senteval)
-    )
-    assert said.code == 2 and "own.tsv" in said.out
-    assert "sts-dev.csv:1: 2 tab-separated columns" in said.err
 
 
 @pytest.mark.acceptance

@@ -6,21 +6,16 @@ import os
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import call, refused, worked
-from helpers.tiny_glove import save_glove
+from helpers.command_line import worked
 from helpers.tiny_models import SENTENCES
-from scipy.stats import spearmanr
 
+from contrasent import evaluate
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation import mteb_encoder as module
-from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
-from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, run_mteb
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.loading import load_encoder
 from contrasent.records import read_records
-from contrasent.report.scores_table import mteb_table
-from contrasent.report.table import print_table
 
 # Other people's packages may warn.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("mteb")]
@@ -86,26 +81,6 @@ def sts_task(pairs=PAIRS, gold=GOLD, languages=None):
 
         def load_data(self, **_):
             self.dataset = {name: {"test": Dataset.from_dict(parts[name])} for name in wanted}
-            self.data_loaded = True
-
-    return Task()
-
-
-def classification_task():
-    from datasets import Dataset
-    from mteb.abstasks import AbsTaskClassification
-
-    texts = [f"{sentence} {word}" for sentence in SENTENCES for word in ("dog", "fire", "never")]
-    rows = {"text": texts, "label": [number % 2 for number in range(len(texts))]}
-
-    class Task(AbsTaskClassification):
-        metadata = described("Classification", "accuracy", category="t2c")
-        samples_per_label = 4
-        n_experiments = 2
-
-        def load_data(self, **_):
-            split = Dataset.from_dict(rows)
-            self.dataset = {"default": {"train": split, "test": split}}
             self.data_loaded = True
 
     return Task()
@@ -177,18 +152,6 @@ def test_records_say_how_mteb_scored(mteb, tiny_encoder):
     assert not {"main_score", "languages"} & {it.metric for it in found.records}
 
 
-def test_the_hash_is_that_of_the_text(tiny_encoder):
-    again = MtebEncoder(tiny_encoder)
-
-    def hashed(pairs, encoder=again):
-        records = run_mteb(encoder, [sts_task(pairs)]).records
-        return only(records, "cosine_spearman").data_sha256
-
-    changed = [(PAIRS[0][0], "horse horse"), *PAIRS[1:]]
-    assert hashed(PAIRS) == hashed(PAIRS) != hashed(changed)
-    assert hashed(PAIRS) == hashed(PAIRS, MtebEncoder(tiny_encoder))
-
-
 def test_of_several_subsets_the_mean_is_the_main_score(tiny_encoder, tmp_path):
     task = sts_task(languages={"en": ["eng-Latn"], "fr": ["fra-Latn"]})
     records = run_mteb(MtebEncoder(tiny_encoder), [task]).records
@@ -229,29 +192,6 @@ def test_retrieval_of_mteb_is_a_ranking_by_cosine(tiny_encoder):
     assert only(records, "cosine_spearman").prompts is None
 
 
-def test_classification_runs_and_is_repeated_to_the_last_bit(tiny_encoder):
-    runs = [run_mteb(MtebEncoder(tiny_encoder), [classification_task()]) for _ in range(2)]
-    assert runs[0].problems == ()
-    first, second = (only(run.records, "accuracy") for run in runs)
-    assert first == second
-    assert 0 < first.value <= 1
-    assert first.pairs == 3 * len(SENTENCES)
-
-
-def test_mtebs_own_function_takes_the_encoder(mteb, tiny_encoder, tmp_path):
-    encoder = MtebEncoder(tiny_encoder)
-    cache = mteb.ResultCache(tmp_path)
-    result = mteb.evaluate(encoder, sts_task(), cache=cache, show_progress_bar=False)
-    own = own_scores(tiny_encoder, tmp_path)["spearman"]
-    assert result.task_results[0].get_score() == pytest.approx(own, abs=1e-6)
-
-
-def test_the_encoder_is_what_mteb_asks_for(tiny_encoder):
-    from mteb.models import EncoderProtocol
-
-    assert isinstance(MtebEncoder(tiny_encoder), EncoderProtocol)
-
-
 def test_mteb_is_told_what_the_encoder_is(tiny_bert, tiny_roberta):
     def meta(folder, precision="fp32", **how):
         return MtebEncoder(SentenceEncoder.load(folder, **how), precision).mteb_model_meta
@@ -283,21 +223,6 @@ SIMILARITIES = {
 }
 
 
-@pytest.mark.parametrize("name", SIMILARITIES)
-def test_similarities_are_the_encoders(tiny_encoder, rng, name):
-    tiny_encoder.similarity_fn_name = name
-    encoder = MtebEncoder(tiny_encoder)
-    told = encoder.mteb_model_meta.similarity_fn_name
-    assert told == (name if name in ("cosine", "dot") else None)
-    a, b = rng(3, 5), rng(3, 5)
-    expected = SIMILARITIES[name](a.numpy(), b.numpy())
-    np.testing.assert_allclose(encoder.similarity_pairwise(a, b.numpy()), expected, atol=1e-6)
-    whole = encoder.similarity(a.numpy(), b)
-    assert whole.shape == (3, 3)
-    np.testing.assert_allclose(whole.diag(), expected, atol=1e-6)
-    assert encoder.similarity(a[0], b).shape == (1, 3)
-
-
 class Metadata:
     name = "some"
 
@@ -313,14 +238,6 @@ def test_what_cannot_be_scored_is_refused(tiny_encoder):
         encoder.encode([{"text": ["a"]}, {"text": ["b"]}], **how)
     with pytest.raises(ConfigError, match="unknown precision"):
         MtebEncoder(tiny_encoder, "fp8")
-
-
-def test_batches_are_put_together_in_their_order(tiny_encoder):
-    encoder = MtebEncoder(tiny_encoder)
-    how = {"task_metadata": Metadata, "hf_split": "test", "hf_subset": "default"}
-    found = encoder.encode([{"text": SENTENCES[:3]}, {"text": SENTENCES[3:]}], **how)
-    expected = tiny_encoder.encode(SENTENCES, precision="fp32")
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_task_that_fails_costs_itself_only(tiny_encoder):
@@ -339,11 +256,6 @@ def test_a_task_that_fails_costs_itself_only(tiny_encoder):
     assert found.problems[1].message == (
         "Unreachable: its data local/sts cannot be loaded from the Hugging Face hub: no way"
     )
-
-
-def test_names_of_tasks_are_checked():
-    (task,) = mteb_tasks(["STSBenchmark", "STSBenchmark"])
-    assert task.metadata.name == "STSBenchmark"
 
 
 @pytest.fixture
@@ -372,74 +284,6 @@ def test_the_command_prints_and_saves(tiny_bert, tmp_path):
     assert "pooler_mean" in str(own)
     printed = worked("mteb", tiny_bert, "--tasks", "Local", "--pooler", "mean", "--json", "-")
     assert printed.out == saved.read_text()
-
-
-@pytest.mark.usefixtures("local")
-def test_word_vectors_are_an_encoder_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-    glove, saved = save_glove(tmp_path / "glove.txt"), tmp_path / "records.jsonl"
-    worked("mteb", glove, "--tasks", "Local", "--json", saved, "--output", tmp_path / "results")
-    main = next(it for it in read_records(saved) if it.protocol == "mteb")
-    rows = [load_encoder(glove).encode([pair[k] for pair in PAIRS]) for k in (0, 1)]
-    lengths = [np.linalg.norm(side, axis=1) for side in rows]
-    cosines = (rows[0] * rows[1]).sum(1) / (lengths[0] * lengths[1])
-    assert main.value == pytest.approx(spearmanr(cosines, GOLD).statistic, abs=1e-3)
-    assert (main.pooler, main.precision, main.max_tokens) == ("vectors", "fp32", None)
-
-
-@pytest.mark.usefixtures("local")
-def test_what_fails_is_told_and_the_rest_kept(tiny_bert, tmp_path):
-    said = call("mteb", tiny_bert, tmp_path / "none", "--tasks", "Broken,Local")
-    assert said.code == 2
-    assert "LocalSTS" in said.out
-    assert f"{tiny_bert}: LocalSTS: MTEB stopped: " in said.err
-    assert f"{tmp_path / 'none'}: " in said.err
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, precision):
-    used, encode = [], tiny_encoder.encode
-    monkeypatch.setattr(
-        tiny_encoder, "encode", lambda *a, **k: used.append(k["precision"]) or encode(*a, **k)
-    )
-    (record, *_) = run_mteb(MtebEncoder(tiny_encoder, precision), [sts_task()]).records
-    assert set(used) == {precision} == {record.precision}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--tasks", ""], "no task to run"),
-        (["--tasks", "STSBenchmrk"], "Did you mean: 'STSBenchmark'"),
-        (["--tasks", "STS12", "--json", "."], ". is a folder"),
-        (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
-        (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
-        (["--tasks", "STS12", "--json", "file"], "file exists already"),
-        (["--tasks", "STS12", "--benchmark", "MTEB(eng, v2)"], "give one of the two"),
-    ],
-)
-def test_mistakes_are_told(words, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    assert said in refused("mteb", "nothing", *words)
-
-
-def test_the_table_says_where_mteb_differs(tiny_encoder):
-    import io
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    records = run_mteb(MtebEncoder(tiny_encoder), [sts_task()]).records
-    console = Console(file=io.StringIO())
-    sick = [replace(it, task="SICK-R") for it in records]
-    rows = {"one": sick, "two": [*sick, *(replace(it, split="dev") for it in records)]}
-    print_table(console, mteb_table(rows))
-    text = console.file.getvalue()
-    assert text.splitlines()[0].split() == ["SICK-R", "LocalSTS", "dev"]
-    assert text.splitlines()[2].split()[-1] == "-"
-    assert "SICK-R: 9,927 pairs" in text
-    assert "STS12" not in text.replace("STS12-16", "")
 
 
 def test_benchmarks_are_known_by_name_and_by_type():

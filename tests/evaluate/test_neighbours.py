@@ -1,15 +1,13 @@
-"""``contrasent neighbours``: against loops over all sentences, in blocks, the table, real text."""
+"""``contrasent neighbours``: against loops over all sentences, the table, real text."""
 
 import json
-import re
 
 import numpy as np
 import pytest
-from helpers.command_line import call, refused, worked
+from helpers.command_line import worked
 from rich.console import Console
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation import neighbours as module
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.neighbours import (
     PUBLISHED,
@@ -64,10 +62,8 @@ def nearest_in_loops(encoder, query, top_k):
     return sorted(found, key=lambda it: (-round(it[1], 6), it[2]))[:top_k]
 
 
-@pytest.mark.parametrize("block", [1, 3, 100])
 @pytest.mark.parametrize("top_k", [1, 3, 50])
-def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k, block, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", block)
+def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k):
     found = find_neighbours(EncoderUse(encoder), corpus, Queries(QUERIES, "given"), top_k)
     assert [query.text for query in found.queries] == [*QUERIES]
     for query in found.queries:
@@ -81,29 +77,6 @@ def test_the_query_itself_is_left_out_and_told(encoder, corpus):
     found = find_neighbours(EncoderUse(encoder), corpus, Queries(QUERIES, "given"), 3)
     left_out = [query.left_out for query in found.queries]
     assert left_out == [("red cat", "Red  Cat"), (), (), ("old dog",)]
-
-
-def test_tokenised_text_is_the_query_too(tmp_path):
-    rows = {"You can , too .": [1, 0], "you can": [1, 1], "you can, too.": [1, 0]}
-    corpus = written(tmp_path, "You can , too .", "you can")
-    (query,) = find_neighbours(
-        EncoderUse(Fixed(rows)), corpus, Queries(("you can, too.",), ""), 2
-    ).queries
-    assert query.left_out == ("You can , too .",)
-    assert [near.text for near in query.nearest] == ["you can"]
-
-
-def test_all_that_is_needed_to_repeat_it_is_kept(encoder, corpus):
-    found = find_neighbours(EncoderUse(encoder, "bf16", 7), corpus, Queries(QUERIES, "given"), 2)
-    assert (found.encoder, found.pooler, found.precision, found.seed) == (
-        *("some/words", "mean", "bf16"),
-        7,
-    )
-    assert (found.sentences, found.distinct, found.without_vector) == (11, 9, 0)
-    assert (found.corpus, found.corpus_sha256) == (corpus.source, corpus.sha256)
-    assert (found.asked, found.top_k) == ("given", 2)
-    assert {"python", "torch", "numpy"} <= found.versions.keys()
-    assert all(precision == "bf16" for _, precision, _ in encoder.calls)
 
 
 class Fixed:
@@ -124,9 +97,7 @@ def written(tmp_path, *lines):
     return read_corpus(str(tmp_path / "lines.txt"))
 
 
-@pytest.mark.parametrize("block", [1, 2, 10])
-def test_equal_cosines_are_in_the_order_of_the_corpus(tmp_path, block, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", block)
+def test_equal_cosines_are_in_the_order_of_the_corpus(tmp_path):
     rows = {"e": [2, 0], "c": [0, 1], "a": [7, 0], "d": [3, 0], "b": [1, 0], "q": [1, 0]}
     corpus = written(tmp_path, "e", "c", "a", "d", "b")
     found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
@@ -159,22 +130,6 @@ def test_a_vector_of_zeros_is_near_nothing(tmp_path):
 def test_embeddings_without_a_direction_are_refused(tmp_path, rows, said):
     with pytest.raises(CheckpointError, match=said):
         find_neighbours(EncoderUse(Fixed(rows)), written(tmp_path, "a"), Queries(("q",), ""), 1)
-
-
-def test_settings_are_checked(encoder, corpus):
-    with pytest.raises(ConfigError, match="top_k must be 1 or more, not 0"):
-        find_neighbours(EncoderUse(encoder), corpus, Queries(("red",), ""), 0)
-    assert encoder.calls == []
-
-
-def test_all_sentences_of_a_row_are_searched(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("sentence1,sentence2\na,b\nb,c\nc,a\n")
-    found = read_corpus(str(path))
-    assert (found.texts, [*found.rows], found.sentences) == (("a", "b", "c"), [0, 1, 3], 6)
-    chosen = read_corpus(str(path), ["sentence2"])
-    assert (chosen.texts, chosen.sentences) == (("b", "c", "a"), 3)
-    assert chosen.sha256 != found.sha256
 
 
 def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):
@@ -212,55 +167,12 @@ def test_without_queries_some_sentences_of_the_corpus_are_drawn(corpus):
     assert set(read_queries(None, (), corpus, 99).texts) == set(corpus.texts)
 
 
-@pytest.mark.parametrize(
-    ("source", "given", "error", "said"),
-    [
-        (None, [" "], DataError, "the query ' ' is empty"),
-        ("simcse-table9", [], DataError, "no file simcse-table9.* simcse-table8 or diffcse-table9"),
-        ("pairs.csv", [], ConfigError, "pairs.csv has 2 sentences in a row"),
-        ("blank.txt", [], DataError, "blank.txt"),
-    ],
-)
-def test_queries_that_are_none_are_refused(
-    tmp_path, corpus, source, given, error, said, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pairs.csv").write_text("sentence1,sentence2\na,b\n")
-    (tmp_path / "blank.txt").write_text("\n\n")
-    with pytest.raises(error, match=said):
-        read_queries(source, given, corpus)
-
-
 def printed(found, width=None):
     import io
 
     console = Console(file=io.StringIO(), width=width, force_terminal=width is not None)
     print_neighbours(console, found)
     return console.file.getvalue()
-
-
-def test_the_table_has_the_form_of_the_papers(encoder, corpus):
-    found = find_neighbours(EncoderUse(encoder), corpus, Queries(("old house", "dog"), "given"), 2)
-    text = printed({"one": found, "two": found})
-    lines = text.splitlines()
-    assert lines[0] == "Query: old house"
-    assert lines[1].split() == ["one", "two"]
-    first, second = found.queries[0].nearest
-    told = f"{first.score:.3f}  {first.text}"
-    assert lines[3].split("  ", 1)[0].split()[0] == "#1"
-    assert lines[3].count(told) == 2
-    assert lines[4].startswith(f"#2  {second.score:.3f}  {second.text}")
-    assert "11 sentences, 9 of them different" in text
-    assert "one: pooler mean, fp32" in text
-
-
-def test_a_narrow_terminal_has_encoders_below_one_another(encoder, corpus):
-    found = find_neighbours(EncoderUse(encoder), corpus, Queries(("old house",), "given"), 2)
-    wide, narrow = (printed({"one": found, "two": found}, width) for width in (100, 40))
-    assert wide.count("#1") == 1
-    assert narrow.count("#1") == 2
-    bare = re.sub(r"\x1b\[[0-9;]*m", "", narrow)
-    assert max(map(len, bare.splitlines())) <= 40
 
 
 def test_what_would_steer_a_terminal_is_not_printed(tmp_path):
@@ -310,48 +222,6 @@ def test_the_commands_neighbours_are_those_of_sentence_transformers(tmp_path, co
     nearest = json.loads(said.out)["queries"][0]["nearest"]
     assert [it["score"] for it in nearest] == pytest.approx(cosines[order].tolist(), abs=1e-5)
     assert [it["text"] for it in nearest] == [corpus.texts[place] for place in order]
-
-
-def test_vectors_of_words_are_an_encoder_too(tmp_path, corpus):
-    (tmp_path / "words.txt").write_text("red 1 0\ncat 0 1\nhouse -1 0\nold -1 0.5\n")
-    said = worked(
-        *("neighbours", tmp_path / "words.txt", "--corpus", corpus.source),
-        *("--query", "cat", "--json", "-", "--top-k", 2),
-    )
-    found = json.loads(said.out)
-    assert [it["text"] for it in found["queries"][0]["nearest"]] == ["new cat", "red cat"]
-    assert (found["pooler"], found["without_vector"]) == ("vectors", 2)
-
-
-def test_one_model_that_fails_leaves_the_others(tmp_path, tiny_bert, corpus):
-    told = ["--corpus", corpus.source, "--query", "red cat"]
-    said = call("neighbours", tiny_bert, tmp_path / "none", *told)
-    assert said.code == 2
-    assert "#1" in said.out
-    assert f"{tmp_path / 'none'}: " in said.err
-    assert "none" in refused("neighbours", tmp_path / "none", *told)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["m", "--corpus", "nothing.txt", "--query", "a"], "there is no file nothing.txt"),
-        (["m", "--corpus", "c.txt", "--query", ""], "the query '' is empty"),
-        (["m", "--corpus", "c.txt", "--top-k", "0"], "--top-k must be 1 or more, not 0"),
-        (["m", "--corpus", "c.txt", "--sample", "0"], "sample must be 1 or more, not 0"),
-        (["m", "--corpus", "c.txt", "--json", "."], ". is a folder"),
-        (["m", "--corpus", "c.txt", "--precision", "fp8"], "unknown precision 'fp8'"),
-        (["m", "--corpus", "c.txt", "--columns", "3"], "--columns 3 has nothing to choose"),
-        (["m.npy", "--corpus", "c.txt"], "m.npy holds the vectors of a task's pairs"),
-        (["m.txt", "--corpus", "c.txt"], "there is no file m.txt"),
-        (["m", "--corpus", "blank.txt"], "blank.txt"),
-    ],
-)
-def test_mistakes_are_told(tmp_path, words, said, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.txt").write_text("one\ntwo\n")
-    (tmp_path / "blank.txt").write_text("\n")
-    assert said in refused("neighbours", *words)
 
 
 @pytest.mark.acceptance

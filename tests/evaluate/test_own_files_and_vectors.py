@@ -9,10 +9,10 @@ import pytest
 from helpers.command_line import refused, worked
 from helpers.tables import write
 
+from contrasent import evaluate
 from contrasent.data.readers import retrieval_sources
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.retrieval_data import read_retrieval
-from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.word_encoder import WordEncoder
 
@@ -43,17 +43,6 @@ def test_three_files(tmp_path):
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)
     assert name.heading == "queries.csv+documents.csv+qrels.csv"
-
-
-def test_ids_may_be_numbers_and_headers_absent(tmp_path):
-    (tmp_path / "q.tsv").write_text("1\tblue cat\n")
-    (tmp_path / "d.csv").write_text('7,"a, b"\n8,c\n')
-    (tmp_path / "r.txt").write_text("1 0 7 1\n")
-    task = read_retrieval(TaskName(f"retrieve:{tmp_path}/q.tsv+{tmp_path}/d.csv+{tmp_path}/r.txt"))
-    assert (task.queries, task.corpus, task.relevant) == (("blue cat",), ("a, b", "c"), ({0: 1},))
-    (tmp_path / "r.jsonl").write_text('{"query": 1, "document": 8, "relevance": 0.5}\n')
-    name = f"retrieve:{tmp_path}/q.tsv+{tmp_path}/d.csv+{tmp_path}/r.jsonl"
-    assert read_retrieval(TaskName(name)).relevant == ({1: 0.5},)
 
 
 def test_what_is_wrong_with_three_files_is_told(tmp_path):
@@ -105,17 +94,6 @@ def test_data_sets_of_the_hub(name, sources, tmp_path):
         task = read_retrieval(TaskName(f"retrieve:{named}"))
         assert (task.queries, task.corpus) == (expected.queries, expected.corpus)
         assert (task.relevant, task.left_out) == (expected.relevant, expected.left_out)
-
-
-@pytest.mark.usefixtures("retrieval_hub")
-def test_other_layouts_of_the_hub_are_told():
-    with pytest.raises(DataError, match="has relevance for dev, test, not for train; choose with"):
-        retrieval_sources("mteb/x", "train")
-    said = "mteb/y has the configs de-corpus, de-queries, de-qrels; a data set of retrieval has"
-    with pytest.raises(DataError, match=said):
-        retrieval_sources("mteb/y", "test")
-    with pytest.raises(DataError, match="neither a folder nor a data set of retrieval"):
-        retrieval_sources("mteb/x@test", "test")
 
 
 def saved(path, rows):

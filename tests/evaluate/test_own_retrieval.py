@@ -2,21 +2,17 @@
 
 import gzip
 import json
-import re
 from math import log2
 
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import rows
 
+from contrasent import evaluate
 from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import DataError
-from contrasent.evaluation.retrieval import TASK_TYPE
-from contrasent.evaluation.retrieval_data import read_retrieval
-from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.task_types import Options
 from contrasent.model.static_encoder import StaticEncoder
 from contrasent.records import read_records
 
@@ -62,18 +58,6 @@ def test_a_query_that_is_a_titled_document_does_not_find_itself(folder):
     titled = [json.dumps({**line, "title": "On cats"}) for line in lines]
     (folder / "corpus.jsonl").write_text("\n".join(titled) + "\n")
     assert task_of(folder).left_out == (None, 4)
-
-
-def test_a_query_that_ends_the_document_of_its_number_is_not_it(tmp_path):
-    documents = ["How to reset my password", "Shipping costs abroad", "FAQ: return policy"]
-    questions = ["reset my password", "what does shipping cost", "return policy"]
-    for name, texts in (("corpus", documents), ("queries", questions)):
-        lines = [f"{number}\t{text}\n" for number, text in enumerate(texts, 1)]
-        (tmp_path / f"{name}.tsv").write_text("".join(lines))
-    (tmp_path / "qrels.tsv").write_text("1\t1\t1\n2\t2\t1\n3\t3\t1\n")
-    task = task_of(tmp_path)
-    assert task.left_out == (None, None, None)
-    assert task.queries == tuple(questions)
 
 
 def test_metrics_are_those_of_a_loop(folder, encoder):
@@ -145,35 +129,6 @@ def test_tables_and_trecs_relevance_are_read_too(folder, header):
     assert found.sha256 != expected.sha256
 
 
-def test_a_title_stands_before_the_text(folder):
-    title = {"_id": 7, "title": "A  title", "text": "and text"}
-    with (folder / "corpus.jsonl").open("a") as file:
-        file.write(json.dumps(title) + "\n")
-    assert task_of(folder).corpus[-1] == "A title and text"
-    (folder / "corpus.jsonl").unlink()
-    rows = [f"{number}\t\t{text}\n" for number, text in CORPUS.items()]
-    text = "".join(["_id\ttitle\ttext\n", *rows, "7\tA title\tand text\n"])
-    (folder / "corpus.tsv").write_text(text)
-    assert task_of(folder).corpus == (*CORPUS.values(), "A title and text")
-
-
-def test_splits_are_files(folder):
-    (folder / "qrels/dev.tsv").write_text("q3\td4\t1\n")
-    assert task_of(folder, "dev").queries == ("never",)
-    names = TASK_TYPE.names(f"{folder}/", Options(splits=("dev", "test")))
-    assert names == [TaskName(str(folder), "test"), TaskName(str(folder), "dev")]
-    assert names[1].heading == "own dev" and TASK_TYPE.names("stsb", Options()) is None
-
-
-def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    (folder.parent / "sts").mkdir()
-    assert TASK_TYPE.names("own", Options()) == [TaskName("own")]
-    assert TASK_TYPE.names("sts", Options()) is None
-    monkeypatch.chdir(folder)
-    assert TASK_TYPE.names(".", Options())[0].heading == "own"
-
-
 REFUSED = {
     "corpus.jsonl": [
         ("", r"corpus.jsonl is empty; it needs at least one sentence"),
@@ -184,7 +139,7 @@ REFUSED = {
             r"corpus.jsonl:1: the id must be a text or a number, not True",
         ),
         ("[1]", r"corpus.jsonl:1: expected an object or an array"),
-        ('{"_id": "", "text": "a"}', r"corpus.jsonl:1: the id is empty"),
+        ('{"_id": "", "text": "a"}', r"corpus.jsonl:1: the id must be a text or a number, not ''"),
         ('{"_id": "d1", "text": 3}', r"corpus.jsonl:1: 3 is no text; sentences are strings"),
         ("{", r"corpus.jsonl:1: not JSON"),
         (
@@ -205,7 +160,7 @@ REFUSED = {
     "queries.jsonl": [
         ('{"_id": "q1", "text": " "}', r"test.tsv:2: the text of query 'q1' is empty"),
     ],
-    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl and queries.tsv; leave the one")],
+    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl and queries.tsv, where one is needed")],
 }
 
 
@@ -219,37 +174,9 @@ def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
         task_of(folder)
 
 
-def test_a_ragged_table_and_missing_files_are_refused(folder):
-    (folder / "corpus.jsonl").unlink()
-    with pytest.raises(DataError, match=r"own has no corpus.jsonl or corpus.tsv; a folder of"):
-        task_of(folder)
-    (folder / "corpus.tsv").write_text("d1\ta\tb\n")
-    with pytest.raises(
-        DataError, match=r"corpus.tsv:1: no column is known as the id; there are d1, a, b"
-    ):
-        task_of(folder)
-    said = re.escape("no relevance file qrels/dev.tsv for its dev split; there is one for test: ")
-    (folder / "corpus.tsv").write_text("d1\ta\n")
-    with pytest.raises(DataError, match=said):
-        task_of(folder, "dev")
-
-
 @pytest.fixture
 def command(runner):
     return runner(evaluate_command, columns=200)
-
-
-def test_the_table_names_metrics_and_folders(command, folder, tmp_path):
-    result = command("m", "--tasks", str(folder))
-    assert result.exit_code == 0, result.output
-    (heading, *_), protocol = rows(result)
-    assert heading == ["nDCG@10", "MRR@10", "recall@1", "recall@5", "recall@10", "recall@100"]
-    assert "own: 2 of 3 queries, those with a relevant document; 5 documents." in protocol
-    twin = tmp_path / "other/own"
-    twin.parent.mkdir()
-    twin.symlink_to(folder)
-    result = command("m", "--tasks", f"{folder},{twin}")
-    assert f"{twin} nDCG@10" in result.stdout and f"{folder}: 2 of 3" in result.stdout
 
 
 def test_rankings_have_intervals_and_are_compared_by_query(command, folder, tmp_path):

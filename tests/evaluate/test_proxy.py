@@ -5,13 +5,12 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from helpers.command_line import worked
 from helpers.tiny_sentences import sentence
 
+from contrasent import evaluate
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.proxy import halves, hold_out, read_proxy
-from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName
 
 LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
@@ -98,15 +97,8 @@ def test_next_sentences_are_scored_as_in_plain_loops(text):
     assert mrr(f"next:{path}") == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
 
 
-def test_a_proxy_is_called_one_in_every_table(text, tiny_bert):
-    path = text(LONG)
-    said = worked("evaluate", tiny_bert, "--tasks", f"crops:{path}", "--pooler", "mean").out
-    assert "crops of text.txt (proxy)" in " ".join(said.split())
-    assert TaskName(f"next:{path}").heading == "next sentences of text.txt (proxy)"
-
-
 def test_what_cannot_be_a_proxy_is_refused(text):
-    with pytest.raises(DataError, match=r"no text of .* has 8 words"):
+    with pytest.raises(DataError, match=r"has no text of 8 words"):
         read_proxy(TaskName(f"crops:{text(['a b', 'c d'])}"))
     with pytest.raises(DataError, match="a blank line between documents, or ask for crops:"):
         read_proxy(TaskName(f"next:{text(LONG)}"))
@@ -189,7 +181,3 @@ def test_pairs_with_the_same_anchor_are_on_one_side(tmp_path):
     anchors = {example[0] for example in open_examples(str(held.rest))}
     assert not anchors & set(held.task.queries) and len(held.task.queries) == 60
     assert {len(relevant) for relevant in held.task.relevant} == {2} and held.texts == 120
-
-
-def test_too_little_text_is_all_trained_on(text):
-    assert hold_out(open_examples(str(text(LONG)))) is None

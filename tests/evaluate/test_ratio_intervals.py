@@ -1,14 +1,10 @@
 """Intervals and comparisons of accuracies, F1 and rankings: loops, normal theory, simulated truth,
 and what the command prints and writes of them."""
 
-from io import StringIO
-from math import sqrt
-from statistics import NormalDist
 from zlib import crc32
 
 import numpy as np
 import pytest
-from rich.console import Console
 from sklearn.metrics import f1_score
 
 import contrasent.evaluation.transfer as under_test
@@ -18,14 +14,11 @@ from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
 from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
-from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.task_types import Options, TaskData
+from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER
 from contrasent.evaluation.transfer_data import Part, TransferData
-from contrasent.records import Compared
-from contrasent.report.comparison import differences_table
-from contrasent.report.table import print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 80, 4)
 
@@ -104,29 +97,6 @@ def test_over_folds_the_interval_is_of_the_mean_of_the_folds(reached):
     assert (record.interval.low, record.interval.high) == pytest.approx(ends(values), abs=1e-12)
 
 
-def test_without_a_confidence_there_is_no_interval(reached):
-    expected, found = classes(2)
-    scores = reached("mrpc", expected, found, options=Options())
-    assert [record.interval for record in scores.records] == [None] * 3
-    assert {metric for _, metric in scores.ratios} == {"accuracy", "f1"}
-    assert [name.split for name, _ in scores.ratios].count("dev") == 1
-    for (name, metric), ratio in scores.ratios.items():
-        (record,) = [r for r in scores.records if (r.split, r.metric) == (name.split, metric)]
-        assert ratio.value == pytest.approx(record.value)
-
-
-@pytest.mark.parametrize("accuracy", [0.6, 0.9])
-def test_the_interval_of_an_accuracy_is_the_normal_one_of_many_sentences(accuracy):
-    size = 2000
-    right = np.arange(size) < accuracy * size
-    bootstrap = Bootstrap(0.95, 4000)
-    (draws,) = ratio_draws([mean(right)], bootstrap, "a")
-    found, error = interval(draws, bootstrap), sqrt(accuracy * (1 - accuracy) / size)
-    assert found.error == pytest.approx(error, rel=0.05)
-    reach = NormalDist().inv_cdf(0.975) * error
-    assert (found.low, found.high) == pytest.approx((accuracy - reach, accuracy + reach), abs=0.003)
-
-
 def test_the_interval_holds_the_true_accuracy_as_often_as_it_says():
     draw, held = np.random.default_rng(1), 0
     for seed in range(200):
@@ -152,21 +122,6 @@ def test_a_thing_moves_a_mean_as_its_weight_does():
 
 def scored(name, ratios):
     return Scores((), (), ratios={(name, metric): ratio for metric, ratio in ratios.items()})
-
-
-def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says():
-    draw, name, values = np.random.default_rng(2), TaskName("mr"), []
-    for seed in range(200):
-        difficulty = draw.random(300)
-        both = [scored(name, {"accuracy": mean(difficulty < draw.random(300))}) for _ in range(2)]
-        (found,) = compare_ratios(
-            [name], *both, averaged_over=[name], bootstrap=Bootstrap(resamples=300, seed=seed)
-        )
-        values.append(found.tasks[name].p_value)
-    # Three standard errors of a share of .1 are .064, of .5 are .106; ties make p larger.
-    assert np.mean(np.array(values) < 0.1) < 0.164
-    assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.13
-    assert np.mean(np.array(values) < 0.1) > 0.036
 
 
 def test_a_comparison_draws_the_same_rows_for_both():
@@ -230,13 +185,6 @@ def test_the_average_is_over_the_tasks_that_are_named_for_it():
     bounds = averages[0].interval
     assert (bounds.low, bounds.high) == pytest.approx(ends(np.mean(draws, axis=0)))
     assert averages[1:] == [None, None]
-
-
-def test_a_task_that_one_of_them_has_no_score_of_is_left_out():
-    names = [TaskName("mr"), TaskName("cr")]
-    one = scored(names[0], {"accuracy": mean([1, 0, 1])})
-    other = scored(names[1], {"accuracy": mean([1, 0, 1])})
-    assert compare_ratios(names, one, other, averaged_over=names, bootstrap=BOOTSTRAP) == []
 
 
 def test_what_is_no_difference_is_0_however_sums_are_rounded():
@@ -339,32 +287,3 @@ def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
     ]
     assert record.value == pytest.approx(np.mean(one_by_one))
     assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
-
-
-def test_a_kinds_comparison_is_of_its_own_tasks_only():
-    name, other = TaskName("folder/own"), TaskName("mr")
-    ratios = {(name, "recall@1"): mean([1, 0]), (other, "accuracy"): mean([1, 1, 0])}
-    scores = Scores((), (), ratios=ratios)
-    (found,) = RETRIEVAL.compare(TaskData((name,)), (scores, scores), Options(), BOOTSTRAP)
-    assert list(found.tasks) == [name] and found.average is None
-
-
-def test_nothing_is_printed_of_nothing():
-    file = StringIO()
-    print_difference(
-        Console(file=file), differences_table([], "b minus a", "Accuracy", "sentences")
-    )
-    assert file.getvalue() == ""
-
-
-def test_on_a_terminal_what_differences_are_is_wrapped_between_words():
-    one = Compared(baseline="a", difference=0.1, interval=None, p_value=0.5, p_holm=0.5, tests=1)
-    told = []
-    for terminal in (True, False):
-        file = StringIO()
-        console = Console(file=file, force_terminal=terminal, width=40, color_system=None)
-        table = differences_table([("TREC", one)], "b minus a", "Accuracy x 100", "sentences")
-        print_difference(console, table)
-        told.append(file.getvalue().partition("Accuracy")[2].splitlines())
-    assert len(told[1]) == 1 and max(map(len, told[0])) <= 40
-    assert " ".join(told[0]).split() == told[1][0].split()

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command_line import rows
 from sklearn.metrics import ndcg_score
 
+from contrasent import evaluate
 from contrasent.cli.evaluate import evaluate as evaluate_command
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.retrieval import TASK_TYPE, rankings, stsb_retrieval
-from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.evaluation.task_types import Options
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.records import read_records
 
 TASK = TaskName("stsb-retrieval")
 SENTENCES = [
@@ -122,15 +120,6 @@ def test_a_rank_does_not_depend_on_the_other_queries():
     assert [rank for query in queries for rank in ranks(query[None])] == expected
 
 
-def test_metrics_refuse_what_has_no_value():
-    with pytest.raises(DataError, match="score 1 is NaN, so there is no ranking"):
-        relevant_ranks([1, np.nan], [0], [1])
-    with pytest.raises(DataError, match="needs at least one query"):
-        recall_at_k([], 1)
-    with pytest.raises(DataError, match="query 1 has no relevant document"):
-        mrr_at_k([[1], []], 1)
-
-
 def test_both_sentences_of_the_pairs_rated_5_are_queries():
     task = stsb_retrieval(TASK)
     assert task.queries == (
@@ -179,22 +168,8 @@ def test_names_and_splits():
     ]
     with pytest.raises(ConfigError, match="on one split at a time: train, dev or test"):
         TASK_TYPE.names("stsb-retrieval-all", Options())
-    with pytest.raises(ConfigError, match="is a retrieval task, which has no correlation; 'contr"):
+    with pytest.raises(ConfigError, match="'stsb-retrieval' has no correlation; 'contr"):
         task_names(["stsb-retrieval"])
-
-
-def test_a_split_without_such_pairs_is_refused(stsb, encoder):
-    with pytest.raises(DataError, match="STS-B dev has no pair of two different sentences rated 5"):
-        evaluate(encoder, ["stsb-retrieval-dev"])
-    (stsb / "STS/STSBenchmark/sts-dev.csv").unlink()
-    with pytest.raises(DataError, match=r"sts-dev.csv is missing\nget SentEval's data with"):
-        evaluate(encoder, ["stsb-retrieval-dev"])
-
-
-def test_embeddings_without_direction_are_refused(encoder):
-    encoder.embed = lambda text: np.full(6, np.nan if "under" in text else 1.0, np.float32)
-    with pytest.raises(CheckpointError, match=r"gives 1 of 8 texts .* first is 'under blue'"):
-        evaluate(encoder, ["stsb-retrieval"])
 
 
 @pytest.fixture
@@ -208,18 +183,6 @@ def command(runner, encoder, monkeypatch):
     monkeypatch.setattr(SentenceEncoder, "load", load)
     monkeypatch.setattr("contrasent.model.loading.resolve", Path)
     return run
-
-
-def test_the_table_is_the_papers(command, encoder, tmp_path):
-    path = tmp_path / "scores.jsonl"
-    result = command("org/model", "--tasks", "stsb-retrieval", "--json", str(path))
-    assert result.exit_code == 0, result.output
-    (heading, _, row), protocol = rows(result)
-    assert heading == ["recall@1", "recall@5", "recall@10"]
-    assert read_records(path) == evaluate(encoder, ["stsb-retrieval"])
-    assert row == ["model", *(f"{100 * r.value:.2f}" for r in read_records(path))]
-    assert "Retrieval by cosine x 100" in protocol and "(DiffCSE, Table 10)" in protocol
-    assert "model: pooler mean, fp32, encoder org/model." in protocol
 
 
 def test_a_kind_of_tasks_that_an_encoder_cannot_do_leaves_the_others(command, encoder, tmp_path):

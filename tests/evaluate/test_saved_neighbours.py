@@ -1,8 +1,3 @@
-import json
-
-import pytest
-
-from contrasent.errors import DataError
 from contrasent.evaluation.neighbours import (
     Neighbour,
     Neighbours,
@@ -44,26 +39,3 @@ def test_what_is_written_is_read_again(tmp_path):
     written = [found(), found(encoder="other", without_vector=1, engine="onnx", seed=3)]
     write_text(tmp_path / "found.jsonl", neighbour_lines(written))
     assert read_neighbours(tmp_path / "found.jsonl") == written
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda _: "{", "Expecting property name"),
-        (lambda _: "[]", "no JSON object of kind 'neighbours'"),
-        (lambda line: json.dumps({**line, "kind": "geometry"}), "no JSON object of kind"),
-        (lambda line: json.dumps({**line, "format": 2}), "its format is 2, and only 1"),
-        (lambda line: json.dumps({k: v for k, v in line.items() if k != "top_k"}), "top_k"),
-        (lambda line: json.dumps({**line, "colour": "red"}), "colour"),
-        (lambda line: json.dumps({**line, "queries": [{"text": "a"}]}), "left_out"),
-    ],
-)
-def test_another_line_is_refused_by_its_number(tmp_path, change, said):
-    path = tmp_path / "found.jsonl"
-    write_text(path, neighbour_lines([found(), found()]))
-    good = path.read_text(encoding="utf-8").split("\n")[0]
-    path.write_text(f"{good}\n{change(json.loads(good))}\n", encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        read_neighbours(path)
-    assert str(caught.value).startswith(f"{path}:2: no nearest neighbours: ")
-    assert said in str(caught.value)

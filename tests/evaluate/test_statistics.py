@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import joint_covariance
 from contrasent.evaluation.intervals import (
     Bootstrap,
@@ -15,7 +14,6 @@ from contrasent.evaluation.intervals import (
     holm,
     influence,
     interval,
-    mean_error,
     normal_p_value,
     p_value,
 )
@@ -75,12 +73,6 @@ def test_tasks_that_share_a_sentence_on_either_side_are_dependent():
                 if {*pair} & {*second}:
                     expected[one, other] += moves[one][i] * moves[other][j]
     assert joint_covariance(tasks, moves) == pytest.approx(expected)
-
-
-def test_an_error_is_no_smaller_than_that_of_independent_pairs():
-    graph = PairGraph.of(["a", "a", "x"], ["b", "c", "y"])
-    assert graph.error(np.array([1.0, -1.0, 0.5])) == pytest.approx(np.sqrt(2.25))
-    assert mean_error(np.array([[1.0, -0.9], [-0.9, 1.0]])) == pytest.approx(np.sqrt(2) / 2)
 
 
 def test_an_interval_is_of_the_middle_of_the_draws():
@@ -178,18 +170,3 @@ def test_holms_adjustment():
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"confidence": 95}, "confidence must be between 0 and 1, such as 0.95, not 95"),
-        ({"confidence": 0}, "confidence must be between 0 and 1, such as 0.95, not 0"),
-        ({"confidence": float("nan")}, "such as 0.95, not nan"),
-        ({"resamples": 1}, "resamples must be at least 2, not 1"),
-    ],
-)
-def test_settings_out_of_range_are_explained(settings, said):
-    with pytest.raises(ConfigError) as caught:
-        Bootstrap(**settings)
-    assert said in str(caught.value)

@@ -170,7 +170,7 @@ def oracle():
 @pytest.fixture(scope="module")
 def scored():
     """The same figures from the package, and the pairs that each rests on."""
-    from contrasent.evaluation.suite import evaluate
+    from contrasent import evaluate
     from contrasent.model.encoder import SentenceEncoder
 
     figures, pairs = {}, {}

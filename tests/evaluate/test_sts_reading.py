@@ -7,7 +7,7 @@ from helpers.tiny_sts import SUBSETS
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_names import TaskName
 
 
 def write(folder, text, name="pairs.tsv"):
@@ -49,11 +49,6 @@ def test_sick_has_a_header_and_its_test_file_ends_lines_with_crlf(senteval):
     task = load(TaskName("sickr"), senteval)
     assert only(task) == [("a b", "c", 4.5), ("d", "e f", 1.0)]
     assert task.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_every_task_and_split_is_found(senteval):
-    for name in task_names(["sts"], ["train", "dev", "test"]):
-        assert load(name, senteval).name == name
 
 
 def test_a_tasks_hash_is_over_its_files_one_after_the_other(senteval):
@@ -114,18 +109,11 @@ def test_a_header_is_recognised_and_said(tmp_path):
     [
         ("a\tb\n", ":1: no column is known as the first sentence; there are a, b; choose "),
         (ROWS + "a\tb\t1\t2\n", ":4: 4 columns, but the first row has 3; mend the row or take"),
-        (ROWS + "a\tb\tmuch\n", ":4: the score must be a number, not 'much'"),
-        (ROWS + "a\tb\t\n", ":4: the score must be a number, not ''"),
-        ("a\tb\t\n" + ROWS, ":1: the score must be a number, not ''"),
         ("a good one\tnice\tgood\n" + ROWS, ":1: the score must be a number, not 'good'; if"),
         ("h\th\tscore\na\tb\tmore\n" + ROWS, ":2: the score must be a number, not 'more'"),
-        ("a\tb\tnan\n" + ROWS, ":1: the score must be a number, not 'nan'"),
         (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),
         (ROWS + " \tb\t1\n", ":4: a sentence is empty"),
-        ("", " is empty; it needs at least one sentence per line or row"),
-        ("first\tsecond\tscore\n", " has 0 pairs; a correlation needs at least 3"),
         ("a\tb\t1\nc\td\t2\n", " has 2 pairs; a correlation needs at least 3"),
-        (ROWS.encode() + b"\xff\tb\t1\n", ":4: not UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
@@ -145,36 +133,12 @@ def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
             "sts12",
             "STS.input.MSRpar.txt:4: 1 tab-separated columns instead of 2 sentences",
         ),
-        (
-            "STS/STS12-en-test/STS.input.MSRpar.txt",
-            "a\t\n" * 6,
-            "sts12",
-            "STS.input.MSRpar.txt:1: a sentence is empty",
-        ),
-        (
-            "STS/STS14-en-test/STS.gs.OnWN.txt",
-            "1\n" * 9 + "x\n",
-            "sts14",
-            "STS.gs.OnWN.txt:10: the score must be a number, not 'x'",
-        ),
         ("STS/STS13-en-test/STS.gs.FNWN.txt", "\n" * 6, "sts13", "FNWN.txt has no scored pair"),
         (
             "STS/STSBenchmark/sts-test.csv",
             "g\tf\ty\t1\t2.0\ta\n",
             "stsb",
-            "sts-test.csv:1: 6 tab-separated columns; the score and both sentences of STS-B need 7",
-        ),
-        (
-            "STS/STSBenchmark/sts-test.csv",
-            "g\tf\ty\t1\thigh\ta\tb\n",
-            "stsb",
-            "sts-test.csv:1: the score must be a number, not 'high'",
-        ),
-        (
-            "SICK/SICK_test_annotated.txt",
-            "1\ta\tb\t3.5\tNEUTRAL\n",
-            "sickr",
-            "SICK_test_annotated.txt:1: expected the header line of SICK-R, found a scored pair",
+            "sts-test.csv:1: 6 tab-separated columns, not 7",
         ),
     ],
 )
@@ -186,15 +150,6 @@ def test_what_is_wrong_with_sentevals_files_is_told(senteval, path, text, task, 
     assert not isinstance(caught.value, MissingDataError)
 
 
-def test_counts_that_differ_are_both_named(senteval):
-    gold = senteval / "STS/STS12-en-test/STS.gs.MSRpar.txt"
-    pairs = senteval / "STS/STS12-en-test/STS.input.MSRpar.txt"
-    gold.write_text(gold.read_text() + "1.0\n")
-    with pytest.raises(DataError) as caught:
-        load(TaskName("sts12"), senteval)
-    assert f"{gold} has 7 lines, but {pairs} has 6" in str(caught.value)
-
-
 def test_a_missing_file_is_named_with_the_remedy(senteval):
     path = senteval / "STS/STSBenchmark/sts-test.csv"
     path.unlink()
@@ -203,12 +158,3 @@ def test_a_missing_file_is_named_with_the_remedy(senteval):
     said = str(caught.value)
     assert str(path) in said and "contrasent data fetch" in said
     assert "--data-dir" in said and "CONTRASENT_DATA" in said
-
-
-def test_a_folder_that_is_not_there(senteval, monkeypatch):
-    gone = senteval / "gone"
-    with pytest.raises(DataError, match=r"no folder .*gone \(--data-dir\)"):
-        load(TaskName("stsb"), gone)
-    monkeypatch.setenv("CONTRASENT_DATA", str(gone))
-    with pytest.raises(DataError, match=r"no folder .*gone \(CONTRASENT_DATA\)"):
-        load(TaskName("stsb"))

@@ -76,7 +76,7 @@ def test_headings_name_other_splits_and_files():
         (
             ["pairs.xlsx"],
             ["test"],
-            "'pairs.xlsx' is not there: they are a .tsv, .csv, .jsonl or .parquet file of sentence",
+            "'pairs.xlsx' does not exist; name a .tsv, .csv, .jsonl or .parquet file of sentence",
         ),
         (["sts12-dev"], ["test"], "'sts12-dev': sts12 has no dev split, only test"),
         (["sts12", "p.tsv"], ["dev"], "'sts12': sts12 has no dev split, only test"),

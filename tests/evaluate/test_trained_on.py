@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from helpers.command_line import call, worked
+from helpers.command_line import worked
 
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.embed import EncoderUse
@@ -12,10 +12,9 @@ from contrasent.evaluation.leaks import (
     Overlap,
     TaskOverlap,
     find_leaks,
-    find_overlaps,
-    fingerprint,
+    find_overlap,
     overlap_of,
-    trainings,
+    training_text,
 )
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
@@ -65,7 +64,8 @@ def trained(here, tiny_encoder):
 
 
 def overlaps(model, *tasks):
-    return list(find_overlaps(load_suite(tasks or ["own.tsv"]), model))
+    training = training_text(model)
+    return [find_overlap(load_suite(tasks or ["own.tsv"]), training)] if training else []
 
 
 def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
@@ -85,28 +85,6 @@ def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
     expected |= {"pairs": 4, "pairs_together": 1}
     records = read_records(here / "scores.jsonl")
     assert records and all(record.overlap == expected for record in records)
-
-
-def test_it_can_be_left_out(trained, here):
-    said = worked(
-        *("evaluate", trained(), "--tasks", "own.tsv", "--no-leak-check", "--json", "scores.jsonl")
-    )
-    assert "was trained on" not in said.err and not (here / "cache/leaks").exists()
-    assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}
-
-
-def test_text_without_overlap_is_noted_and_not_warned_of(trained, here):
-    said = worked(
-        *("evaluate", trained("clean.tsv"), "--tasks", "own.tsv", "--json", "scores.jsonl")
-    )
-    assert "was trained on" not in said.err
-    assert {it.overlap["sentences_seen"] for it in read_records(here / "scores.jsonl")} == {0}
-
-
-def test_each_model_is_told_of_once(trained):
-    models = trained(folder="runs/a/last"), trained("clean.tsv", folder="runs/b/last")
-    said = worked("evaluate", *models, "--tasks", "own.tsv")
-    assert said.err.count("was trained on train.tsv") == said.err.count("was trained on") == 1
 
 
 @pytest.mark.parametrize(
@@ -149,25 +127,8 @@ def test_the_file_is_found_from_around_the_encoder_too(
 ):
     model, suite = here / trained(), load_suite([str(here / "own.tsv")])
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    (found,) = find_overlaps(suite, str(model))
+    found = find_overlap(suite, training_text(str(model)))
     assert [task.normalised for task in found.tasks if task.normalised] == [3]
-
-
-def test_the_columns_of_the_recipe_are_read(trained):
-    (found,) = overlaps(trained(columns=["sent1"]))
-    assert [(task.normalised, task.pairs_normalised) for task in found.tasks] == [(1, 0)]
-
-
-def test_text_of_the_encoder_it_started_from_counts_too(trained):
-    trained(folder="runs/first/last")
-    model = trained("clean.tsv", folder="runs/second/last", start="runs/first")
-    found = overlaps(model)
-    assert [overlap.file for overlap in found] == ["clean.tsv", "train.tsv"]
-    assert [sum(task.normalised > 0 for task in overlap.tasks) for overlap in found] == [0, 1]
-    (record, *_) = records(model)
-    assert overlap_of(record, found)["file"] == "train.tsv"
-    trained("clean.tsv", folder="runs/second/last", start="runs/second")
-    assert len(trainings("runs/second")) == 1
 
 
 def records(model):
@@ -193,12 +154,6 @@ def test_counts_are_kept_for_the_same_text_and_tasks_only(trained, here, monkeyp
     assert overlaps(model)[0].tasks[0].normalised == 4 and len(read) == 4
 
 
-def test_a_cache_that_cannot_be_written_is_said(trained, here):
-    (here / "cache").write_text("a file")
-    (found,) = overlaps(trained())
-    assert "cannot keep counts of overlap" in found.trouble
-
-
 @pytest.mark.parametrize(
     ("split", "parts", "expected"),
     [
@@ -218,47 +173,6 @@ def test_a_record_has_the_counts_of_its_own_part(trained, split, parts, expected
     ]
     other = TaskOverlap("cr", split, 9, 0, 5, 0, 0, 0, 0, ())
     asked = replace(record, task="mr", split=split)
-    found = overlap_of(asked, [Overlap("a", trouble="gone"), Overlap("b", (other, *counts))])
+    found = overlap_of(asked, Overlap("b", (other, *counts)))
     assert (found and found["sentences_seen"]) == expected
-    assert overlap_of(asked, []) is None
-
-
-def test_every_example_that_is_read_is_told_of(trained):
-    told = []
-    (found,) = find_overlaps(load_suite(["own.tsv"]), trained(), told.append)
-    assert told == [1] * len(ROWS) and found.tasks
-
-
-def test_of_several_texts_the_one_with_most_of_the_task_is_noted(trained):
-    (record, *_) = records(trained())
-    counted = TaskOverlap(record.task, record.split, 9, 4, 0, 5, 3, 1, 2, ())
-    texts = [("a", 3, 3), ("b", 0, 7), ("c", 1, 5)]
-    found = [
-        Overlap(file, (replace(counted, exact=exact, normalised=normalised),))
-        for file, exact, normalised in texts
-    ]
-    expected = {"file": "b", "sentences": 9, "sentences_seen": 7}
-    assert overlap_of(record, found) == {**expected, "pairs": 5, "pairs_together": 2}
-
-
-def test_tasks_have_another_fingerprint_if_a_sentence_differs(here):
-    first = fingerprint(load_suite(["own.tsv"]))
-    assert fingerprint(load_suite(["own.tsv"])) == first
-    (here / "own.tsv").write_text(table(PAIRS).replace("old", "new"))
-    assert fingerprint(load_suite(["own.tsv"])) != first
-
-
-def test_nothing_is_read_for_an_encoder_that_names_no_text(trained, here, monkeypatch):
-    path = here / (model := trained()) / "contrasent.json"
-    path.write_text(path.read_text().replace('"file": "train.tsv"', '"file": null'))
-    assert trainings(model) == []
-    monkeypatch.setattr(
-        "contrasent.cli.evaluate.reading_progress", lambda _: pytest.fail("a progress bar")
-    )
-    said = worked("evaluate", model, "--tasks", "own.tsv")
-    assert "was trained on" not in said.err
-
-
-def test_a_failing_model_is_not_looked_at(trained):
-    said = call("evaluate", trained(), "runs/gone", "--tasks", "own.tsv")
-    assert said.code == 2 and said.err.count("was trained on") == 1
+    assert overlap_of(asked, None) is overlap_of(asked, Overlap("a", trouble="gone")) is None

@@ -7,9 +7,9 @@ import pytest
 from helpers.shared_data import SHARED
 
 from benchmarks.jobs import senteval
+from contrasent import evaluate
 from contrasent.evaluation import protocols
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer_data import load_transfer
 
 DATA = SHARED / "data" / "senteval"

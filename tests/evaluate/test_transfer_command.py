@@ -10,13 +10,12 @@ from helpers.tiny_transfer import write_transfer
 from sklearn.metrics import accuracy_score, f1_score
 
 import contrasent.evaluation.transfer as under_test
+from contrasent import evaluate
 from contrasent.cli.evaluate import evaluate as evaluate_command
-from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer_data import load_transfer
 from contrasent.records import read_records
 
@@ -58,80 +57,6 @@ def test_the_table_is_the_papers(command, encoder):
     assert "model: pooler mean, fp32, encoder org/model." in protocol
 
 
-def test_both_splits_stand_beside_one_another(command):
-    result = command("m", "--tasks", "mr,trec", "--splits", "dev,test", "--preset", "dev")
-    (heading, _, row), protocol = rows(result)
-    assert heading == ["MR", "TREC", "Avg.", "MR", "dev", "TREC", "dev", "Avg.", "dev"]
-    numbers = [float(cell) for cell in row[1:]]
-    assert numbers[2] == pytest.approx((numbers[0] + numbers[1]) / 2, abs=0.011)
-    assert numbers[5] == pytest.approx((numbers[3] + numbers[4]) / 2, abs=0.011)
-    assert "test part and dev part" in protocol and "Avg. dev over 2 tasks" in protocol
-    assert "Dev accuracies chose the L2 penalty, and they stop the training" in protocol
-    assert "preset dev: rmsprop" in protocol
-
-
-def test_sts_and_transfer_tasks_have_a_table_each(command):
-    result = command("m", "--tasks", "stsb,mrpc-dev,sickr")
-    assert result.exit_code == 0, result.output
-    first, second = result.stdout.split("Accuracy of")[0].split("pooler mean, fp32.")
-    assert first.split()[:3] == ["STS-B", "SICK-R", "Avg."]
-    assert second.split()[:2] == ["MRPC", "dev"]
-
-
-def test_records_tell_the_protocol(command, tmp_path):
-    path = tmp_path / "scores.jsonl"
-    result = command(
-        "m",
-        "--tasks",
-        "cr,mrpc,stsb",
-        "--splits",
-        "dev,test",
-        "--json",
-        str(path),
-        "--classifier-seed",
-        "7",
-    )
-    assert result.exit_code == 0, result.output
-    found = [record for record in read_records(path) if record.classifier]
-    assert [(r.task, r.split, r.metric, r.aggregation, r.pairs) for r in found] == [
-        ("cr", "dev", "accuracy", "mean", 48),
-        ("cr", "test", "accuracy", "mean", 48),
-        ("mrpc", "dev", "accuracy", "mean", 48),
-        ("mrpc", "test", "accuracy", "all", 48),
-        ("mrpc", "test", "f1", "all", 48),
-    ]
-    for record in found:
-        assert record.classifier == {
-            "name": "senteval",
-            "seed": 7,
-            "preset": "test",
-            "folds": 2,
-            "optimiser": "adam",
-            "batch": 16,
-            "tenacity": 1,
-            "epoch_size": 2,
-        }
-        assert record.data_sha256 == load_transfer(record.task).sha256
-    assert any(record.task == "stsb" for record in read_records(path))
-
-
-def test_scikit_learn_is_labelled(command, tmp_path):
-    path = tmp_path / "scores.jsonl"
-    result = command("m", "--tasks", "sst2", "--classifier", "sklearn", "--json", str(path))
-    assert "scikit-learn's logistic regression, C = 1 and no search" in rows(result)[1]
-    assert "not the procedure of the papers' figures" in rows(result)[1]
-    (record,) = read_records(path)
-    assert record.classifier == {"name": "sklearn", "seed": 1111, "folds": 2}
-
-
-def test_seeds_and_repetitions(encoder):
-    values = [
-        [r.value for r in evaluate(encoder, ["trec", "mr"], classifier_seed=seed)]
-        for seed in (1, 1, 2)
-    ]
-    assert values[0] == values[1] != values[2]
-
-
 def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
     expected = load_transfer("mrpc").parts["test"].labels
     predicted = np.random.default_rng(0).permutation(expected)
@@ -158,47 +83,6 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
             *(a * b for a, b in zip(first, second, strict=True)),
         ]
         assert seen["test"].features[row] == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_sentence_is_encoded_once(encoder, data):
-    (data / "MR/rt-polarity.pos").write_text("good film\n\ngood film\n" * 12)
-    evaluate(encoder, ["mr"])
-    ((sentences, _, _),) = encoder.calls
-    assert len(sentences) == len(set(sentences)) and {"", "good film"} <= set(sentences)
-
-
-def test_sts_tasks_that_cannot_be_read_cost_no_transfer_task(command, data):
-    for path in (data / "STS/STSBenchmark").iterdir():
-        path.unlink()
-    result = command("m", "--tasks", "stsb,cr")
-    assert result.exit_code == 0, result.output
-    assert rows(result)[0][0] == ["CR"]
-    assert "stsb is left out: " in result.stderr and "sts-test.csv is missing" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        ("constant", "the same embedding, so there is nothing to classify them by"),
-        ("broken", "an embedding with NaN or infinite numbers, so there is no score"),
-    ],
-)
-def test_a_bad_model_costs_its_row_only(command, bad, said):
-    result = command("good", bad, "--tasks", "cr")
-    table, _ = rows(result)
-    assert table[3] == [bad, "-"] and "-" not in table[2]
-    assert said in str(result.exception)
-    alone = command(bad, "--tasks", "cr")
-    assert isinstance(alone.exception, CheckpointError) and alone.stdout == ""
-
-
-def test_in_code_every_problem_is_an_error(encoder, data):
-    (data / "CR/custrev.neg").unlink()
-    with pytest.raises(DataError, match=r"custrev.neg is missing\nget SentEval's data with"):
-        evaluate(encoder, ["cr"])
-    (data / "MR/rt-polarity.pos").write_text("good\n")
-    with pytest.raises(DataError, match="MR: a class has 1 sentences"):
-        evaluate(encoder, ["mr"])
 
 
 def test_intervals_stand_behind_the_accuracies(command, tmp_path):

@@ -9,11 +9,10 @@ from helpers.tiny_transfer import separable
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs.senteval import Classifier
-from contrasent.errors import CheckpointError, DataError
+from contrasent.errors import CheckpointError
 from contrasent.evaluation import logistic_regression
 from contrasent.evaluation.logistic_regression import Problems
 from contrasent.evaluation.protocols import (
-    PRESETS,
     Fold,
     Preset,
     Shuffles,
@@ -147,30 +146,3 @@ def test_permutations_follow_in_one_stream():
     shuffles = Shuffles(38, 40, seed=7)
     assert (shuffles.epochs([2, 0]) == np.stack([expected[2], expected[0]])).all()
     assert (shuffles.epochs([3]) == expected[3]).all()
-
-
-def test_too_little_data_is_explained():
-    with pytest.raises(DataError, match="a class has 2 sentences, fewer than the 3 folds"):
-        stratified_folds(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
-    with pytest.raises(DataError, match="19 training sentences are too few to hold out 5 %"):
-        with_held_out(np.arange(19), seed=0)
-
-
-def test_the_presets_are_sentevals():
-    test, quick = PRESETS["test"], PRESETS["fasttest"]
-    assert (test.folds, test.optimiser, test.batch, test.tenacity, test.epoch_size) == (
-        10,
-        "adam",
-        64,
-        5,
-        4,
-    )
-    assert (quick.folds, quick.optimiser, quick.batch, quick.tenacity, quick.epoch_size) == (
-        5,
-        "rmsprop",
-        128,
-        3,
-        2,
-    )
-    assert replace(quick, name="dev") == PRESETS["dev"]
-    assert {preset.max_epochs for preset in PRESETS.values()} == {200}

@@ -7,7 +7,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs import senteval
-from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import (
     LabelledFeatures,
@@ -147,14 +146,3 @@ def test_scikit_learn_on_parts():
     expected = np.mean([right((x[a], y[a]), (x[b], y[b])) for a, b in folds])
     reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
     assert scores(reached)[0] == pytest.approx(expected)
-
-
-def test_too_few_sentences_are_explained():
-    data = {"all": LabelledFeatures(*separable(4))}
-    with pytest.raises(DataError, match="fewer than the 3 folds"):
-        cross_validate(data, 2, TransferProtocol(), "cpu")
-
-
-def test_a_wrong_seed_is_explained():
-    with pytest.raises(ConfigError, match=r"seed is from 0 to 2\*\*32 - 1, not -1"):
-        TransferProtocol(seed=-1)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from helpers.tiny_transfer import write_transfer
 
-from contrasent.data.senteval import MissingDataError
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_names import TRANSFER, TaskName, task_names
+from contrasent.evaluation.task_names import TRANSFER
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import TASK_TYPE
 from contrasent.evaluation.transfer_data import load_transfer
@@ -35,13 +34,6 @@ def test_blank_lines_count_and_shorter_sentences_come_first(root):
     assert task.sha256 == hashlib.sha256(good.read_bytes() + bad.read_bytes()).hexdigest()
 
 
-def test_equally_long_sentences_of_a_class_keep_their_order(root):
-    put(root, "MR/rt-polarity.pos", b"z z\nb b\na a\n")
-    put(root, "MR/rt-polarity.neg", b"y y\n")
-    part = load_transfer("mr", root).parts["all"]
-    assert part.texts == ("y y", "z z", "b b", "a a")
-
-
 def test_subjective_sentences_are_class_0(root):
     put(root, "SUBJ/subj.objective", b"fact here\n")
     put(root, "SUBJ/subj.subjective", b"opinion\n")
@@ -60,11 +52,6 @@ def test_questions_are_latin_1_without_their_fine_class(root):
     assert task.parts["train"].texts == ("How far ?", "Who is Pel\xe9 ?")
     assert task.parts["train"].labels.tolist() == [5, 3]
     assert (task.classes, set(task.parts)) == (6, {"train", "test"})
-
-
-def test_a_next_line_character_of_latin_1_is_no_line_end_in_questions(root):
-    put(root, "TREC/TREC_10.label", b"NUM:dist How\x85far ?\nHUM:ind Who ?\n")
-    assert load_transfer("trec", root).parts["test"].texts == ("Who ?", "How far ?")
 
 
 def test_paraphrases_have_a_mark_a_header_and_literal_quotes(root):
@@ -101,35 +88,12 @@ def test_sentiments_have_three_parts(root):
 @pytest.mark.parametrize(
     ("path", "name", "data", "said"),
     [
-        ("SST/binary/sentiment-dev", "sst2", b"fine \t1\nfine 0\n", ":2: 1 columns instead of"),
-        (
-            "SST/binary/sentiment-dev",
-            "sst2",
-            b"a\t1\nb\t2\n",
-            ":2: the class must be 0 or 1, not '2'",
-        ),
-        ("SST/binary/sentiment-dev", "sst2", b"a\t1\nb\t1\n", ": 2 sentences of 1 classes; 2 are"),
-        (
-            "TREC/TREC_10.label",
-            "trec",
-            b"HUM:x Who ?\nDATE:x When ?\n",
-            ":2: 'DATE:x When ?' instead of",
-        ),
-        (
-            "TREC/TREC_10.label",
-            "trec",
-            b"HUM:who\n",
-            ":1: 'HUM:who' instead of CLASS:fine question",
-        ),
-        ("MRPC/msr_paraphrase_train.txt", "mrpc", b"1\t2\t3\ta\tb\n", ":1: expected MRPC's header"),
+        ("SST/binary/sentiment-dev", "sst2", b"fine \t1\nfine 0\n", ":2: 1 columns instead of 2"),
+        ("SST/binary/sentiment-dev", "sst2", b"a\t1\nb\t2\n", ":2: the class must be 0 or 1, not"),
+        ("SST/binary/sentiment-dev", "sst2", b"a\t1\nb\t1\n", ": 2 sentences of fewer than 2 cl"),
+        ("TREC/TREC_10.label", "trec", b"HUM:x Who ?\nDATE:x When ?\n", ":2: 'DATE:x When ?' ins"),
         ("MRPC/msr_paraphrase_train.txt", "mrpc", b"Q\ti\ti\ts\ts\n1\t2\t3\ta\n", ":2: 4 columns"),
-        (
-            "MRPC/msr_paraphrase_train.txt",
-            "mrpc",
-            b"Q\ti\ti\ts\ts\nx\t2\t3\ta\tb\n",
-            ":2: the class mu",
-        ),
-        ("MR/rt-polarity.pos", "mr", b"", ": 24 sentences of 1 classes; 2 are needed"),
+        ("MR/rt-polarity.pos", "mr", b"", ": 24 sentences of fewer than 2 classes"),
     ],
 )
 def test_damaged_files_are_explained_with_their_line(root, path, name, data, said):
@@ -137,38 +101,6 @@ def test_damaged_files_are_explained_with_their_line(root, path, name, data, sai
     with pytest.raises(DataError) as caught:
         load_transfer(name, root)
     assert str(root / path) + said in str(caught.value)
-
-
-def test_a_missing_file_is_named_with_what_gets_it(root):
-    (root / "MPQA/mpqa.neg").unlink()
-    with pytest.raises(MissingDataError) as caught:
-        load_transfer("mpqa", root)
-    assert f"{root / 'MPQA/mpqa.neg'} is missing" in str(caught.value)
-    assert "contrasent data fetch" in str(caught.value)
-
-
-def test_what_can_be_read_is_kept(root):
-    (root / "MPQA/mpqa.neg").unlink()
-    put(root, "TREC/TREC_10.label", b"x\n")
-    options = Options(root)
-    loaded = TASK_TYPE.read(TASK_TYPE.names("transfer", options), options)
-    assert [TASK_TYPE.named(task).name for task in loaded.tasks] == [
-        "mr",
-        "cr",
-        "subj",
-        "sst2",
-        "mrpc",
-    ]
-    missing, damaged = loaded.problems
-    assert (missing.task, missing.missing, damaged.task) == ("mpqa", True, "trec")
-    assert missing.message == f"{root / 'MPQA/mpqa.neg'} is missing"
-    assert "TREC_10.label:1: 'x' instead of" in damaged.message and not damaged.missing
-
-
-def test_the_folder_may_hold_the_tasks_deeper_and_nothing_else(root, tmp_path):
-    (tmp_path / "outer" / "data").mkdir(parents=True)
-    root.rename(tmp_path / "outer/data/downstream")
-    assert TASK_TYPE.read([TaskName("mr")], Options(tmp_path / "outer")).tasks
 
 
 @pytest.mark.parametrize(
@@ -189,28 +121,15 @@ def test_names(asked, splits, labels, others):
     assert [text for text, names in named.items() if names is None] == others
 
 
-def test_headings_are_the_papers():
-    headings = [TaskName(name).heading for name in TRANSFER]
-    assert headings == ["MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC"]
-    assert TaskName("sst2", "dev").heading == "SST-2 dev"
-
-
 @pytest.mark.parametrize(
     ("asked", "splits", "said"),
     [
-        (["mr-train"], ["test"], "'mr-train': a transfer task has no score on its train split"),
-        (["mr", "p.tsv"], ["train"], "'mr' has no score on train, only on dev and test"),
-        (["transfer"], ["train"], "no task to score: transfer with split train names none; STS12"),
+        (["mr-train"], ["test"], "'mr-train': a transfer task has no score on train, only on dev"),
+        (["mr", "p.tsv"], ["train"], "'mr': a transfer task has no score on train, only on dev"),
+        (["transfer"], ["train"], "no task to score in transfer with split train; STS12"),
     ],
 )
 def test_a_split_without_scores_is_explained(asked, splits, said):
     with pytest.raises(ConfigError) as caught:
         load_suite(asked, Options(splits=splits))
     assert said in str(caught.value)
-
-
-def test_a_transfer_task_is_no_sts_task():
-    with pytest.raises(ConfigError, match="'MR' is a transfer task, which has no correlation"):
-        task_names(["MR"])
-    with pytest.raises(ConfigError, match="Did you mean 'mrpc'"):
-        task_names(["mrcp"])

@@ -4,16 +4,17 @@ import gzip
 
 import numpy as np
 import pytest
+from helpers.tiny_sts import StsTasks
 from typer.testing import CliRunner
 
 from contrasent.cli.app import app
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.sts import TASK_TYPE, StsTasks
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.vectors import holds_vectors, open_vectors
+from contrasent.evaluation.vectors import load_or_open
 from contrasent.metrics import METRICS
+from contrasent.options import Loading
 
 
 @pytest.fixture
@@ -31,7 +32,11 @@ def rows(task, encoder):
 
 
 def given(task):
-    return TASK_TYPE.row_layout(task)
+    return task.row_layout()
+
+
+def open_vectors(path, layouts):
+    return load_or_open(Loading(), path, layouts)
 
 
 def saved(path, matrix):
@@ -65,7 +70,7 @@ def test_pairs_in_several_files_are_joined_as_pairs(tmp_path, task, rows, encode
     found, expected = (read.records(EncoderUse(it)).records for it in (joined, encoder))
     assert [r.value for r in found] == [r.value for r in expected]
     parts[1] = saved(tmp_path / "rows.npy", rows[6:])
-    with pytest.raises(CheckpointError, match="some files hold rows and some pairs"):
+    with pytest.raises(CheckpointError, match="cannot be joined"):
         open_vectors("+".join(parts), [given(task)])
 
 
@@ -106,22 +111,6 @@ def test_other_matrices_are_refused(tmp_path, task, matrix, said):
     assert said in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path, task, rows):
-    with pytest.raises(CheckpointError, match=r"there is no file .*v.npy"):
-        open_vectors(str(tmp_path / "v.npy"), [given(task)])
-    (tmp_path / "v.npy").write_bytes(b"\x93NUM")
-    with pytest.raises(CheckpointError, match=r"not a readable .npy file"):
-        open_vectors(str(tmp_path / "v.npy"), [given(task)])
-    path = saved(tmp_path / "v.npy", rows)
-    with pytest.raises(ConfigError, match="vectors of one task; name that one"):
-        open_vectors(path, [given(task)] * 2)
-    vectors = open_vectors(path, [given(task)])
-    with pytest.raises(CheckpointError, match="no row for the sentence 'what else'"):
-        vectors.encode(["what else"], precision="fp32", show_progress=False)
-    with pytest.raises(ConfigError, match="scored in fp32, not bf16"):
-        vectors.resolve_precision("bf16")
-
-
 def test_nan_in_a_matrix_is_an_error(tmp_path, task, rows):
     rows[3, 1] = np.nan
     vectors = open_vectors(saved(tmp_path / "v.npy", rows), [given(task)])
@@ -137,7 +126,6 @@ def test_a_sentence_is_the_mean_of_its_words(tmp_path, name):
     text = ("4 3\n" if name == "crawl.vec" else "") + GLOVE
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
-    assert holds_vectors(str(path))
     with pytest.warns(UserWarning, match="1 of 4 sentences have no word"):
         found = open_vectors(str(path), []).encode(
             ["The cat runs", "cat cat Dog", "dog", "runs"], precision="fp32", show_progress=False
@@ -146,31 +134,11 @@ def test_a_sentence_is_the_mean_of_its_words(tmp_path, name):
     assert found == pytest.approx(np.array(expected), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (GLOVE + "runs 1 2\n", ":5: 2 numbers after the word instead of 3"),
-        ("cat\n", ":1: 0 numbers after the word instead of one or more"),
-        ("a 1 2\ncat 1 x\n", ":2: no vector: could not convert string to float: 'x'"),
-    ],
-)
-def test_what_is_no_file_of_words_is_told(tmp_path, text, said):
-    path = tmp_path / "glove.txt"
-    path.write_text(text)
-    with pytest.raises(CheckpointError) as caught:
-        open_vectors(str(path), []).encode(["cat"], precision="fp32", show_progress=False)
-    assert f"{path}{said}" in str(caught.value)
-
-
-def test_other_names_are_models():
-    assert not holds_vectors("org/model") and not holds_vectors("runs/last")
-
-
 def test_the_command_scores_them_beside_encoders(tmp_path, task, rows, encoder, senteval):
     """Through the module, as a user would."""
     path = saved(tmp_path / "v.npy", rows)
     glove = tmp_path / "glove.txt"
-    words = sorted({w for s in StsTasks([task]).sentences for w in s.split()})
+    words = sorted({w for s in task.sentences for w in s.split()})
     glove.write_text("".join(f"{w} {' '.join(str(x) for x in encoder.embed(w))}\n" for w in words))
     result = CliRunner().invoke(
         app,

@@ -40,15 +40,6 @@ def test_a_folder_knows_where_it_comes_from(kind, tiny_folder, text_file, tmp_pa
         assert "of 16 dimensions kept, with 100.00% of the variance" in said.err
 
 
-@pytest.mark.parametrize("kind", ["whitening", "flow"])
-def test_means_of_word_vectors_are_refused(kind, text_file, tmp_path):
-    (tmp_path / "glove.txt").write_text("a 1 2\ndog 3 4\n")
-    words = ("fit", kind, tmp_path / "glove.txt", "--data", text_file)
-    message = refused(*words, "--output", tmp_path / "out")
-    assert message.startswith(f"{tmp_path / 'glove.txt'} is a file; an encoder is a folder")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.precision
 @pytest.mark.parametrize("kind", ["whitening", "flow"])
 def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
@@ -79,11 +70,6 @@ def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
     assert said.out
     shown = worked("analyze", tmp_path / "fitted", "--pairs", f"{pairs}>2").out
     assert record.transform in " ".join(shown.split())
-
-
-def test_keeping_fewer_dimensions(tiny_folder, text_file, tmp_path):
-    fit("whitening", tiny_folder, text_file, tmp_path / "fitted", "--dimensions", "4")
-    assert SentenceEncoder.load(tmp_path / "fitted").encode(["a dog"]).shape == (1, 4)
 
 
 def test_target_text_is_named(tiny_folder, tmp_path):
@@ -118,38 +104,3 @@ def test_what_is_there_stays(kind, tiny_folder, text_file, tmp_path):
             message == f"{output} exists already; name another folder with --output, or remove it"
         )
     assert tree(tmp_path) == before
-
-
-def test_nothing_is_written_by_a_fit_that_fails(tiny_folder, tmp_path):
-    (tmp_path / "few.txt").write_text("a dog\n" * 40)
-    before = tree(tmp_path)
-    message = refused(
-        *("fit", "whitening", tiny_folder, "--data", tmp_path / "few.txt"),
-        *("--output", tmp_path / "out"),
-    )
-    assert "its rank is 0 of 16" in message
-    message = refused(
-        *("fit", "flow", tiny_folder, "--data", tmp_path / "few.txt", "--levels", "5"),
-        *("--output", tmp_path / "out"),
-    )
-    assert "halves an embedding 5 times, which 16 dimensions do not allow: --levels 4" in message
-    assert tree(tmp_path) == before
-
-
-def test_a_second_transform_is_refused(tiny_folder, text_file, tmp_path):
-    fit("whitening", tiny_folder, text_file, tmp_path / "fitted")
-    message = refused(
-        "fit", "flow", tmp_path / "fitted", "--data", text_file, "--output", tmp_path / "second"
-    )
-    assert "has a transform already (whitening to" in message
-    assert not (tmp_path / "second").exists()
-
-
-def test_training_from_it_is_refused(tiny_folder, text_file, tmp_path):
-    fit("whitening", tiny_folder, text_file, tmp_path / "fitted")
-    message = refused(
-        *("train", "unsup-simcse", "--encoder", tmp_path / "fitted", "--data", text_file),
-        *("--output", tmp_path / "run", "--evaluation.task", "none", "--evaluation.final", "none"),
-    )
-    assert "has a map fitted to its embeddings (whitening to" in message
-    assert "fit again with 'contrasent fit'" in message

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from contrasent.errors import ConfigError, DataError
-from contrasent.fitting.text import is_task, open_fitting_text
+from contrasent.errors import DataError
+from contrasent.fitting.text import open_fitting_text
 
 
 def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
@@ -21,13 +21,6 @@ def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
     assert "sent0 as anchor" in first["columns"]
     assert (second["source"], second["sentences"]) == ("b.txt", 3)
     assert len({first["sha256"], second["sha256"]}) == 2
-
-
-def test_columns_are_of_files(tmp_path):
-    (tmp_path / "a.csv").write_text("one,two\na,b\nc,d\n")
-    assert list(open_fitting_text([str(tmp_path / "a.csv")], ["two"])) == ["b", "d"]
-    with pytest.raises(ConfigError, match="--columns two is of files, but none is named"):
-        open_fitting_text(["stsb"], ["two"])
 
 
 def write(path, text):
@@ -72,33 +65,8 @@ def test_a_split_or_a_task_with_one_split(senteval):
     )
 
 
-def test_files_and_tasks_together(senteval, tmp_path):
-    (tmp_path / "b.txt").write_text("g\n")
-    text = open_fitting_text(["stsb-dev", str(tmp_path / "b.txt")], data_dir=senteval)
-    assert text.described == ("b.txt and target text (STS-B dev): the test sentences were seen")
-    assert next(iter(text)) == "g"
-
-
 def test_a_file_goes_before_a_task_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stsb").mkdir()
     with pytest.raises(DataError, match="stsb is a folder"):
         open_fitting_text(["stsb"])
-
-
-@pytest.mark.parametrize("name", ["sts", "STS-B", "sts12", "stsb-dev", "sickr-all", "sts-test"])
-def test_names_of_tasks(name):
-    assert is_task(name)
-
-
-@pytest.mark.parametrize("name", ["sts17", "mr", "stsb-tets", "stsb.tsv", "org/sts", ""])
-def test_other_names(name):
-    assert not is_task(name)
-
-
-def test_nothing_to_fit_on(tmp_path):
-    with pytest.raises(ConfigError, match="no text to fit on"):
-        open_fitting_text([])
-    (tmp_path / "blank.csv").write_text("sent0,sent1\na,\n")
-    with pytest.raises(DataError, match="there is no sentence to fit on"):
-        open_fitting_text([str(tmp_path / "blank.csv")])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.inverse_flow import inverse_flow
 
-from contrasent.fitting.maps import Likelihood, fit_glow, fit_whitening, save_fitted
+from contrasent.fitting.maps import FITTERS, save_fitted
 from contrasent.fitting.text import open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.options import FlowSettings
@@ -36,12 +36,12 @@ def rows_of(encoder, sentences):
 
 def test_whitened_embeddings_have_the_identity_as_covariance_there_too(encoder, text, tmp_path):
     st = pytest.importorskip("sentence_transformers")
-    fitted = fit_whitening(encoder, text)
+    fitted = FITTERS["whitening"].fit(encoder, text)
     # Three components of this encoder are the same for every sentence.
-    assert fitted.info["transform"]["rank"] == encoder.width == 381
+    assert fitted["transform"]["rank"] == encoder.width == 381
     rows = rows_of(encoder, list(text)).astype("f8")
     assert np.abs(np.cov(rows.T) - np.eye(381)).max() < 1e-4
-    save_fitted(fitted.encoder, fitted.info, tmp_path / "saved")
+    save_fitted(encoder, fitted, tmp_path / "saved")
     sentences = list(text)[:40]
     theirs = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(sentences)
     ours = SentenceEncoder.load(tmp_path / "saved", device="cpu").encode(
@@ -52,8 +52,8 @@ def test_whitened_embeddings_have_the_identity_as_covariance_there_too(encoder, 
 
 @pytest.mark.usefixtures("int8_products")
 def test_whitened_embeddings_in_int8_are_near_those_in_fp32(encoder, text, tmp_path):
-    fitted = fit_whitening(encoder, text)
-    save_fitted(fitted.encoder, fitted.info, tmp_path / "saved")
+    fitted = FITTERS["whitening"].fit(encoder, text)
+    save_fitted(encoder, fitted, tmp_path / "saved")
     sentences = list(text)[:40]
     exact, near = (
         SentenceEncoder.load(tmp_path / "saved", device="cpu", engine=it).encode(
@@ -66,8 +66,8 @@ def test_whitened_embeddings_in_int8_are_near_those_in_fp32(encoder, text, tmp_p
 
 def test_a_flow_inverts_there_too(encoder, text):
     rows = torch.from_numpy(rows_of(encoder, list(text)[:64]))
-    fitted = fit_glow(encoder, text, FlowSettings(epochs=3))
-    likelihood = Likelihood(**fitted.info["transform"]["bits_per_dimension"])
-    assert likelihood.after < likelihood.before - 0.05
+    fitted = FITTERS["flow"].fit(encoder, text, FlowSettings(epochs=3))
+    likelihood = fitted["transform"]["bits_per_dimension"]
+    assert likelihood["after"] < likelihood["before"] - 0.05
     flow = encoder.transform
     torch.testing.assert_close(inverse_flow(flow, flow(rows)), rows, rtol=0, atol=1e-4)

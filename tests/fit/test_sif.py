@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import worked
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.fitting.sif import fit_sif, read_frequencies, word_weights
 from contrasent.fitting.text import open_fitting_text
 from contrasent.model.loading import load_encoder
@@ -95,16 +95,6 @@ def test_frequencies_of_a_file(glove, text, tmp_path):
     assert "frequencies of counts.txt" in made.transform_described
 
 
-@pytest.mark.parametrize("bad", ["the\n", "the 1 2\n", "the x\n", "the -1\n", "the inf\n", "\nthe"])
-def test_bad_frequencies_are_named_by_line(bad, tmp_path):
-    (tmp_path / "counts.txt").write_text("cat 1\n" + bad)
-    with pytest.raises(DataError, match=r"counts\.txt:[23]: a line must be a word and its count"):
-        read_frequencies(tmp_path / "counts.txt")
-    (tmp_path / "counts.txt").write_text("cat 0\n")
-    with pytest.raises(DataError, match="counts no word"):
-        read_frequencies(tmp_path / "counts.txt")
-
-
 def test_settings_out_of_range(glove, text):
     for wrong in ({"smoothing": 0.0}, {"components": -1}, {"components": 5}):
         with pytest.raises(ConfigError, match=r"a is .* components must be 0 to 4"):
@@ -112,12 +102,6 @@ def test_settings_out_of_range(glove, text):
     made, _ = fit_sif(load_encoder(glove), text)
     with pytest.raises(ConfigError, match="is fitted already"):
         fit_sif(made, text)
-
-
-def test_text_of_unknown_words_only(glove, tmp_path):
-    (tmp_path / "other.txt").write_text("nothing here\nat all\n")
-    with pytest.raises(DataError, match=r"has none of the words of other\.txt"):
-        fit_sif(load_encoder(glove), open_fitting_text([str(tmp_path / "other.txt")]))
 
 
 def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, tmp_path):
@@ -155,19 +139,6 @@ def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, 
 
 def load_encoder_of(encoder):
     return WordEncoder(encoder.store)
-
-
-@pytest.mark.usefixtures("text")
-def test_what_is_refused(glove, tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "x").write_text("precious")
-    before = tree(tmp_path / "there")
-    data = ("--data", tmp_path / "text.txt", "--output")
-    assert "exists already" in refused("fit", "sif", glove, *data, tmp_path / "there")
-    assert tree(tmp_path / "there") == before
-    message = refused("fit", "sif", tmp_path / "there", *data, tmp_path / "out")
-    assert "is no file of word vectors; its name must end in .txt or .vec" in message
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("file", ["weights.npy", "components.npy", "contrasent.json", "rows.bin"])

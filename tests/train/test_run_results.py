@@ -13,9 +13,10 @@ from helpers.tiny_sentences import sentence, write
 from helpers.tiny_transfer import write_transfer
 from safetensors.torch import load_file
 
+from contrasent import evaluate
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.leaks import find_overlaps, overlap_of
-from contrasent.evaluation.suite import evaluate, load_suite
+from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
+from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
@@ -120,9 +121,9 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     stored = read_records(tmp_path / "run" / "scores.jsonl")
     assert stored == [*result.before, *result.after]
     assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
-    overlaps = list(find_overlaps(load_suite([str(pairs_file)]), str(result.best)))
+    overlap = find_overlap(load_suite([str(pairs_file)]), training_text(str(result.best)))
     for record in result.after:
-        assert record.overlap == overlap_of(record, overlaps)
+        assert record.overlap == overlap_of(record, overlap)
         assert record.overlap["sentences_seen"] > 0
     assert {r.overlap for r in result.before} == {None}
     assert spearman(stored, result.best) == pytest.approx(result.best_score, abs=1e-6)

@@ -9,8 +9,7 @@ from contrasent.evaluation.compare import Gain
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
-from contrasent.evaluation.task_names import STS, TRANSFER, TaskName, averaged
-from contrasent.evaluation.transfer_data import TRANSFER_TASKS
+from contrasent.evaluation.task_names import STS, TRANSFER, TRANSFER_TASKS, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
