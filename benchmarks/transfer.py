@@ -25,8 +25,8 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluation.cross_validation import LabelledFeatures, cross_validate
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_validate
 from contrasent.evaluation.protocols import PRESETS, SEED, TransferProtocol
 from contrasent.evaluation.transfer import labelled
 from contrasent.evaluation.transfer_data import TransferData, load_transfer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
 from contrasent.data.examples import open_examples
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import Embeddings, EncoderUse
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
@@ -90,8 +90,6 @@ def read_corpus(
     for sentence in chain.from_iterable(examples):
         places.setdefault(sentence, count)
         count += 1
-    if not count:
-        raise DataError(f"{source} holds no sentence; a corpus needs at least one")
     rows = np.fromiter(places.values(), np.int64, len(places))
     return Corpus(source, understood, count, tuple(places), rows, sha256)
 

@@ -106,11 +106,6 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     rows = {sentence: row for row, sentence in enumerate(corpus)}
     rated = zip(both, pairs.gold, strict=True)
     same = [pair for pair, rating in rated if rating == _SAME and pair[0] != pair[1]]
-    if not same:
-        raise DataError(
-            f"{source.name.heading} has no pair of two different sentences rated 5, so there is "
-            "nothing to retrieve"
-        )
     asked = [*same, *((second, first) for first, second in same)]
     queries = tuple(query for query, _ in asked)
     return RetrievalTask(
@@ -139,23 +134,19 @@ def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
     bare: dict[str, str] = {}
     places: dict[str, str] = {}
     for where, (cell, text, *title) in open_rows_of(source, TEXTS).rows():
-        number = id_of(cell)
+        number = _id(cell)
         if not number:
             raise DataError(f"{where}: the id must be a text or a number, not {shown(cell)}")
         if number in texts:
             raise DataError(f"{where}: the id {number!r} is that of {places[number]} too")
         bare[number], places[number] = as_text(text, where), where
         texts[number] = f"{as_text(title[0] if title else None, where)} {bare[number]}".strip()
-    if not texts:
-        raise DataError(f"{source} is empty; it needs an id and a text in every row")
     return texts, bare
 
 
-def id_of(cell: Any) -> str | None:
-    """An id as text; None if the cell holds neither text nor a whole number."""
-    if isinstance(cell, bool) or not isinstance(cell, str | int):
-        return None
-    return str(cell).strip()
+def _id(cell: Any) -> str:
+    """An id as text; empty if the cell holds neither text nor a whole number."""
+    return str(cell).strip() if isinstance(cell, str | int) and not isinstance(cell, bool) else ""
 
 
 _METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10", "recall@100")
@@ -253,7 +244,7 @@ def _read_judgements(
     """Relevance of documents by the id of the query, in the order of the source."""
     judged: dict[str, dict[str, float]] = {}
     for where, (*cells, relevance) in _judgements(source):
-        query, document = (id_of(cell) for cell in cells)
+        query, document = (_id(cell) for cell in cells)
         for kind, number, known, other in (
             ("query", query, queries, corpus),
             ("document", document, corpus, queries),
@@ -261,8 +252,6 @@ def _read_judgements(
             if number not in known:
                 swapped = "; a row is query, document, relevance" if number in other else ""
                 raise DataError(f"{where}: there is no {kind} {shown(number)}{swapped}")
-        if query is None or document is None or not queries[query]:
-            raise DataError(f"{where}: the text of query {query!r} is empty")
         grade = score_of(relevance, where)
         if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             raise DataError(

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.cross_validation import (
+from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct
+from contrasent.evaluation.intervals import Ratio, intervals
+from contrasent.evaluation.logistic_regression import (
     Accuracy,
     LabelledFeatures,
     cross_validate,
     logistic_regression,
 )
-from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct
-from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.protocols import Rows
 from contrasent.evaluation.sts_regressor import pair_features
 from contrasent.evaluation.task_names import (

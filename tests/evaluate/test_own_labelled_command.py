@@ -14,8 +14,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from contrasent import evaluate
 from contrasent.evaluation import protocols
-from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.intervals import Bootstrap, intervals
+from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.transfer import ratios_of
 from contrasent.evaluation.transfer_data import TransferData

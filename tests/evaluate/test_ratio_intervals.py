@@ -10,9 +10,9 @@ from sklearn.metrics import f1_score
 import contrasent.evaluation.transfer as under_test
 from contrasent.evaluation import intervals as statistics
 from contrasent.evaluation.compare import compare_ratios
-from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
+from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import TaskName

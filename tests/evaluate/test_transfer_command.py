@@ -13,8 +13,8 @@ import contrasent.evaluation.transfer as under_test
 from contrasent import evaluate
 from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.evaluation import protocols
-from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.intervals import Ratio
+from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.transfer_data import load_transfer
 from contrasent.records import read_records

@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs import senteval
 from contrasent.evaluation import protocols
-from contrasent.evaluation.cross_validation import (
+from contrasent.evaluation.logistic_regression import (
     LabelledFeatures,
     _best,
     _mean_over_folds,
