@@ -5,12 +5,9 @@ The command line calls what these functions call; `contrasent` exports them by n
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -30,13 +27,12 @@ from contrasent.options import (
     takes,
 )
 from contrasent.recipe import fields_of
-from contrasent.records import Record
 from contrasent.settings import checked
 
 if TYPE_CHECKING:
     from contrasent.adaptation.tuning import Tuning, TuningTrial
     from contrasent.data.examples import Examples, Rows
-    from contrasent.evaluation.embed import DescribedEncoder, Scores
+    from contrasent.evaluation.embed import DescribedEncoder
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.suite import Suite
     from contrasent.fitting.text import FittingText
@@ -44,6 +40,7 @@ if TYPE_CHECKING:
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
     from contrasent.recipe import Recipe
+    from contrasent.report.scores_table import Records
     from contrasent.search.mining import Mined
     from contrasent.training.callbacks import DevScore
     from contrasent.training.metrics_log import StepMetrics
@@ -429,42 +426,6 @@ def analyze(
     return measure(use, read)
 
 
-class Records(list[Record]):
-    """The records of one encoder on a suite, in the order of the tables.
-
-    ``problems`` tells which tasks could not be read or scored and why, ``notes`` what is to be
-    known of the records beside their numbers.
-    """
-
-    def __init__(self, suite: Suite, scores: Scores) -> None:
-        super().__init__(scores.records)
-        self.suite, self.notes = suite, scores.notes
-        self.problems = (*suite.problems, *scores.problems)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} records of {self[0].encoder}>" if self else "<no records>"
-
-    def table(self) -> str:
-        """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
-        from rich.console import Console
-
-        from contrasent.evaluation.task_names import short_name
-        from contrasent.report.scores_table import print_tables
-
-        text = io.StringIO()
-        rows = {short_name(self[0].encoder): self} if self else {}
-        print_tables(Console(file=text, color_system=None), self.suite, rows)
-        return text.getvalue()
-
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame``: a row per record, a column per field of `Record`.
-
-        ImportError if pandas is not installed.
-        """
-        pandas = import_module("pandas")
-        return pandas.DataFrame([asdict(record) for record in self])
-
-
 @takes(EvaluationOptions)
 def evaluate(
     encoder: DescribedEncoder | str | Path,
@@ -490,13 +451,11 @@ def evaluate(
         **options: by name.
 
     Returns:
-        A record per metric, aggregation, subset and split; correlations in [-1, 1] and accuracies
-        in [0, 1], never multiplied by 100. Tasks that could not be scored are warned of, and are
-        the ``problems`` of what is returned.
+        A record per metric, aggregation, subset and split, never multiplied by 100. Tasks that
+        could not be scored are warned of, and are the ``problems`` of what is returned.
 
     Raises:
-        ConfigError: a task, split, protocol or precision is unknown, or one of
-            those of tasks is given with what `load_suite` read.
+        ConfigError: an option is unknown, or is one of the tasks that `load_suite` read.
         DataError: a task's data is missing or damaged, or no task has a score; everything is read
             before the encoder is loaded.
         CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
@@ -513,6 +472,7 @@ def evaluate(
     from contrasent.evaluation.suite import Suite, load_suite
     from contrasent.evaluation.task_types import Options
     from contrasent.evaluation.vectors import load_or_open
+    from contrasent.report.scores_table import Records
 
     if isinstance(tasks, Suite):
         if reading := sorted(set(options) - set(fields_of(Measuring))):

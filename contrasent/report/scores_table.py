@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from contrasent.evaluation.embed import Scores
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import Protocol
 from contrasent.evaluation.retrieval import RetrievalTask
@@ -20,6 +23,7 @@ from contrasent.evaluation.task_names import (
     TaskName,
     averaged,
     short_headings,
+    short_name,
 )
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
@@ -428,3 +432,36 @@ def print_tables(console: Console, suite: Suite, rows: Rows) -> None:
         if number:
             console.print()
         print_table(console, table.with_best())
+
+
+class Records(list[Record]):
+    """The records of one encoder on a suite, in the order of the tables.
+
+    ``problems`` tells which tasks could not be read or scored and why, ``notes`` what is to be
+    known of the records beside their numbers.
+    """
+
+    def __init__(self, suite: Suite, scores: Scores) -> None:
+        super().__init__(scores.records)
+        self.suite, self.notes = suite, scores.notes
+        self.problems = (*suite.problems, *scores.problems)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records of {self[0].encoder}>" if self else "<no records>"
+
+    def table(self) -> str:
+        """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        rows = {short_name(self[0].encoder): self} if self else {}
+        print_tables(Console(file=text, color_system=None), self.suite, rows)
+        return text.getvalue()
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame``: a row per record, a column per field of `Record`.
+
+        ImportError if pandas is not installed.
+        """
+        pandas = import_module("pandas")
+        return pandas.DataFrame([asdict(record) for record in self])

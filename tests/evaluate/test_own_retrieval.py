@@ -157,9 +157,6 @@ REFUSED = {
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
         ("", r"test.tsv: no query has a relevant document"),
     ],
-    "queries.jsonl": [
-        ('{"_id": "q1", "text": " "}', r"test.tsv:2: the text of query 'q1' is empty"),
-    ],
     "queries.tsv": [("q1\ta\n", r"own has queries.jsonl and queries.tsv, where one is needed")],
 }
 
