@@ -28,15 +28,6 @@ from contrasent.model.precision import SharedContext, default_device
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 
 
-def digest_of(described: tuple[object, ...], module: nn.Module) -> str:
-    """Hexadecimal SHA-256 of a description and of the names and values of all weights, in fp32."""
-    digest = hashlib.sha256(repr(described).encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
 class SentenceEncoder(nn.Module, Encoder):
     """Sentences in, embeddings out.
 
@@ -184,10 +175,15 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.backbone.resolve_precision(name, amplified=self.transform is not None)
 
     def fingerprint(self) -> str:
-        described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
-        parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
+        parts: tuple[object, ...] = (self.pooler, self.head_name, self.normalize, self.max_tokens)
+        parts += (self.tokenizer.fingerprint, *self.backbone.identity)
         mapped = () if self.transform is None else (repr(self.transform.settings()),)
-        return digest_of((*parts, *mapped, *self.conventions.identity), self)
+        described = (*parts, *mapped, *self.conventions.identity)
+        digest = hashlib.sha256(repr(described).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
         """Embed a packed batch of S = V * B sentences; ``layers`` are states to be returned too."""

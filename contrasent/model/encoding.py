@@ -42,7 +42,6 @@ _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
 _PADDED_TOKENS = 1024
 """On a CPU, where a batch is computed with its padding, of which a small one has less."""
-_BATCHES_ON_A_CPU = 1
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25
@@ -52,13 +51,22 @@ def encode_blocks(
     encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
 ) -> Iterator[np.ndarray]:
     """Embed ``options.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
+
+    def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
+        before, texts = numbered
+        return token_ids(encoder, texts, before, options.on_overflow, options.prompt, options.task)
+
     total = len(sentences) if isinstance(sentences, Sequence) else None
-    is_fast = overlaps(encoder)
+    is_fast = encoder.device.type != "cpu"  # tokenizing leaves the device free to compute
     usual = _PADDED_TOKENS if encoder.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
     budget = options.batch_tokens or usual
+    rest = iter(sentences)
+    texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
+    chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
+    overlaps = is_fast and (total is None or total > options.chunk)
     truncated = wordless = done = 0
     with sentence_progress(total, options.show_progress) as advance:
-        for ids, cut in _tokenized(encoder, sentences, options):
+        for ids, cut in prefetch(chunks, tokens) if overlaps else map(tokens, chunks):
             truncated, done = truncated + cut, done + len(ids)
             wordless += encoder.tokenizer.wordless(ids)
             rows = embed(encoder, ids, budget, options.precision, advance, options.batch_size)
@@ -71,27 +79,6 @@ def encode_blocks(
             f"{wordless} of {done} sentences have no word that {encoder.tokenizer.source} knows, "
             "and all get the same vector"
         )
-
-
-def _tokenized(
-    encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
-) -> Iterator[tuple[list[np.ndarray], int]]:
-    """The token ids of each chunk; on an accelerator made while the one before is computed."""
-
-    def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
-        before, texts = numbered
-        return token_ids(encoder, texts, before, options.on_overflow, options.prompt, options.task)
-
-    rest = iter(sentences)
-    texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
-    chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
-    small = isinstance(sentences, Sequence) and len(sentences) <= options.chunk
-    return map(tokens, chunks) if small or not overlaps(encoder) else prefetch(chunks, tokens)
-
-
-def overlaps(encoder: SentenceEncoder) -> bool:
-    """Whether tokenizing leaves the device of ``encoder`` free to compute."""
-    return encoder.device.type != "cpu"
 
 
 def token_ids(
@@ -147,7 +134,7 @@ def embed(
     rows = np.empty((len(ids), encoder.full_width), np.float32)
     device = encoder.device
     keep_freed_memory()
-    together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
+    together = 1 if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
     pooled: list[torch.Tensor] = []
     with (
@@ -156,27 +143,19 @@ def embed(
         matrix_precision(precision, device),
         encoder.backbone.unchanging(),
     ):
-        batches = by_length([len(i) for i in ids], batch_tokens, batch_size)
+        batches = list(by_length([len(i) for i in ids], batch_tokens, batch_size))
         for number, numbers in enumerate(batches, start=1):
             batch = pack([ids[n] for n in numbers]).to(device)
             pooled.append(encoder(batch).pooled[0].float())
             waiting.append(numbers)
-            if len(waiting) == together:
-                _collect(rows, waiting, pooled)
+            if len(waiting) == together or number == len(batches):
+                rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
+                waiting.clear()
+                pooled.clear()
             if number % _BATCHES_BETWEEN_TRIMS == 0:
                 give_back_freed_memory()
             advance(len(numbers))
-        _collect(rows, waiting, pooled)
     return rows
-
-
-def _collect(rows: np.ndarray, waiting: list[np.ndarray], pooled: list[torch.Tensor]) -> None:
-    """Copy the waiting embeddings to their rows; both lists are empty afterwards."""
-    if not waiting:
-        return
-    rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
-    waiting.clear()
-    pooled.clear()
 
 
 def by_length(

@@ -174,11 +174,15 @@ class Generator:
         all tokens, also where none was hidden (as DiffCSE's reference implementation, which keeps
         the dropout too), or at the chosen ones. The first token of a sentence is never changed.
         """
-        self._move_to(batch.token_ids.device)
-        backbone = self._masked_lm.backbone
+        backbone, device = self._masked_lm.backbone, batch.token_ids.device
+        if device != self._device:  # move, and promise that the weights stay as they are
+            self._promise.close()
+            self._predictors.clear()
+            self._masked_lm.to(device)
+            self._promise.enter_context(backbone.unchanging())
+            self._device = device
         if backbone.training != dropout:
             backbone.train(dropout)
-
         write = partial(self._write, pick=pick, positions=positions)
         columns = [masked.token_ids, masked.chosen]
         return rows_by_parts(write, batch, tokens=columns, of_tokens=True)
@@ -187,37 +191,26 @@ class Generator:
         self, batch: Batch, token_ids: Tensor, chosen: Tensor, *, pick: str, positions: str
     ) -> Tensor:
         """The tokens of ``batch`` with what is predicted from the hidden ``token_ids``."""
-        if positions == "all":
-            rows = _after_the_first(batch)
+        if positions == "all":  # but the first of each sentence
+            count = len(batch.token_ids) - batch.sentences
+            skipped = torch.repeat_interleave(batch.lengths - 1, output_size=count) + 1
+            rows = torch.arange(count, device=skipped.device) + skipped
         else:
             rows = chosen.index_fill(0, batch.offsets[:-1], False).nonzero().squeeze(1)
         if not len(rows):
             return batch.token_ids
-        predictor = self._predictor()
-        with part("generator"):
-            hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
-            states = self._masked_lm.backbone(hidden)[-1].index_select(0, rows)
-        write = predictor.most_probable if pick == "argmax" else predictor.sample
-        with part("vocabulary"):
-            return batch.token_ids.index_copy(0, rows, write(states))
-
-    def _move_to(self, device: torch.device) -> None:
-        """Move, and promise that the weights stay as they are from now on."""
-        if device == self._device:
-            return
-        self._promise.close()
-        self._predictors.clear()
-        self._masked_lm.to(device)
-        self._promise.enter_context(self._masked_lm.backbone.unchanging())
-        self._device = device
-
-    def _predictor(self) -> Predictor:
-        device = self._masked_lm.backbone.device.type
+        backbone, device = self._masked_lm.backbone, batch.token_ids.device.type
         narrow = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if narrow else torch.float32
         if dtype not in self._predictors:
             self._predictors[dtype] = Predictor(self._masked_lm.head, dtype, self._vocabulary)
-        return self._predictors[dtype]
+        predictor = self._predictors[dtype]
+        with part("generator"):
+            hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
+            states = backbone(hidden)[-1].index_select(0, rows)
+        write = predictor.most_probable if pick == "argmax" else predictor.sample
+        with part("vocabulary"):
+            return batch.token_ids.index_copy(0, rows, write(states))
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Itself: it never changes, so that copies of what holds it may share it."""
@@ -246,13 +239,6 @@ def refuse_other_vocabulary(name: str | Path, tokenizer: Tokenizer) -> None:
         f"({len(theirs)} and {len(mine)} tokens); name one with the encoder's vocabulary, or make "
         "one of the encoder and your text with: contrasent pretrain"
     )
-
-
-def _after_the_first(batch: Batch) -> Tensor:
-    """``(T - S,)`` the numbers of all tokens but the first of each sentence."""
-    count = len(batch.token_ids) - batch.sentences
-    skipped = torch.repeat_interleave(batch.lengths - 1, output_size=count) + 1
-    return torch.arange(count, device=skipped.device) + skipped
 
 
 @dataclass(frozen=True, slots=True)

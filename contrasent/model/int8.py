@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import LayerModules, States, embed_tokens, layers_of
+from contrasent.model.backbones.layers import Layer, LayerModules, States, embed_tokens, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 from contrasent.model.precision import FULL_FP32, cpu_has, device_named
@@ -77,7 +77,7 @@ class Int8Bert(Backbone):
         self.training = False
         self.embeddings = backbone.model.embeddings
         self._layers = [
-            replace(each.layer(_Maps(each, widest, self.heads)), activation=nn.Identity())
+            Layer(replace(each, activation=nn.Identity()), _Maps(each, widest, self.heads))
             for each, widest in zip(layers_of(backbone.model), ranges, strict=True)
         ]
 

@@ -78,11 +78,8 @@ def matrix_precision(precision: str, device: torch.device) -> AbstractContextMan
 
     With ``int8``, whose products are not torch's, others run in fp32.
     """
-    if precision not in ("bf16", "fp32", "int8"):
-        raise ConfigError(f"precision must be bf16, fp32 or int8 here, not {precision!r}")
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return _fp32(device)
+    pick("precision", precision, ("bf16", "fp32", "int8"))
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _fp32(device)
 
 
 class SharedContext(AbstractContextManager[None]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -101,11 +102,17 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-class _NoCard:
-    """Where sentence-transformers' evaluators write their scores, which cards here do not have."""
+class _Stated:
+    """A setting of an encoder's `conventions`, by its name in sentence-transformers."""
 
-    def set_evaluation_metrics(self, *_: object) -> None:
-        """Take scores, and keep none."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, encoder: Encoder | None, _: type) -> Any:
+        return self if encoder is None else getattr(encoder.conventions, self.name)
+
+    def __set__(self, encoder: Encoder, value: Any) -> None:
+        encoder.conventions = replace(encoder.conventions, **{self.name: value})
 
 
 class Encoder(ABC):
@@ -120,7 +127,11 @@ class Encoder(ABC):
     normalize: bool
     max_tokens: int
     conventions: Conventions = Conventions()
-    model_card_data = _NoCard()
+    prompts = _Stated("prompts")  # texts to put before a sentence, by name
+    default_prompt_name = _Stated("default_prompt_name")  # of the one that `encode` uses, or None
+    similarity_fn_name = _Stated("similarity")  # cosine, dot, euclidean or manhattan
+    # where sentence-transformers' evaluators write their scores, which cards here do not have
+    model_card_data = SimpleNamespace(set_evaluation_metrics=lambda *_: None)
 
     @property
     @abstractmethod
@@ -153,24 +164,6 @@ class Encoder(ABC):
         return None
 
     @property
-    def prompts(self) -> Mapping[str, str]:
-        """Texts to put before a sentence, by name."""
-        return self.conventions.prompts
-
-    @prompts.setter
-    def prompts(self, prompts: Mapping[str, str]) -> None:
-        self.conventions = replace(self.conventions, prompts=prompts)
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The prompt that `encode` uses; None for none."""
-        return self.conventions.default_prompt_name
-
-    @default_prompt_name.setter
-    def default_prompt_name(self, name: str | None) -> None:
-        self.conventions = replace(self.conventions, default_prompt_name=name)
-
-    @property
     def truncate_dim(self) -> int | None:
         """How many leading dimensions of an embedding are kept; None for all."""
         return self.conventions.truncate_dim
@@ -179,15 +172,6 @@ class Encoder(ABC):
     def truncate_dim(self, dimensions: int | None) -> None:
         kept = None if dimensions is None else self._require_dimensions(dimensions)
         self.conventions = replace(self.conventions, truncate_dim=kept)
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """What `similarity` computes: cosine, dot, euclidean or manhattan."""
-        return self.conventions.similarity
-
-    @similarity_fn_name.setter
-    def similarity_fn_name(self, name: str) -> None:
-        self.conventions = replace(self.conventions, similarity=name)
 
     @property
     def max_seq_length(self) -> int:
@@ -395,14 +379,8 @@ def _concat(blocks: Iterable[np.ndarray], total: int | None, width: int) -> np.n
     """One matrix of all blocks; with ``total`` rows known, each is freed once it is copied."""
     if total is None:
         return np.concatenate([np.empty((0, width), np.float32), *blocks])
-    rows = np.empty((0, width), np.float32)
-    done = 0
+    rows, done = np.empty((total, width), np.float32), 0
     for block in blocks:
-        if len(block) == total:
-            rows = block  # without leaving: a warning may follow the last block
-            continue
-        if not done:
-            rows = np.empty((total, width), np.float32)
         rows[done : done + len(block)] = block
         done += len(block)
     return rows

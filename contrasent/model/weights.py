@@ -34,11 +34,6 @@ from contrasent.model.backbones.packed_bert import PackedBert, PackedModernBert
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_KINDS: dict[str, type[PackedBert | PackedModernBert]] = {
-    **dict.fromkeys(PACKED, PackedBert),
-    "modernbert": PackedModernBert,
-}
-"""By ``config.model_type``; what is not here is computed by its own forward."""
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
@@ -85,10 +80,11 @@ def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
 
 def backbone_of(model: PreTrainedModel) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
+    config, kind = model.config, AutoBackbone
     # A BERT that was made a decoder sees only the tokens before each token; PackedBert all.
-    config = model.config
-    is_decoder = getattr(config, "is_decoder", False)
-    kind = AutoBackbone if is_decoder else _KINDS.get(config.model_type, AutoBackbone)
+    if not getattr(config, "is_decoder", False):
+        packed = {**dict.fromkeys(PACKED, PackedBert), "modernbert": PackedModernBert}
+        kind = packed.get(config.model_type, AutoBackbone)
     with name_failures(f"a model of type {config.model_type!r}", "sentences"):
         return kind(model)
 
@@ -135,8 +131,16 @@ def _pretrained(
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     """The tensors of a folder whose name is one of ``names``, in fp32."""
+    from safetensors import safe_open
+
+    wanted, state = set(names), {}
     try:
-        return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
+        for file in (safe := _shards(folder, SAFE)):
+            with safe_open(file, framework="pt") as stored:
+                state |= {name: stored.get_tensor(name) for name in wanted & {*stored.keys()}}
+        for file in [] if safe else _shards(folder, PICKLED):
+            state |= torch.load(file, map_location="cpu", weights_only=True)
+        return {name: state[name].float() for name in wanted & state.keys()}
     except Exception as error:
         reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot read the weights in {folder}: {reason}") from error
@@ -176,20 +180,6 @@ def read_exact(module: nn.Module, path: Path, reason: str, prefix: str = "") -> 
     """:func:`load_exact` of the weights in the folder ``path``."""
     names = [prefix + name for name in module.state_dict()]
     load_exact(module, read_tensors(path, names), path, reason, prefix)
-
-
-def _tensors(folder: Path, names: set[str]) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import safe_open
-
-    for file in _shards(folder, SAFE):
-        with safe_open(file, framework="pt") as stored:
-            for name in names.intersection(stored.keys()):
-                yield name, stored.get_tensor(name)
-    if _shards(folder, SAFE):
-        return
-    for file in _shards(folder, PICKLED):
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        yield from ((name, state[name]) for name in names.intersection(state))
 
 
 def _shards(folder: Path, name: str) -> list[Path]:

@@ -208,14 +208,3 @@ def test_padding_changes_no_state(config):
             expected = torch.cat([states[layer] for states in alone])
             torch.testing.assert_close(together[layer], expected, rtol=0, atol=1e-5)
     assert backbone._padding_counts == (config in (convbert, fnet, big_bird))
-
-
-def test_a_first_state_reaches_its_own_sentence_without_padding():
-    backbone = AutoBackbone(transformer(convbert(60)))
-    sentences, rows = ids_of([5, 9, 5], 50), torch.randn(3, 16)
-    together = backbone(pack(sentences), first_state=rows)[-1]
-    alone = [
-        backbone(pack([each]), first_state=row[None])[-1]
-        for each, row in zip(sentences, rows, strict=True)
-    ]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)

@@ -30,21 +30,17 @@ def attention(packed: Tensor, blocks: Blocks, rate: float, query: Tensor | None 
     """
     if blocks.runs is not None:
         return packed_attention(packed, blocks.heads, blocks.runs, rate, query)
-    if query is None:
-        return move(_mixed(None, move(packed, blocks, 3), blocks, rate).unsqueeze(0), blocks)
-    alone = query.view(blocks.sentences * blocks.heads, 1, -1)
-    return _mixed(alone, move(packed, blocks, 2), blocks, rate).view(query.shape)
-
-
-def _mixed(query: Tensor | None, block: Tensor, blocks: Blocks, rate: float) -> Tensor:
-    """``(N, Q, d)`` of ``block (P, N, L, d)``: query, key and value, or those without ``query``."""
-    bias = blocks.bias(block.dtype)
+    block, alone = move(packed, blocks, 3 if query is None else 2), None
+    if query is not None:
+        alone = query.view(blocks.sentences * blocks.heads, 1, -1)
+    bias, mixed = blocks.bias(block.dtype), block
     if _writes_weights(block, blocks, rate):
-        mixed: Tensor = _Attention.apply(query, block, bias, rate)  # type: ignore[no-untyped-call]
-        return mixed
-    q, k, v = (part.unsqueeze(0) for part in _parts(query, block))
-    mask = None if bias is None else bias.unsqueeze(0)
-    return F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
+        mixed = _Attention.apply(alone, block, bias, rate)  # type: ignore[no-untyped-call]
+    else:
+        q, k, v = (part.unsqueeze(0) for part in _parts(alone, block))
+        mask = None if bias is None else bias.unsqueeze(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
+    return move(mixed.unsqueeze(0), blocks) if query is None else mixed.view(query.shape)
 
 
 def _parts(query: Tensor | None, block: Tensor) -> Any:
@@ -63,56 +59,38 @@ def _writes_weights(block: Tensor, blocks: Blocks, rate: float) -> bool:
 
 
 class _Attention(Function):
+    """``(N, Q, d)`` of ``block (P, N, L, d)``: query, key and value, or those without ``query``."""
+
     @staticmethod
     def forward(
         ctx: Any, query: Tensor | None, block: Tensor, bias: Tensor | None, rate: float
     ) -> Tensor:
         q, k, v = _parts(query, block)
-        mixed, saved, ctx.scale = _mix(q, k, v, bias, rate)
-        ctx.save_for_backward(*saved)
+        scores = _product(q, k.transpose(1, 2), q.shape[-1] ** -0.5, plus=bias)
+        weights = torch.softmax(scores, -1)
+        mask, ctx.scale = keep_mask(weights, rate) if rate else (None, 1.0)
+        kept = weights if mask is None else apply_mask(weights, mask)
+        ctx.save_for_backward(q, k, v, weights, mask)
         ctx.is_alone, ctx.shape = query is not None, block.shape
-        return mixed
+        return _product(kept, v, ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved, of_block = ctx.saved_tensors, gradient.new_empty(ctx.shape)
-        of_query = torch.empty_like(saved[0]) if ctx.is_alone else None
-        out = _parts(of_query, of_block)
-        of_scores = _unmix(saved, ctx.scale, gradient.contiguous(), out)
-        return of_query, of_block, of_scores if ctx.needs_input_grad[2] else None, None
-
-
-def _mix(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
-) -> tuple[Tensor, tuple[Tensor | None, ...], float]:
-    """The mixed values ``(N, Q, d)``, what :func:`_unmix` needs of them, and the kept's factor."""
-    scores = _product(query, key.transpose(1, 2), query.shape[-1] ** -0.5, plus=bias)
-    weights = torch.softmax(scores, -1)
-    mask, scale = keep_mask(weights, rate) if rate else (None, 1.0)
-    kept = weights if mask is None else apply_mask(weights, mask)
-    return _product(kept, value, scale), (query, key, value, weights, mask), scale
-
-
-def _unmix(
-    saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Tensor, ...]
-) -> Tensor:
-    """Write the gradients of query, key and value to ``out``, from that of the mixed values.
-
-    Returns the gradient of the scores, ``(N, Q, L)``.
-    """
-    query, key, value, weights, mask = saved
-    of_query, of_key, of_value = out
-    factor = query.shape[-1] ** -0.5
-    kept = weights if mask is None else apply_mask(weights, mask)
-    _product(kept.transpose(1, 2), gradient, scale, out=of_value)
-    of_weights = _product(gradient, value.transpose(1, 2), scale)
-    if mask is not None:
-        of_weights = apply_mask(of_weights, mask)
-    of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-    _product(of_scores, key, factor, out=of_query)
-    _product(of_scores.transpose(1, 2), query, factor, out=of_key)
-    return of_scores
+        query, key, value, weights, mask = ctx.saved_tensors
+        of_block, gradient = gradient.new_empty(ctx.shape), gradient.contiguous()
+        alone = torch.empty_like(query) if ctx.is_alone else None
+        of_query, of_key, of_value = _parts(alone, of_block)
+        factor = query.shape[-1] ** -0.5
+        kept = weights if mask is None else apply_mask(weights, mask)
+        _product(kept.transpose(1, 2), gradient, ctx.scale, out=of_value)
+        of_weights = _product(gradient, value.transpose(1, 2), ctx.scale)
+        if mask is not None:
+            of_weights = apply_mask(of_weights, mask)
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+        _product(of_scores, key, factor, out=of_query)
+        _product(of_scores.transpose(1, 2), query, factor, out=of_key)
+        return alone, of_block, of_scores if ctx.needs_input_grad[2] else None, None
 
 
 def _product(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -127,16 +127,6 @@ States = tuple[Tensor, Tensor]
 """A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
 
 
-class LinearMap(Protocol):
-    """``x W^T + b`` by whatever multiplies: torch, oneDNN, or integers."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``(R, I)`` to ``(R, O)``."""
-
-    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
-        """``norm(state + dropout(map(x)))``."""
-
-
 @dataclass(frozen=True, slots=True)
 class SentenceAddition:
     """What a layer of a decoder adds to the tokens of each sentence after its self-attention.
@@ -146,51 +136,6 @@ class SentenceAddition:
 
     states: Tensor
     norm: nn.LayerNorm
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer with the norm after each residual (Vaswani et al. 2017).
-
-    ``mix`` is self-attention before its output map: of narrow states, blocks, the rows of queries
-    (None for all) and the dropout of weights. ``norms`` follow attention and the maps ``up`` and
-    ``down``; ``dropouts`` are on the weights and before each norm.
-    """
-
-    mix: Callable[[Tensor, Blocks, Tensor | None, float], Tensor]
-    output: LinearMap
-    up: Callable[[Tensor], Tensor]
-    activation: Callable[[Tensor], Tensor]
-    down: LinearMap
-    norms: tuple[nn.LayerNorm, nn.LayerNorm]
-    dropouts: tuple[nn.Module | None, ...]
-
-    def __call__(
-        self,
-        states: States,
-        blocks: Blocks,
-        rows: Tensor | None = None,
-        training: bool = False,
-        addition: SentenceAddition | None = None,
-    ) -> States:
-        """``(R, D)`` to ``(R, D)``; with ``rows`` only these come out."""
-        state, narrow = states
-        of_weights, of_output, of_inner = (rate_of(it, training) for it in self.dropouts)
-        mixed = self.mix(narrow, blocks, rows, of_weights)
-        if rows is not None:
-            state = state[rows]
-        state, narrow = self.output.add_norm(mixed, state, self.norms[0], of_output)
-        if addition is not None:
-            sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
-            added = addition.states.to(narrow.dtype).index_select(0, sentence)
-            state, narrow = dropout_norm(state, added, of_inner, addition.norm)
-        inner = self.activation(self.up(narrow))
-        return self.down.add_norm(inner, state, self.norms[1], of_inner)
-
-
-def rate_of(module: nn.Module | None, training: bool) -> float:
-    """The rate of a dropout in training or not; 0 of what is none."""
-    return module.p if training and isinstance(module, nn.Dropout) else 0.0
 
 
 class Linear(NamedTuple):
@@ -206,17 +151,42 @@ class Linear(NamedTuple):
         return dropout_norm(state, self(x), rate, norm)
 
 
-class LayerWeights(NamedTuple):
-    """The matrices of one layer in the number format of the products.
+class Map(NamedTuple):
+    """``x W^T + b``, with ``W`` in a layout that only oneDNN can read."""
 
-    Made once per step, so that each weight is cast once and its gradient written once; query,
-    key and value stand in one ``(3 D, D)`` matrix.
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear, rows: int) -> Self:
+        """Lay the weight out for products of about ``rows`` rows; any number can be had."""
+        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.contiguous(), rows)
+        return cls(weight, linear.bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "none", [], "")
+        return mapped
+
+    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
+        normed = norm(torch.ops.mkldnn._linear_pointwise.binary(x, state, *self, "add"))
+        return normed, normed
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The maps of one layer in the number format of the products.
+
+    For training they are made once per step, so that each weight is cast once and its gradient
+    written once; query, key and value stand in one ``(3 D, D)`` matrix, which is ``parted`` where
+    only first tokens ask. For inference they are laid out, for a single sentence ``alone``.
     """
 
-    qkv: Linear
-    output: Linear
-    up: Linear
-    down: Linear
+    qkv: Linear | Map
+    output: Linear | Map
+    up: Linear | Map
+    down: Linear | Map
+    parted: tuple[Linear | Map, ...] = ()
+    alone: bool = False
 
     @classmethod
     def of(cls, parts: LayerModules, dtype: torch.dtype) -> LayerWeights:
@@ -229,17 +199,64 @@ class LayerWeights(NamedTuple):
 
     def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, rate: float) -> Tensor:
         """Self-attention, ``(R, D)``, or of the queries of ``rows`` alone."""
-        if rows is None:
-            return attention(self.qkv(state), blocks, rate)
-        query_map, rest = self.parted()
-        query = query_map(state[rows])  # first, as gradients are added up in this order
-        return attention(rest(state), blocks, rate, query)
+        if rows is not None:
+            query_map, rest = self.parted or self.part()
+            query = query_map(state[rows])  # first, as gradients are added up in this order
+            return attention(rest(state), blocks, rate, query)
+        packed = self.qkv(state)
+        if not self.alone:
+            return attention(packed, blocks, rate)
+        parts = packed.view(1, len(packed), 3, blocks.heads, -1).permute(2, 0, 3, 1, 4)
+        bias = blocks.bias(packed.dtype)
+        mask = None if bias is None else bias[:1].unsqueeze(0)
+        mixed = F.scaled_dot_product_attention(*parts.unbind(0), mask)
+        return mixed.transpose(1, 2).reshape(len(packed), -1)
 
-    def parted(self) -> tuple[Linear, Linear]:
+    def part(self) -> tuple[Linear, Linear]:
         """The query's map, and that of key and value."""
         width = len(self.output.weight)
         weights, biases = (torch.split(each, [width, 2 * width]) for each in self.qkv)
         return Linear(weights[0], biases[0]), Linear(weights[1], biases[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer with the norm after each residual (Vaswani et al. 2017), by ``maps``.
+
+    These are :class:`LayerWeights`, or others with `mix`, `output`, `up` and `down`.
+    """
+
+    modules: LayerModules
+    maps: Any
+
+    def __call__(
+        self,
+        states: States,
+        blocks: Blocks,
+        rows: Tensor | None = None,
+        training: bool = False,
+        addition: SentenceAddition | None = None,
+    ) -> States:
+        """``(R, D)`` to ``(R, D)``; with ``rows`` only these come out."""
+        (state, narrow), it, maps = states, self.modules, self.maps
+        rate = rate_of(it.down_dropout, training)
+        mixed = maps.mix(narrow, blocks, rows, rate_of(it.attention_dropout, training))
+        if rows is not None:
+            state = state[rows]
+        of_output = rate_of(it.output_dropout, training)
+        state, narrow = maps.output.add_norm(mixed, state, it.attention_norm, of_output)
+        if addition is not None:
+            sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
+            added = addition.states.to(narrow.dtype).index_select(0, sentence)
+            state, narrow = dropout_norm(state, added, rate, addition.norm)
+        inner = it.activation(maps.up(narrow))
+        after: States = maps.down.add_norm(inner, state, it.norm, rate)
+        return after
+
+
+def rate_of(module: nn.Module | None, training: bool) -> float:
+    """The rate of a dropout in training or not; 0 of what is none."""
+    return module.p if training and isinstance(module, nn.Dropout) else 0.0
 
 
 def effective_weight(linear: Any) -> Tensor:
@@ -289,14 +306,6 @@ class LayerModules:
     down: nn.Linear
     down_dropout: nn.Dropout
     norm: nn.LayerNorm
-
-    def layer(self, maps: Any) -> Layer:
-        """The layer by ``maps``, which has `mix`, `output`, `up` and `down`."""
-        return Layer(
-            *(maps.mix, maps.output, maps.up, self.activation, maps.down),
-            norms=(self.attention_norm, self.norm),
-            dropouts=(self.attention_dropout, self.output_dropout, self.down_dropout),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,60 +374,10 @@ def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     """The layers of a model whose ``config.model_type`` is one of :data:`PACKED`."""
     spec = PACKED[model.config.model_type]
     paths = astuple(spec)[: len(LayerModules.__slots__)]
-
-    layers: list[list[Any]] = [
-        [attrgetter(path)(layer) if path else None for path in paths]
+    return [
+        LayerModules(*(attrgetter(path)(layer) if path else None for path in paths))
         for layer in attrgetter(spec.layers)(model)
     ]
-    return [LayerModules(*parts) for parts in layers]
-
-
-class Map(NamedTuple):
-    """``x W^T + b``, with ``W`` in a layout that only this can read."""
-
-    weight: Tensor
-    bias: Tensor
-
-    @classmethod
-    def of(cls, linear: Linear, rows: int) -> Self:
-        """Lay the weight out for products of about ``rows`` rows; any number can be had."""
-        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.contiguous(), rows)
-        return cls(weight, linear.bias)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "none", [], "")
-        return mapped
-
-    def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
-        normed = norm(torch.ops.mkldnn._linear_pointwise.binary(x, state, *self, "add"))
-        return normed, normed
-
-
-@dataclass(frozen=True, slots=True)
-class _LaidOut:
-    """The maps of a layer: for single sentences ``alone``, or with ``qkv`` ``parted`` in two."""
-
-    qkv: Map
-    output: Map
-    up: Map
-    down: Map
-    parted: tuple[Map, ...]
-    alone: bool
-
-    def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, _: float) -> Tensor:
-        """As :meth:`LayerWeights.mix`, without dropout; rows of a single sentence are a block."""
-        if rows is not None:
-            first, rest = self.parted
-            return attention(rest(state), blocks, 0.0, first(state[rows]))
-        packed = self.qkv(state)
-        if not self.alone:
-            return attention(packed, blocks, 0.0)
-        parts = packed.view(1, len(packed), 3, blocks.heads, -1).permute(2, 0, 3, 1, 4)
-        query, key, value = parts.unbind(0)
-        bias = blocks.bias(packed.dtype)
-        mask = None if bias is None else bias[:1].unsqueeze(0)
-        mixed = F.scaled_dot_product_attention(query, key, value, mask)
-        return mixed.transpose(1, 2).reshape(len(packed), -1)
 
 
 def lay_out(
@@ -430,10 +389,10 @@ def lay_out(
     alone: bool = False,
 ) -> Layer:
     """A layer with its weights laid out for about ``rows`` rows."""
-    weights = LayerWeights.of(modules, dtype)
-    parts = tuple(Map.of(each, rows) for each in weights.parted()) if parted else ()
-    qkv, output, up, down = (Map.of(each, rows) for each in weights)
-    return modules.layer(_LaidOut(qkv, output, up, down, parts, alone))
+    cast = LayerWeights.of(modules, dtype)
+    parts = tuple(Map.of(each, rows) for each in cast.part()) if parted else ()
+    maps: Any = (Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down))
+    return Layer(modules, LayerWeights(*maps, parts, alone))
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
@@ -446,20 +405,15 @@ def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
     if padding is not None:
         rows = rows + (padding + 1)
         if batch.positions is None:
-            rows = _without_padding(rows, places, batch.token_ids == padding, padding)
+            # Padding tokens, which a text may hold, have the row ``padding`` and do not count, as
+            # in RoBERTa's and MPNet's own embedding layers.
+            is_padding = batch.token_ids == padding
+            passed = is_padding.cumsum(0)
+            starts = torch.arange(len(places), device=places.device) - places
+            earlier = passed[starts] - is_padding[starts].long()
+            rows = torch.where(is_padding, padding, rows - passed + earlier)
     state = embeddings.word_embeddings(batch.token_ids) + embeddings.position_embeddings(rows)
     if hasattr(embeddings, "token_type_embeddings"):
         state = state + embeddings.token_type_embeddings.weight[0]
     normed: Tensor = embeddings.LayerNorm(state)
     return normed
-
-
-def _without_padding(rows: Tensor, places: Tensor, is_padding: Tensor, padding: int) -> Tensor:
-    """The ``rows (T,)`` of positions where padding tokens, which a text may hold, do not count.
-
-    As RoBERTa's and MPNet's own embedding layers: they have the row ``padding``.
-    """
-    passed = is_padding.cumsum(0)
-    starts = torch.arange(len(places), device=places.device) - places
-    earlier = passed[starts] - is_padding[starts].long()
-    return torch.where(is_padding, padding, rows - passed + earlier)

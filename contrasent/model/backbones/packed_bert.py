@@ -81,20 +81,28 @@ class PackedBert(Backbone):
         device = batch.token_ids.device
         narrow, dtype = self.products(device)
         with torch.autocast(device.type, enabled=False):
-            plain = first_state is None and batch.positions is None and not batch.changes_embeddings
-            infers = plain and self._infers(device, dtype)
-            is_alone = batch.sentences == 1 and self._serving.is_open
-            if infers and is_alone and not self.spec.distances:  # which have no bias there
-                layers = self._serving.get(dtype, lambda: self._lay_out(dtype, alone=True))
-                spare = -len(batch.token_ids) % _FEW_ROWS if dtype == torch.bfloat16 else 0
-                blocks = Blocks.single(len(batch.token_ids), self.heads, spare)
-                return self._infer(batch, wanted, layers, blocks, dtype)
-            if infers and narrow and self._is_worth(batch, dtype):
-                key = (_LAID_OUT, dtype)
-                layers = self._unchanging.get(key, lambda: self._lay_out(dtype))
-                return self._infer(
-                    batch, wanted, layers, self._blocks(batch, dtype), dtype, first_only
-                )
+            changes = first_state is not None or batch.positions is not None
+            # Weights may be laid out for inference where they stay as they are.
+            infers = not (changes or batch.changes_embeddings or self.training)
+            infers = infers and not torch.is_grad_enabled() and self._unchanging.is_open
+            layers, blocks = None, None
+            if infers and has_products(device, dtype):
+                is_alone = batch.sentences == 1 and self._serving.is_open
+                # Laying weights out takes longer than casting them.
+                is_worth = len(batch.token_ids) >= _WORTH_LAYING_OUT
+                if is_alone and not self.spec.distances:  # which have no bias there
+                    layers = self._serving.get(dtype, lambda: self._lay_out(dtype, alone=True))
+                    spare = -len(batch.token_ids) % _FEW_ROWS if dtype == torch.bfloat16 else 0
+                    blocks = Blocks.single(len(batch.token_ids), self.heads, spare)
+                    first_only = False
+                elif narrow and (is_worth or (_LAID_OUT, dtype) in self._unchanging):
+                    key = (_LAID_OUT, dtype)
+                    layers = self._unchanging.get(key, lambda: self._lay_out(dtype))
+                    blocks = self._blocks(batch, dtype)
+            if layers is not None and blocks is not None:
+                embedded = self._embed(batch, blocks.positions)
+                cast = F.pad(embedded.to(dtype), (0, 0, 0, blocks.rows - len(embedded)))
+                return self._run(wanted, layers, embedded, (cast, cast), blocks, first_only)
             return self._compute(batch, wanted, dtype, first_only, first_state)
 
     def decode(self, batch: Batch, additions: Sequence[SentenceAddition]) -> Tensor:
@@ -135,34 +143,29 @@ class PackedBert(Backbone):
         additions: Sequence[SentenceAddition] = (),
         given: Tensor | None = None,
     ) -> dict[int, Tensor]:
-        """The states of the layers ``wanted``, with gradients and dropout where they are on."""
+        """The states of the layers ``wanted``, with gradients and dropout where they are on.
+
+        ``given`` is state 0, in place of the embedding layer's.
+        """
+
+        def cast() -> list[Layer]:
+            return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
+
         blocks = self._blocks(batch, dtype, causal=bool(additions))
         state = self._embed(batch, blocks.positions) if given is None else given
         if first_state is not None:
             state = blocks.with_first(state, first_state)
         state = batch.changed(state)
-        padded = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
-        layers, narrow = self._weights(dtype), padded.to(dtype)
-        return self._run(layers, wanted, state, (padded, narrow), blocks, first_only, additions)
-
-    def _infer(
-        self,
-        batch: Batch,
-        wanted: Set[int],
-        layers: list[Layer],
-        blocks: Blocks,
-        dtype: torch.dtype,
-        first_only: bool = False,
-    ) -> dict[int, Tensor]:
-        """:meth:`_compute` without gradients and dropout, by weights that were laid out."""
-        state = self._embed(batch, blocks.positions)
-        narrow = F.pad(state.to(dtype), (0, 0, 0, blocks.rows - len(state)))
-        return self._run(layers, wanted, state, (narrow, narrow), blocks, first_only)
+        wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
+        keeps = self._unchanging.is_open and not torch.is_grad_enabled()
+        layers = self._unchanging.get(dtype, cast) if keeps else cast()
+        states = wide, wide.to(dtype)
+        return self._run(wanted, layers, state, states, blocks, first_only, additions)
 
     def _run(
         self,
-        layers: list[Layer],
         wanted: Set[int],
+        layers: list[Layer],
         embedded: Tensor,
         states: tuple[Tensor, Tensor],
         blocks: Blocks,
@@ -180,16 +183,6 @@ class PackedBert(Backbone):
                 by_number[number] = rows.to(embedded.dtype)
         return {number: by_number[number] for number in wanted}
 
-    def _infers(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether weights may be laid out for inference, because they stay as they are."""
-        plain = self.training or torch.is_grad_enabled()
-        return not plain and self._unchanging.is_open and has_products(device, dtype)
-
-    def _is_worth(self, batch: Batch, dtype: torch.dtype) -> bool:
-        """Whether laying the weights out pays: that takes longer than casting them."""
-        is_large = len(batch.token_ids) >= _WORTH_LAYING_OUT
-        return is_large or (_LAID_OUT, dtype) in self._unchanging
-
     def _lay_out(self, dtype: torch.dtype, *, alone: bool = False) -> list[Layer]:
         rows = _FEW_ROWS if alone else _USUAL_ROWS
         last = [False] * (self.depth - 1) + [not alone]
@@ -197,16 +190,6 @@ class PackedBert(Backbone):
             lay_out(each, dtype, rows, parted=parted, alone=alone)
             for each, parted in zip(self._layers, last, strict=True)
         ]
-
-    def _weights(self, dtype: torch.dtype) -> list[Layer]:
-        """The layers with their matrices in ``dtype``."""
-
-        def cast() -> list[Layer]:
-            return [each.layer(LayerWeights.of(each, dtype)) for each in self._layers]
-
-        if torch.is_grad_enabled() or not self._unchanging.is_open:
-            return cast()
-        return self._unchanging.get(dtype, cast)
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device

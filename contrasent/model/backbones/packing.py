@@ -43,11 +43,6 @@ class Runs:
         """The tokens of ``batch``."""
         return cls(batch.offsets.to(torch.int32), batch.longest, causal)
 
-    def first(self) -> Runs:
-        """One row for each sentence."""
-        offsets = self.offsets
-        return Runs(torch.arange(len(offsets), dtype=offsets.dtype, device=offsets.device), 1)
-
 
 def packed_attention_available(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
     """Whether the kernel is there, and takes ``head_width`` dimensions per head in ``dtype``.
@@ -83,24 +78,19 @@ def packed_attention(
         q, k, v = packed.view(len(packed), 3, heads, -1).unbind(1)
         return _flash((q, k, v), runs, runs, rate).flatten(1)
     key, value = packed.view(len(packed), 2, heads, -1).unbind(1)
+    offsets = torch.arange(len(runs.offsets), dtype=torch.int32, device=packed.device)
     parts = (query.view(len(query), heads, -1), key, value)
-    return _flash(parts, runs.first(), runs, rate).flatten(1)
+    return _flash(parts, Runs(offsets, 1), runs, rate).flatten(1)
 
 
 def _flash(
     parts: tuple[Tensor, Tensor, Tensor], of_query: Runs, of_key: Runs, rate: float
 ) -> Tensor:
     """Attention of ``(query, key, value)``, each ``(rows, H, d)``, as ``(rows, H, d)``."""
-    mixed: Tensor = torch.ops.aten._flash_attention_forward(
-        *parts,
-        of_query.offsets,
-        of_key.offsets,
-        of_query.longest,
-        of_key.longest,
-        rate,
-        of_query.causal,
-        False,  # no copy of the mask for debugging
-    )[0]
+    offsets, longest = (of_query.offsets, of_key.offsets), (of_query.longest, of_key.longest)
+    # The last argument: no copy of the mask for debugging.
+    call = torch.ops.aten._flash_attention_forward
+    mixed: Tensor = call(*parts, *offsets, *longest, rate, of_query.causal, False)[0]
     return mixed
 
 
@@ -182,8 +172,14 @@ class Blocks:
 
     def spread(self, packed: Tensor, parts: int) -> Tensor:
         """``(R, P * D)`` to ``(P, S * H, L, d)``; padded places are copies of a row from T on."""
-        if parts not in self._there:
-            self._there[parts] = self._find_rows(parts)
+        if parts not in self._there:  # for each place of a block its row in ``(R * P * H, d)``
+            tokens, device = len(self.positions), self.first.device
+            token = torch.full((self.sentences, self.longest), tokens, device=device)
+            token[self.sentence, self.positions] = torch.arange(tokens, device=device)
+            part = torch.arange(parts, device=device)[:, None, None, None]
+            head = torch.arange(self.heads, device=device)[None, None, :, None]
+            row = (token[None, :, None, :] * parts + part) * self.heads + head
+            self._there[parts] = row.flatten()
         rows = packed.reshape(self.rows * parts * self.heads, -1)
         block = rows.index_select(0, self._there[parts])
         return block.view(parts, self.sentences * self.heads, self.longest, -1)
@@ -191,8 +187,12 @@ class Blocks:
     def gather(self, block: Tensor) -> Tensor:
         """``(P, S * H, L, d)`` back to ``(R, P * D)``; rows from T on are zero."""
         parts, width = len(block), block.shape[-1]
-        if parts not in self._back:
-            self._back[parts] = self._find_places(parts)
+        if parts not in self._back:  # for each row of ``(T * P * H, d)`` its place in a block
+            part = torch.arange(parts, device=block.device)[None, :, None]
+            head = torch.arange(self.heads, device=block.device)[None, None, :]
+            row = (part * self.sentences + self.sentence[:, None, None]) * self.heads + head
+            places = row * self.longest + self.positions[:, None, None]
+            self._back[parts] = places.flatten()
         back = self._back[parts]
         rows = block.new_empty(self.rows * parts * self.heads, width)
         torch.index_select(block.view(-1, width), 0, back, out=rows[: len(back)])
@@ -223,23 +223,6 @@ class Blocks:
             self._bias[dtype] = bias
         return bias
 
-    def _find_rows(self, parts: int) -> Tensor:
-        """For each place of a block its row in ``(R * P * H, d)``."""
-        tokens, device = len(self.positions), self.first.device
-        token = torch.full((self.sentences, self.longest), tokens, device=device)
-        token[self.sentence, self.positions] = torch.arange(tokens, device=device)
-        part = torch.arange(parts, device=device)[:, None, None, None]
-        head = torch.arange(self.heads, device=device)[None, None, :, None]
-        return ((token[None, :, None, :] * parts + part) * self.heads + head).flatten()
-
-    def _find_places(self, parts: int) -> Tensor:
-        """For each row of ``(T * P * H, d)`` its place in a block."""
-        device = self.first.device
-        part = torch.arange(parts, device=device)[None, :, None]
-        head = torch.arange(self.heads, device=device)[None, None, :]
-        row = (part * self.sentences + self.sentence[:, None, None]) * self.heads + head
-        return (row * self.longest + self.positions[:, None, None]).flatten()
-
 
 def move(x: Tensor, blocks: Blocks, parts: int = 0) -> Tensor:
     """:meth:`Blocks.spread` to so many parts, or :meth:`Blocks.gather` to none, with gradients."""
@@ -259,8 +242,5 @@ class _Move(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         blocks = ctx.blocks
-        return (
-            blocks.spread(gradient, ctx.back) if ctx.back else blocks.gather(gradient),
-            None,
-            None,
-        )
+        back = blocks.spread(gradient, ctx.back) if ctx.back else blocks.gather(gradient)
+        return back, None, None

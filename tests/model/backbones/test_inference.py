@@ -42,9 +42,9 @@ def only_laid_out(monkeypatch):
     """No test of that route may pass by way of the other."""
     plain = PackedBert._compute
 
-    def refused(self, batch, wanted, dtype, *how):
+    def refused(self, batch, wanted, dtype, *given, **how):
         assert dtype != torch.bfloat16, "bf16 was computed as in training"
-        return plain(self, batch, wanted, dtype, *how)
+        return plain(self, batch, wanted, dtype, *given, **how)
 
     monkeypatch.setattr(PackedBert, "_compute", refused)
     monkeypatch.setattr(packed_bert, "_WORTH_LAYING_OUT", 1)
