@@ -24,11 +24,7 @@ from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.checkpoint import read_modules, write_info, writing_encoder
 from contrasent.model.hub import resolve
-from contrasent.model.weights import (
-    backbone_of,
-    quiet,
-    refuse_random,
-)
+from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
 
 _MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
 
