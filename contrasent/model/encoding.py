@@ -42,6 +42,7 @@ _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
 _PADDED_TOKENS = 1024
 """On a CPU, where a batch is computed with its padding, of which a small one has less."""
+_BATCHES_ON_A_CPU = 1
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25
@@ -57,16 +58,16 @@ def encode_blocks(
         return token_ids(encoder, texts, before, options.on_overflow, options.prompt, options.task)
 
     total = len(sentences) if isinstance(sentences, Sequence) else None
-    is_fast = encoder.device.type != "cpu"  # tokenizing leaves the device free to compute
+    is_fast = overlaps(encoder)
     usual = _PADDED_TOKENS if encoder.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
     budget = options.batch_tokens or usual
     rest = iter(sentences)
     texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
     chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
-    overlaps = is_fast and (total is None or total > options.chunk)
+    ahead = is_fast and (total is None or total > options.chunk)
     truncated = wordless = done = 0
     with sentence_progress(total, options.show_progress) as advance:
-        for ids, cut in prefetch(chunks, tokens) if overlaps else map(tokens, chunks):
+        for ids, cut in prefetch(chunks, tokens) if ahead else map(tokens, chunks):
             truncated, done = truncated + cut, done + len(ids)
             wordless += encoder.tokenizer.wordless(ids)
             rows = embed(encoder, ids, budget, options.precision, advance, options.batch_size)
@@ -79,6 +80,11 @@ def encode_blocks(
             f"{wordless} of {done} sentences have no word that {encoder.tokenizer.source} knows, "
             "and all get the same vector"
         )
+
+
+def overlaps(encoder: SentenceEncoder) -> bool:
+    """Whether tokenizing leaves the device of ``encoder`` free to compute."""
+    return encoder.device.type != "cpu"
 
 
 def token_ids(
@@ -134,7 +140,7 @@ def embed(
     rows = np.empty((len(ids), encoder.full_width), np.float32)
     device = encoder.device
     keep_freed_memory()
-    together = 1 if device.type == "cpu" else _BATCHES_ON_A_DEVICE
+    together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
     pooled: list[torch.Tensor] = []
     with (

@@ -17,11 +17,6 @@ def no_thread_is_left():
     assert not threads()
 
 
-@pytest.mark.parametrize("items", [0, 1, 2, 3, 50])
-def test_it_is_map_in_order(items):
-    assert list(prefetch(range(items), str)) == [str(i) for i in range(items)]
-
-
 def test_the_next_item_is_worked_on_while_the_caller_has_this_one():
     begun = [threading.Event() for _ in range(4)]
     found = prefetch(range(3), lambda i: begun[i].set() or i)

@@ -1,7 +1,6 @@
 """Prompts and dimensions: vectors are those of sentence-transformers, and folders keep them."""
 
 import inspect
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import transformers
 from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
-from contrasent.model.conventions import Conventions, role_options, similarities
+from contrasent.model.conventions import Conventions, role_options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 
@@ -130,13 +129,6 @@ def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_b
         SentenceEncoder(tiny_bert, **options, truncate_dim=8),
     ]
     assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
-
-
-def test_the_fingerprint_tells_a_chosen_prompt_apart():
-    for names in (("query", "document"), ("query", "sts")):
-        prompts = {name: f"{name}: " for name in names}
-        usual = Conventions(prompts=prompts, default_prompt_name="query")
-        assert usual.with_prompt("query").identity != usual.identity
 
 
 @pytest.mark.parametrize(
@@ -260,25 +252,6 @@ def test_an_option_that_is_none_is_as_left_out(tiny_encoder):
         names = [*inspect.signature(tiny_encoder.encode).parameters][1:]
         assert len(names) > 14
         assert np.array_equal(call(SENTENCES, **dict.fromkeys(names)), call(SENTENCES))
-
-
-def test_a_saved_folder_says_its_prompts(tiny_bert, tmp_path):
-    prompts = {"query": "q: ", "document": ""}
-    encoder = SentenceEncoder(
-        tiny_bert, pooler="mean", head="none", prompts=prompts, default_prompt_name="query"
-    )
-    encoder.save(tmp_path / "saved")
-    stated = json.loads((tmp_path / "saved/config_sentence_transformers.json").read_text())
-    assert stated["prompts"] == prompts and stated["default_prompt_name"] == "query"
-
-
-def test_similarities_of_lists_of_tensors_and_of_near_vectors(tiny_encoder):
-    rows = tiny_encoder.encode(SENTENCES * 5, convert_to_numpy=False)
-    torch.testing.assert_close(
-        similarities("cosine", rows, rows[:2]), similarities("cosine", torch.stack(rows), rows[:2])
-    )
-    near = torch.stack(rows) + 100
-    assert (similarities("euclidean", near, near).diagonal() == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -81,16 +81,6 @@ def test_an_edit_keeps_sentences_and_specials(edit):
         assert not {FIRST, LAST} & set(ids[1:-1])
 
 
-def test_the_same_seed_gives_the_same_edit_and_another_one_another(edit):
-    batch, made = batch_of(), []
-    for number in (5, 5, 6):
-        torch.manual_seed(number)
-        made.append(edit(batch, editing()))
-    torch.testing.assert_close(made[0].batch.token_ids, made[1].batch.token_ids)
-    torch.testing.assert_close(made[0].edited, made[1].edited)
-    assert made[0].edited.tolist() != made[2].edited.tolist()
-
-
 def test_an_edit_forgets_which_texts_are_the_same_and_what_follows(edit):
     batch = batch_of()
     batch = replace(
@@ -119,16 +109,6 @@ def test_a_token_that_the_generator_restores_is_not_edited():
     done = generators.replace(batch, editing(generator=Filler(token=50), rate=0.999))
     assert done.edited.tolist() == [False, False, False, True, False]
     assert done.chosen.tolist() == [False, True, True, True, False]
-
-
-@pytest.mark.parametrize("edit", [generators.replace, generators.insert])
-@pytest.mark.parametrize(("pick", "dropout"), [("sample", False), ("argmax", True)])
-def test_the_generator_is_asked_as_the_settings_say(edit, pick, dropout):
-    settings = editing(pick=pick, dropout=dropout, positions="all")
-    edit(batch_of(), settings)
-    asked = settings.generator.asked
-    assert (asked["pick"], asked["dropout"]) == (pick, dropout)
-    assert asked["positions"] == ("all" if edit is generators.replace else "masked")
 
 
 def test_inserted_tokens_stand_between_the_others():
@@ -204,16 +184,6 @@ def test_a_word_is_left_of_every_sentence_that_has_one(rate):
     assert (left.view(-1, 4)[:, 3] == 0).all()
     if rate == 0.999:
         assert (left.view(-1, 4)[:, 2] <= 2).all()
-
-
-def test_sentences_without_special_tokens_keep_their_ends():
-    batch = pack([[10, 11, 12, 13, 14], [15], [16, 17]])
-    for _ in range(20):
-        for name in ("insert", "delete"):
-            after = sentences(getattr(generators, name)(batch, editing(rate=0.9)).batch)
-            for ids, before in zip(after, sentences(batch), strict=True):
-                assert (ids[0], ids[-1]) == (before[0], before[-1])
-            assert after[1] == [15]
 
 
 def test_a_special_token_in_the_text_is_never_deleted():

@@ -36,13 +36,6 @@ def test_the_batch_budget_does_not_matter(batch_tokens, tiny_encoder, rows):
     np.testing.assert_allclose(got, rows, rtol=0, atol=1e-6)
 
 
-def test_company_and_order_do_not_matter(tiny_encoder, rows):
-    backwards = tiny_encoder.encode(MANY[::-1], precision="fp32")
-    np.testing.assert_allclose(backwards[::-1], rows, rtol=0, atol=1e-6)
-    twice = tiny_encoder.encode([*MANY, *SENTENCES], precision="fp32")
-    np.testing.assert_allclose(twice[: len(MANY)], rows, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", [tuple, iter, lambda s: (x for x in s), np.array])
 def test_any_iterable_will_do(kind, tiny_encoder, rows):
     assert np.array_equal(tiny_encoder.encode(kind(MANY), precision="fp32"), rows)
@@ -89,15 +82,6 @@ def test_an_error_of_the_source_comes_after_the_rows_before_it(
         next(stream)
 
 
-@pytest.mark.parametrize("overlaps", [True, False])
-def test_a_bad_sentence_comes_after_the_rows_before_it(overlaps, tiny_encoder, monkeypatch):
-    monkeypatch.setattr(encoding, "overlaps", lambda _: overlaps)
-    stream = tiny_encoder.encode_stream(iter(["a", "b", "c", None]), chunk=2)
-    assert len(next(stream)) == 2
-    with pytest.raises(DataError, match="sentence 3 is NoneType"):
-        next(stream)
-
-
 def test_a_stream_that_is_closed_early_leaves_no_thread(tiny_encoder, monkeypatch):
     monkeypatch.setattr(encoding, "overlaps", lambda _: True)
     before = threading.active_count()
@@ -132,12 +116,6 @@ def test_no_sentence_gives_no_row(nothing, tiny_encoder):
     assert list(tiny_encoder.encode_stream([])) == []
 
 
-def test_an_empty_sentence_is_its_special_tokens(tiny_encoder):
-    rows = tiny_encoder.encode(["", "   ", "dog"], precision="fp32")
-    np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=1e-6)
-    assert np.abs(rows[0] - rows[2]).max() > 0.01
-
-
 def test_one_string_is_one_row_but_no_stream(tiny_encoder):
     assert np.array_equal(tiny_encoder.encode("a dog"), tiny_encoder.encode(["a dog"])[0])
     with pytest.raises(ConfigError, match="a list of strings, not one string"):
@@ -160,11 +138,6 @@ def test_a_sentence_without_a_token_is_named_with_its_number(tiny_encoder):
     for texts, number in (([""], 0), (["a dog", " ", "a cat"], 1)):
         with pytest.raises(DataError, match=rf"text {number} has no token: ' ?'"):
             bare.encode(texts)
-
-
-def test_half_a_surrogate_pair_is_named_with_its_number(tiny_encoder):
-    with pytest.raises(DataError, match=r"sentence 2 .* UTF-8"):
-        list(tiny_encoder.encode_stream(["a", "b", "\ud800"], chunk=1))
 
 
 @pytest.mark.parametrize("form", [iter, list])
@@ -229,11 +202,6 @@ def test_settings_are_checked_before_a_sentence_is_read(settings, said, tiny_enc
         tiny_encoder.encode_stream(untouched(), **settings)
 
 
-def test_a_chunk_below_1_is_refused(tiny_encoder):
-    with pytest.raises(ConfigError, match="chunk must be above 0, not 0"):
-        tiny_encoder.encode_stream(["a"], chunk=0)
-
-
 def modes(encoder):
     return {name: part.training for name, part in encoder.named_modules()}
 
@@ -260,15 +228,6 @@ def test_modes_are_put_back_after_an_error_too(tiny_encoder, monkeypatch):
         tiny_encoder.encode(["a dog"])
     assert modes(tiny_encoder) == before
     assert torch.is_grad_enabled()
-
-
-def test_modes_are_put_back_between_the_chunks_of_a_stream(tiny_encoder):
-    tiny_encoder.train()
-    stream = tiny_encoder.encode_stream(MANY, chunk=4)
-    next(stream)
-    assert tiny_encoder.training
-    assert torch.is_grad_enabled()
-    stream.close()
 
 
 def test_a_batch_holds_no_more_padded_tokens_than_its_budget():

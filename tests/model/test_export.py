@@ -286,9 +286,3 @@ def test_nothing_but_an_export_is_replaced(encoder, tmp_path):
         with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace an exp"):
             export(encoder, folder, "simcse", overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_only_torchs_encoder_is_exported(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(type(encoder.backbone), "engine", "int8")
-    with pytest.raises(ConfigError, match="load the encoder with engine 'torch'"):
-        export(encoder, tmp_path / "out", "simcse")

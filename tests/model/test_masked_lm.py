@@ -1,7 +1,6 @@
 """Masked language models taken apart give the logits of transformers."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -93,14 +92,6 @@ def changed(folder, change):
     save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_a_decoder_that_is_not_tied_and_not_there_is_refused(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "it")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    with pytest.raises(CheckpointError, match=r"has no masked-LM head.*decoder"):
-        MaskedLm.load(folder)
-
-
 def test_a_transformer_that_lost_a_weight_is_refused(tmp_path):
     folder = save_tiny_masked_lm(tmp_path / "it")
     name = "bert.encoder.layer.1.output.dense.weight"
@@ -126,13 +117,6 @@ def test_a_head_of_another_form_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "legacy": False}))
     with pytest.raises(CheckpointError, match=r"no masked-LM head|of another form than is known"):
         MaskedLm.load(folder)
-
-
-def test_it_is_computed_in_two_parts(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "it")
-    shutil.copytree(folder, tmp_path / "copy")
-    with pytest.raises(NotImplementedError, match="states with backbone, and logits"):
-        MaskedLm.load(tmp_path / "copy")(pack(IDS))
 
 
 @pytest.mark.acceptance

@@ -52,20 +52,6 @@ def test_special_tokens_and_those_not_chosen_stay():
     assert torch.equal(found.token_ids[~found.chosen], batch.token_ids[~found.chosen])
 
 
-def test_tokens_are_chosen_independently_of_their_neighbours():
-    _, found = masked(0.3)
-    words = found.chosen.view(200, -1)[:, 1:-1].double()
-    both = (words[:, 1:] * words[:, :-1]).mean().item()
-    assert abs(both - 0.09) < 0.01
-
-
-def test_every_chosen_token_can_be_masked():
-    batch, found = masked(0.3, always_mask=True)
-    assert (found.token_ids[found.chosen] == 4).all()
-    assert torch.equal(found.token_ids[~found.chosen], batch.token_ids[~found.chosen])
-    assert torch.equal(found.chosen, masked(0.3)[1].chosen)
-
-
 def test_a_tokenizer_without_a_mask_token_is_refused():
     special = SpecialIds(mask=None, first=2, last=3, pad=0, every=(2, 3))
     with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token can be"):

@@ -33,10 +33,6 @@ def asked(name, states):
     return {layer: states[layer] for layer in pooler(name).layers}
 
 
-def test_the_poolers():
-    assert set(POOLERS) == set(FROM_THE_FRONT)
-
-
 def test_the_settings_name_every_pooler():
     """The help of other commands is made of POOLERS; settings may not import the model."""
     source = Path(settings.__file__).read_text(encoding="utf-8")
@@ -63,37 +59,11 @@ def test_a_pooler_is_its_loop(name, states):
     torch.testing.assert_close(pooler(name)(asked(name, states), batch), torch.stack(rows))
 
 
-@pytest.mark.parametrize("name", POOLERS)
-def test_a_sentence_pools_the_same_alone_and_in_company(name, states):
-    batch = pack(SENTENCES)
-    together = pooler(name)(asked(name, states), batch)
-    for i, sentence in enumerate(SENTENCES):
-        start, end = batch.offsets[i], batch.offsets[i + 1]
-        own = [state[start:end] for state in states]
-        alone = pooler(name)(asked(name, own), pack([sentence]))
-        torch.testing.assert_close(together[i], alone[0])
-
-
 def test_cls_takes_rows_that_are_already_the_first(states):
     batch = pack(SENTENCES)
     firsts = {-1: states[-1][batch.offsets[:-1]]}
     expected = pooler("cls")({-1: states[-1]}, batch)
     assert torch.equal(pooler("cls")(firsts, batch), expected)
-
-
-def test_mean_first_last_and_mean_embed_last_are_two_things(states):
-    batch = pack(SENTENCES)
-    simcse = pooler("mean_first_last")(asked("mean_first_last", states), batch)
-    diffcse = pooler("mean_embed_last")(asked("mean_embed_last", states), batch)
-    assert (simcse - diffcse).abs().amin(dim=1).min() > 0
-    assert pooler("mean_first_last").layers == (1, -1)
-    assert pooler("mean_embed_last").layers == (0, -1)
-
-
-@pytest.mark.parametrize("name", POOLERS)
-def test_shares_are_the_layers_from_the_front(name):
-    numbers = FROM_THE_FRONT[name]
-    assert pooler(name).shares(DEPTH) == {number: 1 / len(numbers) for number in numbers}
 
 
 def test_shares_of_a_model_of_one_layer():

@@ -42,15 +42,6 @@ def test_auto_is_bf16_where_an_accelerator_multiplies_it_natively(native, chosen
     assert torch_precisions(CUDA)[0] == chosen
 
 
-@pytest.mark.parametrize("usual", ["bf16", "fp32"])
-def test_a_precision_asked_for_by_name_is_given(usual):
-    available = (usual, *{"bf16", "fp32"} - {usual})
-    for name in available:
-        assert resolve_precision(name, available, "torch") == name
-        assert resolve_precision(name, available, "torch", amplified=True) == name
-    assert resolve_precision("auto", available, "torch") == usual
-
-
 @pytest.mark.parametrize(
     ("available", "chosen"), [(("bf16", "fp32"), "fp32"), (("fp32",), "fp32"), (("int8",), "int8")]
 )

@@ -39,17 +39,6 @@ def hub(monkeypatch, tmp_path):
     return folder
 
 
-def test_the_published_ids():
-    sizes = ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
-    assert set(PUBLISHED_HEADS) == {
-        *(f"princeton-nlp/{kind}-simcse-{size}" for kind in ("sup", "unsup") for size in sizes),
-        "voidism/diffcse-bert-base-uncased-sts",
-        "voidism/diffcse-bert-base-uncased-trans",
-        "voidism/diffcse-roberta-base-sts",
-        "voidism/diffcse-roberta-base-trans",
-    }
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PUBLISHED_HEADS)
 def test_a_published_id_chooses_cls_and_its_head_by_itself(name, form, hub):
@@ -140,14 +129,6 @@ def test_importing_keeps_the_encoder_alone(kind, tmp_path):
     assert not list((tmp_path / "new").glob("*.bin"))
     again = SentenceEncoder.load(tmp_path / "new", device="cpu")
     assert np.array_equal(vectors(again), vectors(encoder))
-
-
-@pytest.mark.parametrize(("called", "is_a"), [("roberta-base", "bert"), ("bert-base", "roberta")])
-def test_the_architecture_is_the_configs_and_not_the_folders_name(called, is_a, tmp_path):
-    model = published(tmp_path / called, is_a)
-    encoder = SentenceEncoder.load(tmp_path / called, pooler="cls", head="none", device="cpu")
-    assert encoder.backbone.model.config.model_type == is_a
-    assert_rows(encoder, cls_by_hand(model, encoder, SENTENCES))
 
 
 def test_a_masked_language_model_is_a_start(tiny_bert, tmp_path):

@@ -130,10 +130,6 @@ def test_a_name_that_is_none(name, said, run):
     assert said in refused("push", str(run), name)
 
 
-def test_a_folder_that_is_no_encoder_of_ours(tiny_bert):
-    assert "no sentence encoder that contrasent saved" in refused("push", str(tiny_bert), "me/tiny")
-
-
 @pytest.mark.slow
 def test_what_is_pushed_is_read_by_everybody_without_a_warning(run, tmp_path):
     with running_hub() as hub:

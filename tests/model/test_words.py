@@ -8,11 +8,10 @@ import pytest
 from helpers.command_line import worked
 from scipy.stats import spearmanr
 
-from contrasent.data.word_vectors import WordStore, open_words, vector_of, word_lines
-from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.data.word_vectors import open_words
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.loading import load_encoder
-from contrasent.model.word_encoder import WordEncoder, are_words
+from contrasent.model.word_encoder import WordEncoder
 
 WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
 SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]
@@ -97,19 +96,6 @@ def test_a_sentence_is_the_same_alone_and_in_company(glove):
     assert encoder.encode([]).shape == (0, 5)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "said"), [(3, "is int"), ("half \ud800", "cannot be written as UTF-8")]
-)
-def test_what_is_no_text_is_named(sentence, said, glove):
-    with pytest.raises(DataError, match=f"sentence 1 {said}"):
-        load_encoder(glove).encode(["the cat", sentence])
-
-
-def test_unit_rows(glove):
-    rows = load_encoder(glove).encode(SENTENCES[:3], normalize=True)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-
-
 def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
     path = tmp_path / "v.vec"
     path.write_text("3 2\ncat 1 2\ndog 3 4\ncat 5 6\n")
@@ -118,13 +104,6 @@ def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
     np.testing.assert_array_equal(
         WordEncoder(store).encode(["cat", "dog", "cat dog"]), [[1, 2], [3, 4], [2, 3]]
     )
-
-
-def test_the_first_of_many_lines_of_a_word_counts(tmp_path):
-    path = tmp_path / "v.txt"
-    path.write_text("".join(f"w{n % 100} {n} 1\n" for n in range(3000)))
-    rows = load_encoder(path).encode([f"w{n}" for n in range(100)])
-    assert rows[:, 0].tolist() == list(range(100))
 
 
 def test_gzipped_vectors_and_words_with_spaces(tmp_path):
@@ -152,11 +131,6 @@ def test_bad_files_are_named_by_line(text, said, tmp_path, cache):
     with pytest.raises(CheckpointError, match=rf"v\.txt.*{said}"):
         load_encoder(path)
     assert not [entry for entry in (cache / "words").glob("*") if entry.is_dir()]
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(CheckpointError, match=r"there is no file .*none\.txt"):
-        load_encoder(tmp_path / "none.txt")
 
 
 def test_the_text_is_read_once(glove, monkeypatch):
@@ -197,26 +171,6 @@ def test_what_words_do_not_have_is_refused(glove):
     ):
         with pytest.raises(ConfigError):
             encoder.encode(["cat"], **wrong)
-
-
-def test_other_names_are_transformers(tiny_encoder, tmp_path):
-    tiny_encoder.save(tmp_path / "saved")
-    assert not are_words(tmp_path / "saved")
-    assert isinstance(load_encoder(tmp_path / "saved"), SentenceEncoder)
-
-
-def test_lines_are_streamed(glove):
-    numbered = [(number, word) for number, word, _ in word_lines(glove)]
-    assert numbered == list(enumerate(WORDS, start=1))
-    assert vector_of(["1", "2.5"], glove, 1).tolist() == [1, 2.5]
-
-
-def test_a_store_of_another_format_is_refused(glove):
-    store = open_words(glove)
-    manifest = store.folder / "words.json"
-    manifest.write_text(manifest.read_text().replace("words-1", "words-9"))
-    with pytest.raises(CheckpointError, match="format is 'contrasent-words-9'"):
-        WordStore(store.folder)
 
 
 def test_commands_take_word_vectors(glove, vectors, tmp_path):

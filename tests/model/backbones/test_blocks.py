@@ -48,15 +48,6 @@ def test_each_token_goes_to_its_place(blocks, lengths, rng):
             assert torch.equal(filling, spare.unsqueeze(2).expand(filling.shape))
 
 
-def test_the_two_are_adjoint(blocks, lengths, rng):
-    """On tokens: ``<spread(x), y> = <x, gather(y)>`` where ``x`` is zero in the spare rows."""
-    packed = rng(blocks.rows, 2 * HEADS * WIDTH).double()
-    packed[sum(lengths) :] = 0
-    block = rng(*blocks.spread(packed, 2).shape).double()
-    there = (blocks.spread(packed, 2) * block).sum()
-    torch.testing.assert_close(there, (packed * blocks.gather(block)).sum())
-
-
 def test_each_is_the_gradient_of_the_other(blocks, lengths, rng):
     packed = rng(blocks.rows, 2 * HEADS * WIDTH).requires_grad_()
     block = move(packed, blocks, 2)
@@ -97,8 +88,3 @@ def test_how_much_is_rounded(seed):
     assert longest <= rounded.longest < longest + 16
     least = tokens + (rounded.mask is not None)
     assert least <= rounded.rows <= least * 17 / 16
-
-
-def test_few_numbers_of_rows_occur():
-    rows = {Blocks.of(batch_of([n]), HEADS, rounded=True).rows for n in range(1024, 4096)}
-    assert len(rows) <= 2 * 32 + 1

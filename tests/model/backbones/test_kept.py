@@ -19,29 +19,6 @@ class Maker:
         return object()
 
 
-def test_made_once_while_held_and_anew_after():
-    kept, make = WeightCache(), Maker()
-    assert not kept.is_open
-    with kept:
-        assert kept.is_open
-        first = kept.get("key", make)
-        assert kept.get("key", make) is first
-        assert kept.get("other", make) is not first
-    assert not kept.is_open
-    with kept:
-        assert kept.get("key", make) is not first
-    assert make.times == 3
-
-
-def test_the_outermost_promise_counts():
-    kept, make = WeightCache(), Maker()
-    with kept:
-        with kept:
-            first = kept.get("key", make)
-        assert kept.is_open
-        assert kept.get("key", make) is first
-
-
 def test_what_was_made_without_a_promise_is_not_there_under_the_next():
     """Another thread's promise may end between the question whether there is one and its use."""
     kept, make = WeightCache(), Maker()

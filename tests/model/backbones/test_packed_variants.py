@@ -103,31 +103,6 @@ def test_a_first_state_and_a_mask_are_taken(model, rng):
         assert_alike(*both(model, batch, (0, -1), first_state=first))
 
 
-def test_recomputed_layers_give_the_same_gradients(model):
-    gradients = []
-    for wanted in (False, True):
-        model.zero_grad()
-        backbone = backbone_of(model).train()
-        backbone.set_dropout(0.0)
-        backbone.set_checkpointing(wanted)
-        backbone(pack(SENTENCES), (-1,))[-1].square().sum().backward()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_sentences_do_not_see_each_other_while_serving(model):
-    backbone = backbone_of(model).eval()
-    with torch.inference_mode(), backbone.serving():
-        together = backbone(pack(SENTENCES), (-1,))[-1]
-        start = 0
-        for sentence in SENTENCES:
-            alone = backbone(pack([sentence]), (-1,))[-1]
-            part = together[start : start + len(sentence)]
-            torch.testing.assert_close(alone, part, atol=1e-5, rtol=0)
-            start += len(sentence)
-
-
 @pytest.mark.parametrize("name", ["electra", "mpnet"])
 def test_int8_refuses_what_it_would_compute_wrongly(name):
     with pytest.raises(ConfigError, match=f"not '{name}'"):

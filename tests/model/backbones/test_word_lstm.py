@@ -1,12 +1,8 @@
 """The LSTM over words: against its equations, torch's padded form, and other company."""
 
-import copy
-
 import pytest
 import torch
 from helpers.tiny_glove import save_glove
-from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from contrasent.data.batch import pack
 from contrasent.data.word_vectors import open_words
@@ -62,25 +58,6 @@ def test_the_states_are_those_of_the_equations(backbone):
     torch.testing.assert_close(states[0], words, rtol=0, atol=0)
 
 
-def test_a_step_is_that_of_a_padded_lstm(backbone):
-    theirs = nn.LSTM(6, 4, bidirectional=True, batch_first=True)
-    theirs.load_state_dict(backbone.lstm.state_dict())
-    lengths = [len(sentence) for sentence in SENTENCES]
-    padded = pad_sequence([words_of(backbone, s) for s in SENTENCES], batch_first=True)
-    packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
-    outputs, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    mask = torch.arange(5) < torch.tensor(lengths).unsqueeze(1)
-    expected = outputs.masked_fill(~mask.unsqueeze(2), -1e9).amax(1)
-    batch = pack(SENTENCES)
-    found = pooler("max")(backbone(batch), batch)
-    torch.testing.assert_close(found, expected)
-    for rows, lstm in ((found, backbone.lstm), (expected, theirs)):
-        rows.square().sum().backward()
-        torch.optim.SGD(lstm.parameters(), lr=0.1).step()
-    for ours, other in zip(backbone.lstm.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(ours, other)
-
-
 @pytest.mark.parametrize("name", ["max", "mean", "cls"])
 def test_a_sentence_is_the_same_alone_and_in_company(name, backbone):
     chosen = pooler(name)
@@ -92,13 +69,6 @@ def test_a_sentence_is_the_same_alone_and_in_company(name, backbone):
     together = rows(SENTENCES)
     torch.testing.assert_close(together, torch.cat([rows([s]) for s in SENTENCES]))
     torch.testing.assert_close(together.flip(0), rows(SENTENCES[::-1]))
-
-
-def test_word_vectors_are_no_weights_and_a_copy_shares_them(backbone):
-    assert all("lstm" in name for name in backbone.state_dict())
-    twin = copy.deepcopy(backbone)
-    assert twin.store is backbone.store
-    assert twin.lstm.weight_ih_l0 is not backbone.lstm.weight_ih_l0
 
 
 @pytest.mark.parametrize("name", ["mean_embed_last", "mean_top2"])

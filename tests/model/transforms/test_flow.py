@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers.inverse_flow import inverse_actnorm, inverse_flow
+from helpers.inverse_flow import inverse_flow
 
 from contrasent.errors import ConfigError
-from contrasent.model.transforms.flow import ActNorm, Coupling, Flow
+from contrasent.model.transforms.flow import Coupling, Flow
 
 
 def shaken(module, seed=0, size=0.1):
@@ -56,11 +56,6 @@ def test_bits_per_dimension_are_the_change_of_variables(flow, rng):
     assert flow.bits_per_dimension(rows).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_standard_normal_through_nothing_has_its_entropy(rng):
-    bits = Flow(8, levels=1, depth=2).bits_per_dimension(rng(20_000, 8)).item()
-    assert bits == pytest.approx(0.5 * math.log2(2 * math.pi * math.e), abs=0.01)
-
-
 def test_a_step_written_out(rng):
     """ActNorm, reversed components, additive coupling, for one sentence in plain loops."""
     flow = shaken(Flow(4, levels=1, depth=1, coupling_width=3))
@@ -97,14 +92,6 @@ def test_a_step_written_out(rng):
     torch.testing.assert_close(flow(x)[0], torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
-def test_levels_hand_on_their_first_half_and_finish_the_second():
-    """With new weights a step only reverses: positions tell where every component went."""
-    rows = torch.arange(8.0).unsqueeze(0)
-    found = Flow(8, levels=3, depth=1)(rows)[0].tolist()
-    # reversed 76543210: 3210 done; 7654 reversed 4567: 67 done; 45 reversed 54
-    assert found == [3, 2, 1, 0, 6, 7, 5, 4]
-
-
 def test_a_new_flow_starts_with_unit_variance(rng):
     rows = rng(500, 16) @ rng(16, 16) + 5
     flow = Flow(16, levels=2, depth=2)
@@ -139,12 +126,6 @@ def test_a_constant_component_is_not_blown_up(rng):
     assert flow(rows).abs().max() < 10
 
 
-def test_actnorm_inverts(rng):
-    norm, rows = shaken(ActNorm(6), size=0.5), rng(9, 6)
-    torch.testing.assert_close(inverse_actnorm(norm, norm(rows)), rows)
-    torch.testing.assert_close(norm(rows), (rows + norm.shift) * torch.exp(3 * norm.log_scale))
-
-
 @pytest.mark.parametrize(
     ("width", "levels", "said"),
     [
@@ -156,9 +137,3 @@ def test_actnorm_inverts(rng):
 def test_a_width_that_cannot_be_halved_so_often(width, levels, said):
     with pytest.raises(ConfigError, match=f"halves an embedding {levels} times, .*{said}"):
         Flow(width, levels)
-
-
-@pytest.mark.parametrize("name", ["levels", "depth", "coupling_width"])
-def test_a_flow_of_nothing(name):
-    with pytest.raises(ConfigError, match=r"needs 1 or more of .*, not 0"):
-        Flow(16, **{name: 0})
