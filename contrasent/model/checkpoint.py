@@ -212,11 +212,6 @@ def _read_backbone(
         path = paths["LSTM"]
         words, limit = read_words(paths["WordVectors"])
         config, width = read_settings("LSTM", path), words.store.width
-        if config.embedding_dimension not in (None, width):
-            raise CheckpointError(
-                f"{path} is an LSTM over vectors of {config.embedding_dimension} numbers, but "
-                f"these have {width}"
-            )
         lstm = WordLstm(words.store, config.hidden_dim)
         shape = f"an LSTM of {config.hidden_dim} dimensions for each direction over {width}"
         read_exact(lstm.lstm, path, shape, "encoder.")
@@ -327,11 +322,6 @@ def _read_map(
     about, transform = section(info, "transform"), None
     if fitted is not None:
         transform = read_transform(fitted)
-        if transform.input_width != width:
-            raise CheckpointError(
-                f"{fitted} maps embeddings of {transform.input_width} dimensions, but these have "
-                f"{width}"
-            )
     elif linear:
         maps: list[DenseMap] = []
         for path in linear:

@@ -62,15 +62,8 @@ class Conventions:
     query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
-        for name, prompt in self.prompts.items():
-            if not isinstance(prompt, str):
-                raise ConfigError(f"the prompt {name!r} must be a string, not {prompt!r}")
         if self.default_prompt_name is not None:
             self._require(self.default_prompt_name)
-        if self.truncate_dim is not None and (
-            not isinstance(self.truncate_dim, int) or self.truncate_dim < 1
-        ):
-            raise ConfigError(f"truncate_dim must be above 0, not {self.truncate_dim!r}")
         pick("similarity_fn_name", self.similarity, SIMILARITIES)
         expansion, length = self.query_expansion, self.query_length
         if expansion is not None and length is not None and length < expansion.length:
@@ -85,16 +78,16 @@ class Conventions:
         if any(self.prompts.values()):
             prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
             of_roles = [self.prompt_of(role) for role in ROLES]
-            if of_roles != [self._former_prompt_of(role) for role in ROLES]:
+            # Those that roles had when the fingerprints of older indexes were made.
+            former = [
+                next((n for n in names if n in self.prompts), None)
+                for names in (["query"], ["document", *_UNUSED])
+            ]
+            if of_roles != [self.resolve(prompt_name=name) for name in former]:
                 prompting += ("chosen",) if self.chosen else ("roles", *of_roles)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
         lengths = self.stated_lengths
         return (*prompting, *kept, *(("lengths", lengths) if lengths else ()))
-
-    def _former_prompt_of(self, role: str) -> str:
-        """The prompt that a role had when the fingerprints of older indexes were made."""
-        names = (role, *(_UNUSED if role == "document" else ()))
-        return self.resolve(prompt_name=next((n for n in names if n in self.prompts), None))
 
     def with_prompt(self, name: str) -> Conventions:
         """The same with the prompt ``name`` for every sentence; ConfigError if there is none."""
@@ -111,8 +104,6 @@ class Conventions:
                 f"prompt is {prompt!r} and prompt_name {prompt_name!r}; give one of them"
             )
         if prompt is not None:
-            if not isinstance(prompt, str):
-                raise ConfigError(f"prompt must be a string, not {prompt!r}")
             return prompt
         name = self.default_prompt_name if prompt_name is None else prompt_name
         if name is None:
@@ -201,7 +192,7 @@ class _UseConfig:
 
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
-    truncate_dim: StrictInt | None = None
+    truncate_dim: Annotated[StrictInt, Field(gt=0)] | None = None
     similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
     model_type: Literal["SentenceTransformer"] | None = None
     versions: Annotated[Any, Field(validation_alias="__version__")] = None

@@ -263,7 +263,7 @@ class Editing:
     ``special_ids`` are never deleted, nor replaced by choice.
     """
 
-    generator: Generator | None
+    generator: Any  # a `Generator`; None if nothing is filled
     special_ids: SpecialIds
     vocabulary: int
     rate: float
@@ -274,11 +274,9 @@ class Editing:
 
     def fill(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
         """``(T,)`` int64, the tokens of ``batch`` with what the generator makes of ``masked``."""
-        if self.generator is None:
-            raise ConfigError("masked places are to be filled, but there is no generator")
-        return self.generator.fill(
-            batch, masked, pick=self.pick, positions=positions, dropout=self.dropout
-        )
+        how: dict[str, Any] = {"pick": self.pick, "dropout": self.dropout}
+        filled: Tensor = self.generator.fill(batch, masked, positions=positions, **how)
+        return filled
 
 
 def replace(batch: Batch, editing: Editing) -> Edit:

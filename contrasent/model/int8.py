@@ -125,11 +125,8 @@ class Int8Bert(Backbone):
 
     def train(self, mode: bool = True) -> Self:
         if mode:
-            self.require_first_state()
+            raise ConfigError("the engine 'int8' only encodes; to train, load with engine 'torch'")
         return super().train(mode)
-
-    def require_first_state(self) -> None:
-        raise ConfigError("the engine 'int8' only encodes; to train, load with engine 'torch'")
 
 
 class _Maps:
@@ -190,17 +187,11 @@ _GELU_LEAST = -0.17
 
 def require_products() -> None:
     """Raise ConfigError if this machine or this torch does not multiply 8-bit integers."""
-    operators = torch.ops.onednn
-    if not all(hasattr(operators, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
-        raise ConfigError(
-            f"torch {torch.__version__} has no quantised oneDNN products for the engine 'int8'; "
-            "install torch's build for x86, or load with engine 'torch'"
-        )
-    # Without these instructions, sums of two products saturate at 16 bits.
-    if not _has_vnni():
+    # Without VNNI, sums of two products saturate at 16 bits.
+    if not (hasattr(torch.ops.onednn, "qlinear_prepack") and _has_vnni()):
         raise ConfigError(
             "the engine 'int8' needs a CPU with VNNI instructions (x86 servers since 2019, "
-            "laptops since 2021); load with engine 'torch'"
+            "laptops since 2021) and torch's build for x86; load with engine 'torch'"
         )
 
 

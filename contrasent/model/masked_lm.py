@@ -125,7 +125,10 @@ class MlmHead(nn.Module):
 
 
 class MaskedLm(nn.Module):
-    """A transformer and its masked-LM head, in fp32; ``tied`` if the decoder has the embeddings."""
+    """A transformer and its masked-LM head, in fp32, computed one after the other.
+
+    It is ``tied`` if the decoder has the embeddings.
+    """
 
     def __init__(self, model: Any, name: str = "") -> None:
         """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
@@ -183,9 +186,6 @@ class MaskedLm(nn.Module):
                 self._whole[0].save_pretrained(partial)
             tokenizer.save(partial)
             write_info(partial, {"kind": "masked-lm", **(info or {})})
-
-    def forward(self, *args: Any) -> Tensor:
-        raise NotImplementedError("compute states with backbone, and logits of those with head")
 
 
 def _head_of(model: Any) -> MlmHead:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
-from contrasent.errors import CheckpointError, ConfigError, first_line, warn
+from contrasent.errors import CheckpointError, first_line, warn
 from contrasent.files import read_json, write_json
 from contrasent.model import checkpoint
 from contrasent.model.conventions import read_conventions, write_conventions
@@ -48,28 +48,21 @@ _SIF = 1e-4
 class LookupEncoder(Encoder):
     """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer.
 
-    ``vectors_named`` is what messages call the vectors.
+    ``vectors_named`` is what messages call the vectors, and ``known_part`` what has one.
     """
 
     head_name = "none"
     max_tokens = 0
     vectors_named: str
+    known_part: str
     at_once = 4_096
-
-    @property
-    @abstractmethod
-    def known_part(self) -> str:
-        """What messages call a part of a sentence that has a vector."""
 
     @abstractmethod
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         """The rows ``(N, D)`` of ``texts``, and how many of these have no known part."""
 
     def to(self, device: str | torch.device) -> Self:
-        if torch.device(device).type != "cpu":
-            raise ConfigError(
-                f"{self.vectors_named} are averaged on the CPU, not on {str(device)!r}"
-            )
+        """Stay on the CPU, where vectors are averaged."""
         return self
 
     def resolve_precision(self, name: str) -> str:
@@ -110,7 +103,7 @@ class StaticEncoder(LookupEncoder):
 
     unknown: int | None = None
     pooler, engine = "mean", "static"
-    vectors_named = "the rows of a static table"
+    vectors_named, known_part = "the rows of a static table", "known word piece"
 
     def __init__(
         self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
@@ -125,10 +118,10 @@ class StaticEncoder(LookupEncoder):
         folder = resolve(name)
         if is_modular := is_in(folder):
             rows = read_rows(folder)
-            modules, path = [kind for kind, _ in rows], rows[0][1]
         else:
             is_normal = read_json(folder / "config.json").get("normalize")
-            modules, path = [STATIC, *["Normalize"] * bool(is_normal)], folder
+            rows = [(STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
+        modules, path = [kind for kind, _ in rows], rows[0][1]
         if modules[1:] not in ([], ["Normalize"]):
             raise CheckpointError(
                 f"{folder} is made of {', '.join(modules)}; after {STATIC} only Normalize can "
@@ -149,8 +142,8 @@ class StaticEncoder(LookupEncoder):
         encoder.max_tokens = (encoder._truncation or {}).get("max_length", 0)
         if not is_modular:
             model = described["model"]  # its unknown piece is a token, or the number of one
-            unknown = tokenizer.vocabulary_map.get(model.get("unk_token"), model.get("unk_id"))
-            encoder.unknown = unknown
+            known = tokenizer.vocabulary_map
+            encoder.unknown = known.get(model.get("unk_token"), model.get("unk_id"))
             encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
         return encoder
 
@@ -179,10 +172,6 @@ class StaticEncoder(LookupEncoder):
     @property
     def full_width(self) -> int:
         return self.table.shape[1]
-
-    @property
-    def known_part(self) -> str:
-        return "known word piece"
 
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
@@ -243,9 +232,8 @@ def distil_static(
     tokenizer = encoder.tokenizer
     vocabulary = tokenizer.vocabulary_map
     unused = {piece for token, piece in vocabulary.items() if _UNUSED.fullmatch(token)}
-    unused |= {*tokenizer.special_ids.every} - {
-        vocabulary.get(tokenizer.special_names.get("unk_token", ""))
-    }
+    unknown = vocabulary.get(tokenizer.special_names.get("unk_token", ""))
+    unused |= {*tokenizer.special_ids.every} - {unknown}
     pieces = np.array(sorted(set(vocabulary.values()) - unused), np.int64)
     before, after = tokenizer.template.before, tokenizer.template.after
     alone = [np.array([*before, piece, *after], np.int32) for piece in pieces]

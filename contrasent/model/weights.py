@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from contrasent.errors import (
     CheckpointError,
-    ConfigError,
     MissingExtraError,
     first_line,
     install_command,
@@ -281,11 +280,6 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
     model = backbone.model
     maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     inside = [name for name in maps if any(part.isdecimal() for part in name.split("."))]
-    if not inside:
-        raise ConfigError(
-            f"encoder.lora is {rank}, but {backbone.kind} has no layers of linear maps; leave it "
-            "out"
-        )
     given: dict[str, Any] = {"r": rank, "lora_alpha": alpha}  # peft takes any number
     config = LoraConfig(**given, target_modules=inside, lora_dropout=0.0)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)

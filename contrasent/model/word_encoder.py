@@ -14,12 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.word_vectors import (
-    MANIFEST,
-    Vectors,
-    WordStore,
-    open_words,
-)
+from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError
 from contrasent.model.checkpoint import write_info, writing_encoder
 from contrasent.model.hub import INFO_FILE
@@ -64,6 +59,7 @@ class WordEncoder(LookupEncoder):
         none = np.zeros((0, store.width), np.float32)
         self.components = none if components is None else components
         self.transform_described = described
+        self.known_part = f"word that {Path(self.name).name} knows"
 
     @classmethod
     def load(cls, name: str | Path) -> Self:
@@ -84,9 +80,8 @@ class WordEncoder(LookupEncoder):
 
     def save(self, folder: str | Path, info: dict[str, Any]) -> None:
         """Write vectors, weights and components into one folder, with ``info`` beside them."""
-        weights = self.weights
-        if weights is None:
-            weights = np.ones(self.store.words, np.float32)
+        ones = np.ones(self.store.words, np.float32)
+        weights = ones if self.weights is None else self.weights
         with writing_encoder(folder) as partial:
             self.store.save(partial)
             np.save(partial / _WEIGHTS, weights)
@@ -105,10 +100,6 @@ class WordEncoder(LookupEncoder):
         if kept := self.conventions.identity:
             digest.update(repr(kept).encode())
         return digest.hexdigest()
-
-    @property
-    def known_part(self) -> str:
-        return f"word that {Path(self.name).name} knows"
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         rows, known = self.means(texts)

@@ -174,5 +174,5 @@ def test_an_architecture_without_such_a_layer_is_refused():
     config = transformers.XLNetConfig(
         vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=24
     )
-    with pytest.raises(ConfigError, match="first state of 'xlnet' models cannot"):
+    with pytest.raises(ConfigError, match=r"first state of .* 'xlnet' cannot"):
         AutoBackbone(transformer(config))(pack([[5, 6]]), first_state=normal(1, WIDTH))

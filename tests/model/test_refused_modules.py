@@ -123,7 +123,7 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(file, settings, folde
     [
         ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "no prompt named 'qury'"),
         ({"prompts": {"query": 3}}, r"prompts\.query 3"),
-        ({"truncate_dim": 0}, "truncate_dim must be above 0"),
+        ({"truncate_dim": 0}, "truncate_dim 0"),
     ],
 )
 def test_conventions_that_cannot_be(settings, said, folder):

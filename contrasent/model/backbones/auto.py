@@ -5,7 +5,6 @@ Shapes: S sentences, L tokens of the longest, D width.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Set
 from typing import Any, cast
 
@@ -96,11 +95,6 @@ class AutoBackbone(Backbone):
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
         if batch.positions is not None:
-            if "position_ids" not in inspect.signature(self.model.forward).parameters:
-                raise ConfigError(
-                    f"{self.model.config.model_type!r} models take no positions of tokens; choose "
-                    "an architecture such as BERT, RoBERTa, MPNet, ELECTRA or ALBERT"
-                )
             places = torch.zeros(mask.shape, dtype=torch.int64, device=mask.device)
             places[mask] = batch.positions
             inputs["position_ids"] = places + first_position(self.model)
@@ -133,9 +127,3 @@ class AutoBackbone(Backbone):
             off = (beside[:, :_PROBED] - alone).abs().max()
             self._padding_counts = bool(off > _OFF * alone.abs().max())
         return self._padding_counts
-
-    def require_first_state(self) -> None:
-        raise ConfigError(
-            f"the first state of {self.model.config.model_type!r} models cannot be replaced; "
-            "choose BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, MPNet, ELECTRA or ModernBERT"
-        )

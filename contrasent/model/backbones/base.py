@@ -60,6 +60,7 @@ class Backbone(nn.Module, ABC):
 
     engine: ClassVar[str] = "torch"
     pads: ClassVar[bool] = False
+    takes_first_state: ClassVar[bool] = False
     model: PreTrainedModel
     width: int
     depth: int
@@ -111,7 +112,11 @@ class Backbone(nn.Module, ABC):
 
     def require_first_state(self) -> None:
         """Raise ConfigError if state 0 cannot be replaced or masked."""
-        return
+        if not self.takes_first_state:
+            raise ConfigError(
+                f"the first state of {self.kind} cannot be replaced; choose an encoder of another "
+                "architecture, such as BERT, MPNet, ELECTRA or ModernBERT"
+            )
 
     def depends_on_padding(self) -> bool:
         """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
@@ -221,8 +226,7 @@ class Backbone(nn.Module, ABC):
 
     def _dropouts(self) -> list[tuple[nn.Module, str]]:
         """Modules and the attributes that hold their rates; decoders have those of attention."""
-        modules = list(self.modules())
-        kept = [(it, "p") for it in modules if isinstance(it, nn.Dropout)]
-        attention = "attention_dropout"
+        modules, attention = list(self.modules()), "attention_dropout"
         numbers = [it for it in modules if isinstance(getattr(it, attention, None), float)]
-        return kept + [(it, attention) for it in numbers]
+        dropouts = [(it, "p") for it in modules if isinstance(it, nn.Dropout)]
+        return dropouts + [(it, attention) for it in numbers]

@@ -52,6 +52,8 @@ class PackedBert(Backbone):
     the same distribution. A row of :data:`PACKED` says what is particular to each.
     """
 
+    takes_first_state = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         config = model.config
@@ -232,6 +234,8 @@ class PackedModernBert(Backbone):
 
     Warner et al. 2024, arXiv:2412.13663. Tokens of most layers see those within a window.
     """
+
+    takes_first_state = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()

@@ -48,13 +48,6 @@ class WordLstm(Backbone):
             f"{self.store.source}; take another encoder"
         )
 
-    def set_checkpointing(self, wanted: bool) -> None:
-        if wanted:
-            raise ConfigError(
-                "an LSTM over word vectors has no layers to compute again; set "
-                "train.gradient_checkpointing to false"
-            )
-
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
@@ -62,36 +55,24 @@ class WordLstm(Backbone):
         words = torch.from_numpy(self.store.select(rows)).to(self.device)
         states = {0: words}
         if 1 in wanted:
+            # The LSTM takes the first words of all sentences, longer ones first, then the second.
+            lengths = batch.lengths.cpu()
+            ranks = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
+            starts = lengths.cumsum(0) - lengths
+            place = torch.arange(len(rows)) - torch.repeat_interleave(starts, lengths)
+            order = torch.argsort(place * len(lengths) + torch.repeat_interleave(ranks, lengths))
+            sizes, order = torch.bincount(place), order.to(words.device)
             with torch.autocast(self.device.type, enabled=False):
-                states[1] = self._outputs(words, batch)
+                outputs: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
+            states[1] = torch.empty_like(outputs).index_copy(0, order, outputs)
         if not first_only:
             return states
         return {number: state[batch.offsets[:-1]] for number, state in states.items()}
-
-    def _outputs(self, words: Tensor, batch: Batch) -> Tensor:
-        """``(T, 2H)``: the LSTM takes the first words of all sentences, then the second, ..."""
-        sizes, order = _by_place(batch.lengths.cpu())
-        order = order.to(words.device)
-        outputs: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
-        return torch.empty_like(outputs).index_copy(0, order, outputs)
-
-    def require_first_state(self) -> None:
-        raise ConfigError(
-            f"the encoder is an LSTM over the vectors of {self.store.source}, and has no embedding "
-            "layer to put another state into; start from a transformer"
-        )
 
     precisions = ("fp32",)
 
     def freeze_embeddings(self) -> None:
         """Nothing to do: word vectors are never trained."""
-
-    def set_dropout(self, rate: float) -> None:
-        """Raise ConfigError for any rate but 0."""
-        if rate:
-            raise ConfigError(
-                f"encoder.dropout is {rate:g}, but an LSTM of one layer has none; leave it out"
-            )
 
 
 def require_pooler(name: str) -> None:
@@ -101,15 +82,3 @@ def require_pooler(name: str) -> None:
             f"the pooler {name} takes the words of an LSTM beside its outputs; choose max, mean or "
             "cls"
         )
-
-
-def _by_place(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """How many sentences have a first, second, ... word; and the order of words by their place.
-
-    The order, ``(T,)`` places in the batch, has longer sentences first at each place.
-    """
-    ranks = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
-    starts = lengths.cumsum(0) - lengths
-    place = torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
-    order = torch.argsort(place * len(lengths) + torch.repeat_interleave(ranks, lengths))
-    return torch.bincount(place), order

@@ -122,9 +122,6 @@ class Flow(Transform):
     ) -> None:
         """Use weights of torch's generator; ConfigError for numbers that cannot be."""
         super().__init__()
-        for name, number in (("levels", levels), ("depth", depth), ("coupling", coupling_width)):
-            if number < 1:
-                raise ConfigError(f"a flow needs 1 or more of {name}, not {number}")
         if width % 2**levels:
             possible = (width & -width).bit_length() - 1
             remedy = f"--levels {possible} is possible" if possible else "its width is odd"
