@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
 
 
 @pytest.fixture
@@ -26,108 +27,124 @@ def refused(folder, said, head="none"):
         SentenceEncoder.load(folder, pooler="cls", head=head)
 
 
-def without(folder, *names):
-    state = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in state.items() if name not in names}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+def without(*names):
+    def change(folder):
+        state = load_file(folder / "model.safetensors")
+        kept = {name: tensor for name, tensor in state.items() if name not in names}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
 
 
-def test_a_head_that_is_not_stored(folder):
-    without(folder, "pooler.dense.weight", "pooler.dense.bias")
-    refused(folder, r"stores no Linear\+Tanh head .* load it with head 'none'", head="mlp")
-
-
-def test_missing_weights_are_counted_and_the_first_is_named(folder):
-    without(folder, "encoder.layer.1.output.dense.weight", "embeddings.LayerNorm.bias")
-    refused(folder, r"lacks 2 of the weights .*first: embeddings\.LayerNorm\.bias\).* random")
-
-
-def test_weights_of_another_size(folder):
+def resized(folder):
     state = load_file(folder / "model.safetensors")
     state["embeddings.LayerNorm.bias"] = torch.zeros(8)
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    refused(folder, r"lacks 1 of .* in another shape \(first: embeddings\.LayerNorm\.bias\)")
 
 
-@pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_truncated_safetensors(kept, folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:kept])
-    refused(folder, f"cannot load {folder}")
+def truncated(kept):
+    def change(folder):
+        file = folder / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:kept])
+
+    return change
 
 
-def test_an_encoder_with_a_decoder(folder):
+def with_decoder(folder):
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     config = transformers.BartConfig(vocab_size=60, d_model=8, **sizes, **heads)
     transformer(config).save_pretrained(folder)
-    refused(folder, r"an encoder with a decoder \(bart\)")
 
 
-def test_an_adapter_beside_a_model_and_alone(folder):
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "bert"}')
-    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
-    (folder / "config.json").unlink()
-    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
+def shards(name):
+    def change(folder):
+        index = {"weight_map": {"pooler.dense.weight": name}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return change
 
 
-def test_a_shard_outside_the_folder(folder):
-    index = {"weight_map": {"pooler.dense.weight": "../other/model.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, "no path inside that folder", head="mlp")
+def config(**settings):
+    def change(folder):
+        stated = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**stated, **settings}))
+
+    return change
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"model_type": "berd"}'])
-def test_a_config_that_is_none(content, folder):
-    (folder / "config.json").write_text(content)
-    refused(folder, f"cannot (load|read) {folder}")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_hidden_layers", 10_000_000),
-        ("hidden_size", 1_000_000),
-        ("vocab_size", 10**12),
-        ("intermediate_size", 10**9),
-        ("num_labels", 10**8),
-        ("num_attention_heads", 10**9),
-    ],
-)
-def test_sizes_that_the_weights_cannot_have(name, value, folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, name: value}))
-    refused(folder, f"{folder / 'config.json'} has {name} {value}, which")
-
-
-def test_a_tokenizer_of_millions_of_added_tokens(folder):
+def many_tokens(folder):
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     token = tokenizer["added_tokens"][0]
     tokenizer["added_tokens"] = [{**token, "id": n, "content": f"t{n}"} for n in range(150_000)]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    refused(folder, r"tokenizer\.json has 150,000 added tokens")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-def test_json_of_great_depth(name, folder):
-    (folder / name).write_text("[" * 200_000)
-    refused(folder, f"{folder}")
+def without_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
 
 
-def test_no_config(folder):
-    (folder / "config.json").unlink()
-    refused(folder, "holds no config.json, so it is not an encoder")
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+ROWS = {
+    "two weights": (
+        without("encoder.layer.1.output.dense.weight", "embeddings.LayerNorm.bias"),
+        r"lacks 2 of the weights .*first: embeddings\.LayerNorm\.bias\).* random",
+    ),
+    "another size": (resized, r"lacks 1 of .* in another shape \(first: embeddings\.LayerNorm\.b"),
+    **{f"{n} bytes": (truncated(n), "cannot load {folder}") for n in (0, 4, 100, -1)},
+    "a decoder": (with_decoder, r"an encoder with a decoder \(bart\)"),
+    "an adapter": (text("adapter_config.json", "{}"), r"holds an adapter \(LoRA\).* merge_and"),
+    **{
+        f"config {content}": (text("config.json", content), "cannot (load|read) {folder}")
+        for content in ("", "{", "[]", "null", "{}", '{"model_type": "berd"}')
+    },
+    **{
+        name: (config(**{name: value}), f"config.json has {name} {value}, which")
+        for name, value in {
+            "num_hidden_layers": 10_000_000,
+            "hidden_size": 1_000_000,
+            "vocab_size": 10**12,
+            "intermediate_size": 10**9,
+            "num_labels": 10**8,
+            "num_attention_heads": 10**9,
+        }.items()
+    },
+    "positions": (
+        config(position_embedding_type="relative_key"),
+        "position_embedding_type 'relative_key'; for bert only 'absolute'",
+    ),
+    "many tokens": (many_tokens, r"tokenizer\.json has 150,000 added tokens"),
+    **{
+        f"deep {name}": (text(name, "[" * 200_000), "{folder}")
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
+    },
+    "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json, so it is not"),
+    "no tokenizer": (without_tokenizer, "no tokenizer in "),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), ROWS.values(), ids=ROWS)
+def test_a_damaged_folder_is_refused_by_what_is_wrong(change, said, folder):
+    change(folder)
+    refused(folder, said.replace("{folder}", str(folder)))
+
+
+def test_a_head_that_is_not_stored(folder):
+    without("pooler.dense.bias")(folder)
+    refused(folder, r"stores no Linear\+Tanh head .* load it with head 'none'", head="mlp")
+
+
+def test_a_shard_outside_the_folder(folder):
+    shards("../other/model.safetensors")(folder)
+    refused(folder, "no path inside that folder", head="mlp")
 
 
 def test_a_file(folder):
     refused(folder / "config.json", "is a file; an encoder is a folder that holds config.json")
-
-
-def test_relative_positions(folder):
-    config = json.loads((folder / "config.json").read_text())
-    config["position_embedding_type"] = "relative_key"
-    (folder / "config.json").write_text(json.dumps(config))
-    refused(folder, "position_embedding_type 'relative_key'; for bert only 'absolute'")
 
 
 def test_a_tokenizer_with_more_ids_than_there_are_embeddings(folder):
@@ -138,18 +155,10 @@ def test_a_tokenizer_with_more_ids_than_there_are_embeddings(folder):
     refused(folder, f"has {ids + 1} token ids, its weights only {ids}: they belong to different")
 
 
-def test_no_tokenizer(folder):
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
-    refused(folder, "no tokenizer in ")
-
-
 def test_code_of_a_folder_is_not_run(folder, tmp_path):
     mark = tmp_path / "was-here"
     (folder / "modeling_own.py").write_text(f"open({str(mark)!r}, 'w')\nclass Own: pass\n")
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "modeling_own.Own"}}
-    (folder / "config.json").write_text(json.dumps(config))
+    config(model_type="own", auto_map={"AutoConfig": "modeling_own.Own"})(folder)
     refused(folder, f"cannot load {folder}")
     assert not mark.exists()
 
@@ -184,8 +193,6 @@ def test_a_pickle_is_not_executed(head, write, tmp_path):
 
 @pytest.mark.parametrize("write", [hostile, hostile_plain])
 def test_a_pickled_head_is_not_executed(write, tiny_encoder, tmp_path):
-    from contrasent.model.heads import MlpHead
-
     tiny_encoder.head = MlpHead(16)
     tiny_encoder.save(tmp_path / "saved")
     (tmp_path / "saved" / "2_Dense" / "model.safetensors").unlink()

@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.attention import attention
-from contrasent.model.backbones.dropout import apply_mask, dropout, keep_mask
+from contrasent.model.backbones.attention import apply_mask, attention, dropout, keep_mask
 from contrasent.model.backbones.packing import Blocks
 
 ADAPTER = "default"

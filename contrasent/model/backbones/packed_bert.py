@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.attention import attention
+from contrasent.model.backbones.attention import attention, dropout
 from contrasent.model.backbones.base import Backbone, first_position
-from contrasent.model.backbones.dropout import dropout
 from contrasent.model.backbones.layers import (
     PACKED,
     Layer,

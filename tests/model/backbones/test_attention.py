@@ -7,8 +7,7 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import attention as module
-from contrasent.model.backbones.attention import attention
-from contrasent.model.backbones.dropout import keep_mask
+from contrasent.model.backbones.attention import attention, keep_mask
 from contrasent.model.backbones.packing import Blocks
 
 HEADS, WIDTH = 2, 8

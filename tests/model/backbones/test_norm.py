@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contrasent.model.backbones.dropout import keep_mask
+from contrasent.model.backbones.attention import keep_mask
 from contrasent.model.backbones.layers import dropout_norm
 
 ROWS, WIDTH, RATE = 7, 16, 0.3
