@@ -224,10 +224,7 @@ def write_conventions(folder: Path, conventions: Conventions) -> None:
     versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
     content: dict[str, Any] = {
         "__version__": versions,
-        "prompts": {
-            **conventions.prompts,
-            **{role: conventions.prompt_of(role) for role in ROLES},
-        },
+        "prompts": {**conventions.prompts, **{role: conventions.prompt_of(role) for role in ROLES}},
         "default_prompt_name": conventions.default_prompt_name,
         "similarity_fn_name": conventions.similarity,
     }

@@ -62,14 +62,6 @@ def test_a_shallow_encoder_keeps_its_poolers_name(depth, pooler, tmp_path):
     assert np.array_equal(vectors(again), vectors(encoder))
 
 
-def test_what_the_user_asks_for_goes_before_what_the_folder_says(tiny_encoder, tmp_path):
-    with_head(tiny_encoder).save(tmp_path / "saved")
-    bare = loaded(tmp_path / "saved", pooler="mean", head="none")
-    assert (bare.pooler, bare.head) == ("mean", None)
-    headed = loaded(tmp_path / "saved", pooler="mean", head="mlp")
-    torch.testing.assert_close(headed.head.state_dict(), tiny_encoder.head.state_dict())
-
-
 def test_a_folder_is_what_the_ecosystem_reads(tiny_encoder, tmp_path):
     with_head(tiny_encoder).save(tmp_path / "saved")
     files = {str(f.relative_to(tmp_path / "saved")) for f in (tmp_path / "saved").rglob("*.*")}

@@ -9,7 +9,7 @@ import transformers
 from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
-from contrasent.model.conventions import Conventions, role_options
+from contrasent.model.conventions import role_options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 
@@ -129,24 +129,6 @@ def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_b
         SentenceEncoder(tiny_bert, **options, truncate_dim=8),
     ]
     assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
-
-
-@pytest.mark.parametrize(
-    ("prompts", "default", "changed"),
-    [
-        ({"query": "q: "}, None, False),
-        ({"query": "q: ", "document": ""}, None, False),
-        ({"query": "q: ", "document": "d: "}, "query", False),
-        ({"query": "q: ", "passage": "p: "}, None, True),
-        ({"query": "q: "}, "query", True),
-    ],
-)
-def test_only_vectors_that_changed_since_the_last_release_change_a_fingerprint(
-    prompts, default, changed
-):
-    conventions = Conventions(prompts=prompts, default_prompt_name=default)
-    before = ("prompts", sorted(prompts.items()), default)
-    assert (conventions.identity != before) == changed
 
 
 def test_a_prompt_for_documents_that_is_not_used_is_told(tiny_bert):
@@ -269,13 +251,3 @@ def test_similarities_of_no_embeddings_are_refused(first, second, tiny_encoder):
     for call in (tiny_encoder.similarity, tiny_encoder.similarity_pairwise):
         with pytest.raises(ConfigError, match=r"embeddings .* give|give those of one encoder"):
             call(first, second)
-
-
-@pytest.mark.parametrize("tokens", [None, 0, 65])
-def test_a_length_that_the_encoder_cannot_read_is_refused(tiny_encoder, tokens):
-    with pytest.raises(ConfigError, match=f"max_seq_length is {tokens}; give .* 1 to 64"):
-        tiny_encoder.max_seq_length = tokens
-    before = tiny_encoder.max_tokens
-    tiny_encoder.max_seq_length = 10
-    assert tiny_encoder.max_tokens == tiny_encoder.max_seq_length == 10
-    tiny_encoder.max_seq_length = before

@@ -39,31 +39,12 @@ def test_the_rate_is_exact(rate, monkeypatch):
     assert stays.mean().item() * scale == pytest.approx(1, abs=1e-12)
 
 
-def correlation(a, b):
-    return torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()
-
-
-@pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 8])
-def test_neighbours_are_uncorrelated(distance):
-    """Four share a 64-bit number."""
-    stays, _ = kept((DRAWS,), 0.3, seed=1)
-    assert abs(correlation(stays[distance:], stays[:-distance])) < DEVIATIONS / DRAWS**0.5
-
-
 def test_the_four_of_a_number_are_independent():
     stays, _ = kept((DRAWS, 4), 0.5, seed=2)
     pattern = (stays @ torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)).long()
     shares = torch.bincount(pattern, minlength=16) / DRAWS
     error = (1 / 16 * 15 / 16 / DRAWS) ** 0.5
     assert (shares - 1 / 16).abs().max() < DEVIATIONS * error
-
-
-@pytest.mark.parametrize("shape", [(0,), (), (1,), (3, 5), (1000,)], ids=str)
-def test_torch_s_generator_moves_on_by_the_same_for_any_size(shape):
-    assert kept((2,), 0.1, seed=6)[0].shape == (2,)
-    expected = torch.get_rng_state()
-    assert kept(shape, 0.1, seed=6)[0].shape == shape
-    assert torch.equal(torch.get_rng_state(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

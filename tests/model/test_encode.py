@@ -92,15 +92,6 @@ def test_a_stream_that_is_closed_early_leaves_no_thread(tiny_encoder, monkeypatc
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("together", [1, 2, 1000])
-def test_rows_may_be_copied_from_the_device_many_batches_at_once(
-    together, tiny_encoder, rows, monkeypatch
-):
-    monkeypatch.setattr(encoding, "_BATCHES_ON_A_CPU", together)
-    found = tiny_encoder.encode(MANY, batch_tokens=20, precision="fp32")
-    np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", [list, iter])
 def test_encode_joins_the_chunks_of_a_long_input(kind, tiny_encoder, rows, monkeypatch):
     monkeypatch.setitem(Encoder.encode_stream.__kwdefaults__, "chunk", 4)
@@ -239,10 +230,3 @@ def test_a_batch_holds_no_more_padded_tokens_than_its_budget():
         seen += [int(n) for n in numbers]
     assert sorted(seen) == list(range(10))
     assert [lengths[n] for n in seen] == sorted(lengths, reverse=True)
-
-
-def test_progress_is_drawn_on_standard_error_only_when_asked(tiny_encoder, capsys):
-    tiny_encoder.encode(MANY, show_progress=True)
-    assert capsys.readouterr().out == ""
-    tiny_encoder.encode(MANY)
-    assert capsys.readouterr() == ("", "")

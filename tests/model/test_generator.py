@@ -81,16 +81,6 @@ def test_draws_come_from_the_softmax(tmp_path):
     assert ((counts / draws - probabilities).abs() < 5 * spread + 1e-3).all()
 
 
-def test_bf16_differs_only_where_two_logits_are_about_equal(folder):
-    generator, batch, masked = parts(folder)
-    with matrix_precision("bf16", CPU):
-        filled = generator.fill(batch, masked, positions="all")
-    logits = predicted(folder, batch, masked)
-    behind = torch.ones_like(masked.chosen).index_fill(0, batch.offsets[:-1], False)
-    found = logits.gather(1, filled[:, None]).squeeze(1)[behind]
-    assert (logits.amax(-1)[behind] - found < 0.03 * logits.abs().max()).all()
-
-
 @pytest.mark.parametrize("model_type", ["deberta-v2", "electra", "modernbert"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_architectures_that_transformers_computes_write_too(model_type, precision, tmp_path):

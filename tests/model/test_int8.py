@@ -1,6 +1,5 @@
 """The engine int8: exact sums of integers, errors within the steps of rounding, no company kept."""
 
-import copy
 import os
 
 import pytest
@@ -12,7 +11,7 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model import int8
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.int8 import Int8Bert, QuantizedLinear, Scales, measure, round_to_int8
+from contrasent.model.int8 import Int8Bert, QuantizedLinear, Scales, round_to_int8
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 
@@ -139,17 +138,6 @@ def test_scores_too_large_for_exponentials_are_lowered_first(rng):
         scores = torch.baddbmm(blocks.bias(torch.bfloat16), query * size, key.transpose(1, 2))
         expected = scores.double().softmax(-1) @ value.double()
         torch.testing.assert_close(found.double(), expected, rtol=0.03, atol=0.03)
-
-
-def test_ranges_hold_what_the_layers_see_and_leave_the_model_as_it_was():
-    backbone = tiny()
-    before = copy.deepcopy(backbone.state_dict())
-    found = measure(backbone)
-    assert [len(r["inner"]) for r in found] == [24, 24]
-    assert all((r[name] > 0).all() for r in found for name in ("state", "mixed"))
-    assert not any(m._forward_pre_hooks for m in backbone.modules())
-    assert all(torch.equal(before[name], value) for name, value in backbone.state_dict().items())
-    assert torch.equal(measure(backbone)[0]["state"], found[0]["state"])
 
 
 def test_another_activation_is_refused():

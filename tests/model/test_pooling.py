@@ -66,11 +66,6 @@ def test_cls_takes_rows_that_are_already_the_first(states):
     assert torch.equal(pooler("cls")(firsts, batch), expected)
 
 
-def test_shares_of_a_model_of_one_layer():
-    assert pooler("mean_first_last").shares(1) == {1: 1.0}
-    assert pooler("mean_top2").shares(1) == pooler("mean_embed_last").shares(1) == {0: 0.5, 1: 0.5}
-
-
 def test_a_mean_of_bf16_states_is_taken_in_fp32():
     states = torch.full((1000, 1), 1.0, dtype=torch.bfloat16)
     assert pooler("mean")({-1: states}, pack([[1] * 1000])) == 1.0

@@ -36,12 +36,6 @@ def test_a_lowered_onednn_counts(monkeypatch):
     assert torch_precisions(CPU) == ("fp32", "bf16")
 
 
-@pytest.mark.parametrize(("native", "chosen"), [(True, "bf16"), (False, "fp32")])
-def test_auto_is_bf16_where_an_accelerator_multiplies_it_natively(native, chosen, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: native)
-    assert torch_precisions(CUDA)[0] == chosen
-
-
 @pytest.mark.parametrize(
     ("available", "chosen"), [(("bf16", "fp32"), "fp32"), (("fp32",), "fp32"), (("int8",), "int8")]
 )

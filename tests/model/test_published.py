@@ -78,19 +78,6 @@ def test_a_copy_gets_the_head_that_its_id_gets(place, tmp_path, monkeypatch):
             assert SentenceEncoder.load(name, head=head, device="cpu").head_name == head
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_a_local_copy_needs_to_be_told_the_head(model_type, form, tmp_path):
-    model = published(tmp_path / "copy", model_type, form)
-    with pytest.warns(UserWarning, match="Supervised SimCSE checkpoints need head 'mlp'"):
-        plain = SentenceEncoder.load(tmp_path / "copy", device="cpu")
-    rows = cls_by_hand(model, plain, SENTENCES)
-    assert_rows(plain, rows)
-    headed = SentenceEncoder.load(tmp_path / "copy", pooler="cls", head="mlp", device="cpu")
-    layer = model.pooler.dense
-    assert_rows(headed, torch.tanh(rows @ layer.weight.T + layer.bias).detach())
-
-
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_a_training_folder_of_simcse(model_type, tmp_path):
     model, head = simcse_run(tmp_path / "run", model_type)
@@ -119,16 +106,6 @@ def test_a_training_folder_of_diffcse(model_type, tmp_path):
     assert_rows(encoder, cls_by_hand(model, encoder, SENTENCES))
     with pytest.raises(CheckpointError, match=r"stores no Linear\+Tanh head"):
         SentenceEncoder.load(tmp_path / "run", pooler="cls", head="mlp")
-
-
-@pytest.mark.parametrize("kind", [published, simcse_run, diffcse_run])
-def test_importing_keeps_the_encoder_alone(kind, tmp_path):
-    kind(tmp_path / "old")
-    encoder = SentenceEncoder.load(tmp_path / "old", pooler="cls", head="none", device="cpu")
-    encoder.save(tmp_path / "new")
-    assert not list((tmp_path / "new").glob("*.bin"))
-    again = SentenceEncoder.load(tmp_path / "new", device="cpu")
-    assert np.array_equal(vectors(again), vectors(encoder))
 
 
 def test_a_masked_language_model_is_a_start(tiny_bert, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, worked
+from helpers.command_line import refused
 from helpers.hub_server import running_hub
 from helpers.tiny_models import SENTENCES
 from huggingface_hub import ModelCard
@@ -115,12 +115,6 @@ def test_an_edited_card_is_published_as_it_is(run):
         assert published_files(run, "me/tiny")[1]["README.md"] == b"my own words"
     finally:
         card.write_text(before)
-
-
-def test_a_dry_run_uploads_nothing(run):
-    said = worked("push", str(run), "me/tiny", "--dry-run")
-    assert re.search(r"model.safetensors +[\d,]+ bytes", said.out)
-    assert "nothing was uploaded" in said.err
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,7 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
         "onnx/config.json",
         "README.md",
     ]
-    left_out = {
-        "pytorch_model-00001-of-00002.bin",
-        "3_Dense/pytorch_model.bin",
-        *files[11:],
-    }
+    left_out = {"pytorch_model-00001-of-00002.bin", "3_Dense/pytorch_model.bin", *files[11:]}
     assert hub.files_to_read(files) == [name for name in files if name not in left_out]
     assert hub.files_to_read(["pytorch_model.bin", "config.json"]) == [
         "pytorch_model.bin",

@@ -72,19 +72,3 @@ def test_the_bias_forbids_padding_and_nothing_else(blocks, lengths):
         length = lengths[number // HEADS]
         assert not row[:length].any()
         assert torch.isneginf(row[length:]).all()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_how_much_is_rounded(seed):
-    generator = torch.Generator().manual_seed(seed)
-    count = int(torch.randint(1, 300, (), generator=generator))
-    lengths = torch.randint(1, 90, (count,), generator=generator).tolist()
-    tokens, longest = sum(lengths), max(lengths)
-    exact = Blocks.of(batch_of(lengths), HEADS)
-    assert exact.longest == longest
-    assert exact.rows == tokens + (exact.mask is not None)
-    rounded = Blocks.of(batch_of(lengths), HEADS, rounded=True)
-    assert rounded.longest % 16 == 0
-    assert longest <= rounded.longest < longest + 16
-    least = tokens + (rounded.mask is not None)
-    assert least <= rounded.rows <= least * 17 / 16

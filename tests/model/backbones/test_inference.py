@@ -1,7 +1,5 @@
 """The forward without gradients, on weights that were laid out for it."""
 
-import copy
-
 import pytest
 import torch
 from helpers.tiny_models import config_of, transformer
@@ -119,17 +117,3 @@ def test_weights_are_laid_out_for_the_first_large_batch(backbone, monkeypatch):
         torch.testing.assert_close(backbone(small)[-1], before, **CLOSE)
         backbone(large)
     assert made == [torch.bfloat16]
-
-
-@BF16
-@pytest.mark.usefixtures("only_laid_out")
-def test_a_backbone_can_be_copied_while_its_weights_are_laid_out(backbone):
-    sentences = made_up()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
-        expected = backbone(pack(sentences))[-1]
-        other = copy.deepcopy(backbone)
-    assert torch.equal(rough(other, sentences)[-1], expected)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.5)
-    assert (rough(other, sentences)[-1] - expected).abs().max() > 0.1

@@ -165,16 +165,6 @@ def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
     SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bf16_products_stay_out_of_it(kind, tiny_encoder):
-    encoder = encoder_with(tiny_encoder, kind)
-    bare = copy.deepcopy(encoder)
-    bare.transform = None
-    rows = torch.from_numpy(bare.encode(SENTENCES, precision="bf16", normalize=False))
-    expected = encoder.transform(rows).numpy()
-    np.testing.assert_allclose(encoder.encode(SENTENCES, precision="bf16"), expected, atol=1e-5)
-
-
 def damaged(tiny_encoder, tmp_path, kind="flow"):
     encoder_with(tiny_encoder, kind).save(tmp_path / "saved")
     return tmp_path / "saved" / "2_FittedTransform"
