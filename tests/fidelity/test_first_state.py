@@ -7,16 +7,29 @@ import pytest
 import torch
 import transformers
 from helpers.padded import ids_of, padded_states
-from helpers.tiny_models import FAMILY, config_of, transformer
+from helpers.tiny_models import FAMILY, SIZES, config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.weights import backbone_of
 
 BAR = 1e-6
 VOCABULARY = 60
 WIDTH = 16
+
+
+OTHERS = {
+    "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1}, "embeddings"),
+    "electra": (transformers.ElectraConfig, {"embedding_size": 8}, "embeddings_project"),
+    "modernbert": (
+        transformers.ModernBertConfig,
+        {"local_attention": 8}
+        | {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")},
+        "embeddings",
+    ),
+}
 
 
 def set_dropout(model, rate):
@@ -101,6 +114,15 @@ def assert_same(backbone, layer, sentences, record, bar=BAR):
 def test_packed_states_and_gradients(model_type, seed, record_property):
     backbone = PackedBert(family(model_type)).train()
     assert_same(backbone, "embeddings", ids_of(random_lengths(seed), VOCABULARY), record_property)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_packed_architectures(name, record_property):
+    kind, changes, layer = OTHERS[name]
+    model = transformer(kind(vocab_size=VOCABULARY, max_position_embeddings=64, **SIZES, **changes))
+    backbone = backbone_of(set_dropout(model, 0.0)).train()
+    sentences = ids_of(random_lengths(4), VOCABULARY)
+    assert_same(backbone, layer, sentences, record_property, bar=1e-5)
 
 
 # Gradients

@@ -96,13 +96,6 @@ def test_gradients_are_those_of_transformers(model):
         torch.testing.assert_close(gradients[0][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_a_first_state_and_a_mask_are_taken(model, rng):
-    batch = pack(SENTENCES)
-    first = rng(4, 16)
-    with torch.no_grad():
-        assert_alike(*both(model, batch, (0, -1), first_state=first))
-
-
 @pytest.mark.parametrize("name", ["electra", "mpnet"])
 def test_int8_refuses_what_it_would_compute_wrongly(name):
     with pytest.raises(ConfigError, match=f"not '{name}'"):
