@@ -427,10 +427,10 @@ class WhiteningSettings:
 class FlowSettings:
     """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
 
-    levels: int = 3
+    levels: PositiveInt = 3
     """Levels; each halves what it hands on."""
 
-    depth: int = 3
+    depth: PositiveInt = 3
     """Steps of a level."""
 
     coupling_width: int = 32

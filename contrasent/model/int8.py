@@ -19,7 +19,7 @@ I inputs and O outputs of a map.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, Self
@@ -77,7 +77,10 @@ class Int8Bert(Backbone):
         self.training = False
         self.embeddings = backbone.model.embeddings
         self._layers = [
-            Layer(replace(each, activation=nn.Identity()), _Maps(each, widest, self.heads))
+            Layer(
+                LayerModules(**{**vars(each), "activation": nn.Identity()}),
+                _Maps(each, widest, self.heads),
+            )
             for each, widest in zip(layers_of(backbone.model), ranges, strict=True)
         ]
 

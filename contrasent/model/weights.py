@@ -79,13 +79,15 @@ def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
 
 def backbone_of(model: PreTrainedModel) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
-    config, kind = model.config, AutoBackbone
+    config = model.config
+    kind: Any = AutoBackbone
     # A BERT that was made a decoder sees only the tokens before each token; PackedBert all.
     if not getattr(config, "is_decoder", False):
         packed = {**dict.fromkeys(PACKED, PackedBert), "modernbert": PackedModernBert}
         kind = packed.get(config.model_type, AutoBackbone)
     with name_failures(f"a model of type {config.model_type!r}", "sentences"):
-        return kind(model)
+        backbone: Backbone = kind(model)
+    return backbone
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
@@ -132,7 +134,7 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     """The tensors of a folder whose name is one of ``names``, in fp32."""
     from safetensors import safe_open
 
-    wanted, state = set(names), {}
+    wanted, state = set(names), dict[str, Tensor]()
     try:
         for file in (safe := _shards(folder, SAFE)):
             with safe_open(file, framework="pt") as stored:

@@ -8,9 +8,9 @@ Shapes: T tokens, R >= T rows that are computed, S sentences, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -122,6 +122,7 @@ class _DropoutNorm(Function):
         return of_total, apply_mask(of_x, mask), None, of_weight, of_bias, None
 
 
+LayerModules = SimpleNamespace
 States = tuple[Tensor, Tensor]
 """A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
 
@@ -208,7 +209,8 @@ class LayerWeights:
         parts = packed.view(1, len(packed), 3, blocks.heads, -1).permute(2, 0, 3, 1, 4)
         bias = blocks.bias(packed.dtype)
         mask = None if bias is None else bias[:1].unsqueeze(0)
-        mixed = F.scaled_dot_product_attention(*parts.unbind(0), mask)
+        query, key, value = parts.unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, mask)
         return mixed.transpose(1, 2).reshape(len(packed), -1)
 
     def part(self) -> tuple[Linear, Linear]:
@@ -289,31 +291,13 @@ class _Concat(Function):
         return None, *(part.to(ctx.dtype) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerModules:
-    """The modules of one layer, in the order in which they are applied."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    attention_dropout: nn.Dropout
-    output: nn.Linear
-    output_dropout: nn.Dropout | None
-    attention_norm: nn.LayerNorm
-    up: nn.Linear
-    activation: Callable[[Tensor], Tensor]
-    down: nn.Linear
-    down_dropout: nn.Dropout
-    norm: nn.LayerNorm
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """Where an architecture keeps the parts of its layers, and what it does besides.
+    """Where an architecture keeps the parts of its ``layers``, and what it does besides.
 
-    The names are the fields of :class:`LayerModules`, by default as in BERT. ``projection`` maps
-    the embeddings to the width of the layers (ELECTRA); ``distances`` adds a bias by the distance
-    of two tokens to the scores of every layer (MPNet).
+    The defaults are BERT's. ``projection`` maps the embeddings to the width of the layers
+    (ELECTRA); ``distances`` adds a bias by the distance of two tokens to the scores of every layer
+    (MPNet).
     """
 
     query: str = "attention.self.query"
@@ -370,11 +354,14 @@ PACKED = {
 
 
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:
-    """The layers of a model whose ``config.model_type`` is one of :data:`PACKED`."""
-    spec = PACKED[model.config.model_type]
-    paths = astuple(spec)[: len(LayerModules.__slots__)]
+    """The modules of the layers of a model whose ``config.model_type`` is one of :data:`PACKED`.
+
+    They have the names of :class:`LayerSpec`.
+    """
+    paths = asdict(spec := PACKED[model.config.model_type])
+    names = paths.keys() - {"layers", "projection", "distances"}
     return [
-        LayerModules(*(attrgetter(path)(layer) if path else None for path in paths))
+        SimpleNamespace(**{n: attrgetter(paths[n])(layer) if paths[n] else None for n in names})
         for layer in attrgetter(spec.layers)(model)
     ]
 
@@ -388,10 +375,10 @@ def lay_out(
     alone: bool = False,
 ) -> Layer:
     """A layer with its weights laid out for about ``rows`` rows."""
-    cast = LayerWeights.of(modules, dtype)
+    cast: Any = LayerWeights.of(modules, dtype)
+    maps = [Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down)]
     parts = tuple(Map.of(each, rows) for each in cast.part()) if parted else ()
-    maps: Any = (Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down))
-    return Layer(modules, LayerWeights(*maps, parts, alone))
+    return Layer(modules, LayerWeights(*maps, parted=parts, alone=alone))
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
