@@ -122,30 +122,10 @@ def test_nothing_masked_is_a_term_of_zero(encoder):
     terms["mlm"].backward()
 
 
-def test_without_a_weight_nothing_is_added(encoder):
-    objective = built(encoder)
-    batch = batch_of(encoder)
-    assert objective.prepare(batch) is batch
-    assert objective.mlm is None
-    assert objective.layers == ()
-
-
 def test_an_encoder_without_a_masked_lm_head_is_refused(loaded_tiny_bert):
     said = r"objective\.mlm_weight is 0\.1, .*no masked-LM head.*or set objective\.mlm_weight to 0"
     with pytest.raises(ConfigError, match=said):
         built(loaded_tiny_bert, mlm_weight=WEIGHT)
-
-
-def test_an_objective_built_for_no_encoder_is_refused():
-    with pytest.raises(ConfigError, match="reads tokens, so it is built for an encoder"):
-        objectives.build("simcse", {"mlm_weight": 1}, width=8, data_views=2)
-
-
-def test_a_batch_that_was_not_prepared_is_a_mistake_of_the_caller(encoder):
-    batch = batch_of(encoder)
-    objective = built(encoder, mlm_weight=WEIGHT)
-    with pytest.raises(TypeError, match="no token of this batch is hidden"):
-        objective(encoder(batch, objective.layers), batch)
 
 
 def test_masked_views_are_contrasted_with_the_same_tokens_hidden(encoder):

@@ -21,22 +21,9 @@ def test_sentences_lie_end_to_end(kind):
     assert batch.token_ids.dtype == batch.offsets.dtype == torch.int64
 
 
-def test_views_of_an_example_are_a_reshape_apart():
-    batch = pack(IDS, views=3)
-    numbers = torch.arange(6).view(batch.views, batch.examples)
-    assert numbers[:, 0].tolist() == [0, 2, 4]
-
-
 def test_same_text_is_the_first_sentence_with_the_same_tokens():
     assert pack(IDS).same_text().tolist() == [0, 1, 2, 0, 4, 1]
     assert pack([[1], [1, 1], [1]]).same_text().tolist() == [0, 1, 0]
-
-
-def test_on_another_device_it_is_the_same_batch():
-    batch = pack(IDS, views=2)
-    moved = batch.to(torch.device("meta"))
-    assert moved.token_ids.device.type == moved.offsets.device.type == "meta"
-    assert (moved.views, moved.examples, moved.longest, moved.duplicate_of) == (2, 3, 3, None)
 
 
 def test_the_longest_sentence_is_known_without_asking():
@@ -81,12 +68,6 @@ def test_a_view_is_the_sentences_of_that_view(number):
     assert found.token_ids.tolist() == expected.token_ids.tolist()
     assert found.offsets.tolist() == expected.offsets.tolist()
     assert (found.views, found.longest) == (1, expected.longest)
-
-
-def test_the_following_sentences_go_where_the_batch_goes():
-    following = pack([[5, 6], [7]])
-    batch = replace(pack([[1], [2, 3]]), next_sentences=following).to(torch.device("cpu"))
-    assert batch.next_sentences.token_ids.tolist() == [5, 6, 7]
 
 
 @pytest.fixture

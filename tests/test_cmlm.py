@@ -97,14 +97,6 @@ def test_a_step_and_its_gradients_are_those_of_the_formula(vectors, encoder, tin
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_tokens_of_the_next_sentence_are_hidden_and_those_of_the_sentence_not(encoder):
-    torch.manual_seed(0)
-    given = built(encoder, mask_rate=0.5).prepare(batch())
-    assert given.token_ids.equal(pack(ROWS).token_ids)
-    assert not given.next_sentences.token_ids.equal(pack(NEXT).token_ids)
-    assert given.next_sentences.source.token_ids.equal(pack(NEXT).token_ids)
-
-
 def test_the_weights_are_the_encoders(encoder):
     objective = built(encoder, vectors=3)
     own = {id(parameter) for parameter in encoder.parameters()}

@@ -93,12 +93,6 @@ def test_the_tied_decoder_is_the_encoders_matrix(encoder):
     assert words.equal(before)
 
 
-def test_an_encoder_without_a_masked_lm_head_is_refused(tiny_bert):
-    plain = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    with pytest.raises(ConfigError, match=r"mlm_weight is 1, .* or set objective.mlm_weight to 0"):
-        built(plain)
-
-
 def test_lengths_at_odds_are_refused():
     said = "objective.min_words is 9, which is more than objective.max_words, 8; lower one"
     with pytest.raises(ConfigError, match=said):

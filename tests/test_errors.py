@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,12 +36,6 @@ def test_a_warning_names_the_line_that_called():
     with pytest.warns(UserWarning, match="be careful") as caught:
         warn("be careful")
     assert caught[0].filename == __file__
-
-
-def test_a_warning_from_our_own_program_needs_no_caller():
-    code = "from contrasent.errors import warn\n__name__ = 'contrasent.x'\nwarn('be careful')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "UserWarning: be careful" in done.stderr
 
 
 def test_only_one_function_says_how_an_extra_is_installed():

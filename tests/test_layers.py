@@ -283,14 +283,6 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert seconds < 0.6
 
 
-def test_the_encoder_is_an_attribute_of_the_package():
-    from contrasent.model.encoder import SentenceEncoder
-
-    assert contrasent.SentenceEncoder is SentenceEncoder
-    with pytest.raises(AttributeError, match="has no attribute 'Encoder'"):
-        _ = contrasent.Encoder
-
-
 def test_what_test_modules_share_is_a_helper():
     tests = sorted(Path(__file__).parent.rglob("*.py"))
     modules = {path.stem for path in tests if path.parent.name != "helpers"} - {"make_curves"}

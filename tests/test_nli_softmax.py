@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 
@@ -99,13 +99,6 @@ def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
     ours_of = dict(encoder.backbone.model.named_parameters())[name].grad
     theirs_of = next(p.grad for n, p in theirs.named_parameters() if n.endswith(name))
     torch.testing.assert_close(ours_of, theirs_of, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("features", [[], ["u", "u"]])
-def test_features_are_some_and_each_once(features):
-    said = r"objective.features is \[.*\]; name at least one of u, v, .*, and each once"
-    with pytest.raises(ConfigError, match=said):
-        built(features=features)
 
 
 def test_a_batch_without_what_is_needed_is_refused():

@@ -15,7 +15,6 @@ from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.protocol import Encoded
 
 ANCHOR = 'the {mask} is "{text}" .'
 LAST = "the child sings {text} is {mask}"
@@ -162,17 +161,6 @@ def cot_bert(anchors, positives, negatives, temperature):
             rest += similarity(positive, negative)
         total -= math.log(similarity(anchor, positive) / rest)
     return torch.tensor(total / len(anchors))
-
-
-@pytest.mark.parametrize("bias", ["positions", "padding"])
-def test_the_bias_has_a_gradient(bias, tiny_bert):
-    encoder = prompted(tiny_bert, FIRST, "cls")
-    settings = {"bias": bias}
-    objective = objectives.build("prompt", settings, width=16, data_views=1, encoder=encoder)
-    batch = objective.prepare(pack([*encoder.tokenizer.ids(TEXTS, None)[0]] * 2, 2))
-    pooled = torch.randn(2, 2, 16)
-    objective(Encoded(pooled, {}), batch)["contrast"].backward()
-    assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
 def test_prompts_whose_pooled_token_differs_are_refused(tiny_bert):

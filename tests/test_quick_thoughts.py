@@ -8,7 +8,7 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
 
@@ -77,18 +77,6 @@ def test_embeddings_of_0_cost_the_log_of_the_batch():
     assert loss.item() == pytest.approx(torch.tensor(7.0).log().item())
 
 
-def test_one_sentence_with_a_neighbour_is_the_whole_mean(rng):
-    first, second, near = (
-        rng(3, 4),
-        rng(3, 4),
-        [[i == 0 and j == 2 for j in range(3)] for i in range(3)],
-    )
-    loss, right = neighbours(first, second, torch.tensor(near))
-    expected, found = oracles.neighbours(first, second, near, True)
-    torch.testing.assert_close(loss, expected)
-    assert right.item() == found
-
-
 @pytest.mark.parametrize("own_score", [True, False])
 def test_without_any_neighbour_there_is_nothing_to_learn(own_score, rng):
     first, second = rng(3, 4).requires_grad_(), rng(3, 4).requires_grad_()
@@ -106,15 +94,6 @@ def test_large_dot_products_stay_finite():
         (2 * torch.tensor(3.0).log() + 2 * torch.tensor(3.0).log()).item() / 4
     )
     assert huge.grad.isfinite().all()
-
-
-def test_both_encoders_see_every_sentence():
-    batch = batch_of([0, 1, 2, 50])
-    both = built().prepare(batch)
-    assert (both.views, both.examples) == (2, 4)
-    assert both.token_ids.tolist() == batch.token_ids.tolist() * 2
-    assert both.lengths.tolist() == [1, 2, 3, 1] * 2
-    assert both.column(Need.POSITIONS).tolist() == [0, 1, 2, 50]
 
 
 def test_the_first_view_looks_for_the_second(rng):
@@ -150,9 +129,3 @@ def test_a_batch_without_a_negative_is_refused(context, size):
     with pytest.raises(ConfigError, match=said):
         built(batch_size=size, context=context)
     built(batch_size=size + 1, context=context)
-
-
-def test_a_batch_that_does_not_know_its_places_is_refused(rng):
-    objective = built()
-    with pytest.raises(DataError, match="needs to know which sentences follow each other; this"):
-        objective(Encoded(rng(2, 3, 4), {}), objective.prepare(pack([[5], [6], [7]])))

@@ -6,7 +6,6 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.functional import self_guided
 from contrasent.model.encoder import SentenceEncoder
 
@@ -111,11 +110,6 @@ def test_repeated_sentences_are_no_negatives(encoder):
     expected = oracles.self_guided(own, guides, 0.1, excluded)
     torch.testing.assert_close(left_out(encoded, batch)["guided"], expected)
     assert kept(encoded, batch)["guided"] > expected + 0.1
-
-
-def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
-        objectives.build("sg_opt", {}, width=8, data_views=1, encoder=encoder)
 
 
 @pytest.mark.parametrize("dropout", [True, False])

@@ -144,26 +144,6 @@ def test_data_without_the_hard_negatives_asked_for_is_refused(data_views, hard_n
         build(data_views, hard_negatives=hard_negatives)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"temperature": 0}, "objective.temperature cannot be 0: input should be greater than 0"),
-        ({"temperature": "cold"}, "objective.temperature cannot be 'cold'"),
-        ({"hard_negatives": -1}, "objective.hard_negatives cannot be -1"),
-        ({"hard_negative_weight": 0}, "objective.hard_negative_weight cannot be 0"),
-        (
-            {"head": "tanh"},
-            "objective.head cannot be 'tanh': input should be 'mlp', 'batchnorm' or 'none'",
-        ),
-        ({"similarity": "l2"}, "objective.similarity cannot be 'l2': .* 'cosine' or 'dot'"),
-        ({"exclude_duplicates": 2}, "objective.exclude_duplicates cannot be 2"),
-    ],
-)
-def test_wrong_settings_are_explained(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        build(**settings)
-
-
 def test_a_temperature_does_not_reach_the_dot_product(rng):
     pooled, batch = rng(2, 4, WIDTH), batch_of("abcd", "abcd")
     losses = [

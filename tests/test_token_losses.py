@@ -1,7 +1,5 @@
 """Losses over the tokens of packed sentences, against loops."""
 
-from math import log
-
 import pytest
 import torch
 from helpers import oracles
@@ -60,11 +58,6 @@ def test_the_references_mean_is_that_over_padded_sentences_that_are_detected_for
     torch.testing.assert_close(loss, expected)
     ignored = replaced_token_loss(logits, edited, torch.tensor(lengths))
     torch.testing.assert_close(loss * 28, ignored * 13)
-
-
-def test_without_knowledge_detection_costs_log_2():
-    loss = replaced_token_loss(torch.zeros(9, 2), drawn(9), torch.tensor([4, 5]))
-    assert loss.item() == pytest.approx(log(2))
 
 
 @pytest.mark.parametrize("targets", [[4, 0, 4, 2], [3]], ids=str)

@@ -13,7 +13,6 @@ from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import matrix_precision
 from contrasent.objectives.tsdae import DamagedBatch, kept_words, shifted
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 35, 3]]
@@ -175,14 +174,6 @@ def test_a_decoder_of_its_own_starts_as_the_encoder_and_is_not_the_encoder(encod
         assert module.encoder.layer[0].output.dense.weight.grad.abs().max() > 0
 
 
-def test_a_tied_decoder_adds_its_head_and_its_cross_attention_only(encoder):
-    objective = built(encoder)
-    own = {id(parameter) for parameter in encoder.parameters()}
-    names = {name for name, it in objective.named_parameters() if id(it) not in own}
-    assert {name.split(".")[0] for name in names} == {"head", "cross_attention"}
-    assert len(objective.cross_attention) == 2
-
-
 def test_shifted_rows_are_all_but_the_last_and_all_but_the_first():
     given, wanted = shifted(pack(ROWS))
     torch.testing.assert_close(given.token_ids, pack([row[:-1] for row in ROWS]).token_ids)
@@ -251,22 +242,8 @@ def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
     assert len(begins) == tokenizer.vocabulary
 
 
-def test_in_bf16_it_is_the_same_loss(encoder):
-    objective, batch = built(encoder), damaged()
-    exact = objective(encoder(batch), batch)["reconstruction"]
-    with matrix_precision("bf16", torch.device("cpu")):
-        rounded = objective(encoder(batch), batch)["reconstruction"]
-    assert rounded.dtype == torch.float32
-    torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0.02)
-
-
 def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
     folder = saved(tmp_path, "mpnet")
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
     with pytest.raises(ConfigError, match="decoder of tsdae is a BERT"):
         objectives.build("tsdae", {}, width=16, data_views=1, encoder=encoder)
-
-
-def test_an_unprepared_batch_is_refused(encoder):
-    with pytest.raises(TypeError, match="prepare it first"):
-        built(encoder)(encoder(pack(ROWS)), pack(ROWS))
