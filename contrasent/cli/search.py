@@ -109,7 +109,7 @@ def encode(options: EncodeOptions) -> None:
     require_output(options.output, options.overwrite, settings.keep, shared=worker is not None)
     keep_few_compiled_products()
     with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
-        _announce(sentences, "sentences")
+        _announce(sentences, "sentences", f", and have no row in {options.output}")
         encoder = load(options, options.model)
         others = partial(_run_workers, options, encoder) if starts else None
         written = write_embeddings(
@@ -386,11 +386,11 @@ def info(options: InfoOptions) -> None:
         typer.echo(f"{key:<12} {one_line(str(value))}")
 
 
-def _announce(sentences: Sentences, what: str = "texts") -> int:
+def _announce(sentences: Sentences, what: str = "texts", gone: str = "") -> int:
     total = sentences.count()
     typer.echo(f"{sentences.source}: {total} {what}; {sentences.examples.columns}", err=True)
     if skipped := sentences.examples.skipped:
-        typer.echo(f"{skipped} rows with an empty cell are left out", err=True)
+        typer.echo(f"{skipped} rows with an empty cell are left out{gone}", err=True)
     return total
 
 

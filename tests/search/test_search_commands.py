@@ -60,7 +60,7 @@ def test_encode_reads_a_column_and_says_what_is_left_out(run, tmp_path):
     (tmp_path / "t.tsv").write_text("sentence1\tsentence2\na\tb\nc\t\n")
     told = run("encode", "m", "t.tsv", "rows.npy", "--columns", "sentence2")
     assert len(np.load("rows.npy")) == 1
-    assert "1 rows without a sentence are left out" in told.stderr
+    assert "1 rows with an empty cell are left out, and have no row in rows.npy" in told.stderr
 
 
 def test_encode_reads_standard_input(run):

@@ -96,7 +96,7 @@ def test_the_start_of_a_dev_score_is_not_whitened(tmp_path, more):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--seeds", "1,x"), "whole numbers"),
+        (("--seeds", "1,x"), "valid integer"),
         (("--seeds", "1,2", "--seed", "3"), "--seed is"),
         (("--seeds", "1,2", "--train.seed", "3"), "--seed is"),
         (("--seeds", "1,2", "--profile"), "--profile"),
