@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,9 +94,23 @@ def export(  # noqa: PLR0913 - what the command takes, by name
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.graphs import require_runtime
 
     output = Path(output)
-    _require(output, format, tolerance, dimensions, text, overwrite)
+    pick("format", format, FORMATS)
+    if not 0 < tolerance < 1:
+        raise ConfigError(f"tolerance must be between 0 and 1, not {tolerance:g}")
+    if dimensions is not None and dimensions < 1:
+        raise ConfigError(f"dimensions must be at least 1, not {dimensions}")
+    for name, value in {"dimensions": dimensions, "data": text}.items():
+        if value is not None and format != "static":
+            raise ConfigError(f"{name} {value} is for format static, not {format}; leave it out")
+    if format in _GRAPHS:
+        require_runtime(format)
+    recover_folder(output)
+    info = output / _INFO
+    if not (overwrite and info.is_file() and "export" in read_json(info)):
+        refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
     suite = load_suite(tasks, Options(data_dir=data_dir)) if tasks else None
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, device="cpu")
@@ -106,9 +118,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         raise ConfigError(f"the engine is {encoder.engine!r}; load the encoder with engine 'torch'")
     with exclusive(output), writing_folder(output) as partial:
         if format == "static":
-            exported: Encoder = _write_static(
-                encoder, partial, dimensions or 256, text, show_progress
-            )
+            exported = _write_static(encoder, partial, dimensions or 256, text, show_progress)
         elif format == "simcse":
             exported = _write_simcse(encoder, partial)
         else:
@@ -122,45 +132,9 @@ def export(  # noqa: PLR0913 - what the command takes, by name
                 f"within {tolerance:g}; nothing was written"
             )
         path = partial / _INFO
-        info = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        info |= {"export": asdict(parity)}
-        path.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+        known = read_json(path) if path.is_file() else {}
+        write_json(path, known | {"export": asdict(parity)})
     return parity
-
-
-def _require(
-    output: Path,
-    format_name: str,
-    tolerance: float,
-    dimensions: int | None,
-    text: str | Path | None,
-    overwrite: bool,
-) -> None:
-    """Refuse what cannot be exported, before anything is loaded."""
-    from contrasent.model.graphs import require_runtime
-
-    pick("format", format_name, FORMATS)
-    if not 0 < tolerance < 1:
-        raise ConfigError(f"tolerance must be between 0 and 1, not {tolerance:g}")
-    if dimensions is not None and dimensions < 1:
-        raise ConfigError(f"dimensions must be at least 1, not {dimensions}")
-    for name, value in {"dimensions": dimensions, "data": text}.items():
-        if value is not None and format_name != "static":
-            raise ConfigError(
-                f"{name} {value} is for format static, not {format_name}; leave it out"
-            )
-    if format_name in _GRAPHS:
-        require_runtime(format_name)
-    recover_folder(output)
-    if not (overwrite and _is_export(output)):
-        refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
-
-
-def _is_export(folder: Path) -> bool:
-    """Whether :func:`export` wrote ``folder``."""
-    with suppress(OSError, ValueError):
-        return "export" in json.loads((folder / _INFO).read_text(encoding="utf-8"))
-    return False
 
 
 def _write_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> Encoder:
@@ -178,7 +152,7 @@ def _write_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> En
     encoder.save(folder, {"encoder": encoder.name})
     names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
     if not names.is_file():
-        names.write_text(json.dumps(encoder.tokenizer.special_names, indent=2) + "\n", "utf-8")
+        write_json(names, encoder.tokenizer.special_names)
     path = folder / _GRAPHS[format_name]
     path.parent.mkdir()
     others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
@@ -246,8 +220,15 @@ def _measure(
     lines = TEXT.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
     static = format_name == "static"
-    ours, speed = _timed(encoder, texts)
-    theirs, export_speed = _timed(exported, texts * (_STATIC_REPEATS if static else 1))
+
+    def timed(of: Encoder, texts: list[str]) -> tuple[np.ndarray, float]:
+        of.encode(texts[:_LONG], precision="fp32", on_overflow="truncate")
+        start = time.perf_counter()
+        rows = of.encode(texts, precision="fp32", on_overflow="truncate")
+        return rows.astype(np.float64), len(texts) / (time.perf_counter() - start)
+
+    ours, speed = timed(encoder, texts)
+    theirs, export_speed = timed(exported, texts * (_STATIC_REPEATS if static else 1))
     gap = None
     if not static:
         lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
@@ -269,11 +250,3 @@ def _measure(
     return Parity(
         format_name, len(texts), gap, scores(encoder), scores(exported), speed, export_speed
     )
-
-
-def _timed(encoder: Encoder, texts: Sequence[str]) -> tuple[np.ndarray, float]:
-    """``(N, D)`` embeddings in fp32, and sentences per second of the second call."""
-    encoder.encode(texts[:_LONG], precision="fp32", on_overflow="truncate")
-    start = time.perf_counter()
-    rows = encoder.encode(texts, precision="fp32", on_overflow="truncate")
-    return rows.astype(np.float64), len(texts) / (time.perf_counter() - start)

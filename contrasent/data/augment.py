@@ -91,50 +91,38 @@ def replace_words(
     left = 1 if share is None else whole_words(share, len(words), random)
     edited = list(words)
     for place in random.permutation(len(words)).tolist() if left else ():
-        before, word, after = _parts(words[place])
+        match = _WORD.fullmatch(words[place])
+        before, word, after = match.groups() if match else ("", words[place], "")
         if choices := synonyms(word):
             drawn = choices[int(random.integers(len(choices)))]
-            edited[place] = f"{before}{_in_the_case_of(word, drawn)}{after}"
+            if len(word) > 1 and word.isupper():
+                drawn = drawn.upper()
+            elif word[:1].isupper():
+                drawn = drawn[0].upper() + drawn[1:]
+            edited[place] = f"{before}{drawn}{after}"
             left -= 1
         if not left:
             break
     return edited
 
 
-def _parts(word: str) -> tuple[str, str, str]:
-    """A word between what is no letter, digit or underscore: ``("big",`` is ``("``, big, ``",``."""
-    match = _WORD.fullmatch(word)
-    return (match[1], match[2], match[3]) if match else ("", word, "")
-
-
-def _in_the_case_of(word: str, synonym: str) -> str:
-    if len(word) > 1 and word.isupper():
-        return synonym.upper()
-    return synonym[0].upper() + synonym[1:] if word[:1].isupper() else synonym
-
-
 # Words of closed classes. WordNet has no such classes, so what it knows of these words is of
 # others: "in" is indium, "us" is America, "was" is Washington. nlpaug, which the paper used, leaves
 # them to a part-of-speech tagger, which replaces nothing but nouns, verbs, adjectives and adverbs.
-FUNCTION_WORDS = frozenset(
-    word
-    for line in (
-        "a an the this that these those my your his her its our their whose some any no every",
-        "each either neither both all half much many few several another such what which i you",
-        "he she it we they me him us them mine yours hers ours theirs myself yourself himself",
-        "herself itself ourselves yourselves themselves who whom one ones somebody someone",
-        "something anybody anyone anything nobody nothing everybody everyone everything of in",
-        "to for with on at by from about as into like through after over between out against",
-        "during without before under around among across behind beyond below above near since",
-        "until up down off along inside outside toward towards upon within except per via than",
-        "despite onto past beside besides throughout amid amidst underneath beneath unto",
-        "opposite versus plus minus and or but nor so yet if because although though unless",
-        "while whereas whether once when where why how there not can could will would shall",
-        "should may might must ought am is are was were be been being have has had having do",
-        "does did done doing",
-    )
-    for word in line.split()
-)
+_OF_CLOSED_CLASSES = """
+a an the this that these those my your his her its our their whose some any no every each either
+neither both all half much many few several another such what which i you he she it we they me him
+us them mine yours hers ours theirs myself yourself himself herself itself ourselves yourselves
+themselves who whom one ones somebody someone something anybody anyone anything nobody nothing
+everybody everyone everything of in to for with on at by from about as into like through after over
+between out against during without before under around among across behind beyond below above near
+since until up down off along inside outside toward towards upon within except per via than despite
+onto past beside besides throughout amid amidst underneath beneath unto opposite versus plus minus
+and or but nor so yet if because although though unless while whereas whether once when where why
+how there not can could will would shall should may might must ought am is are was were be been
+being have has had having do does did done doing
+"""
+FUNCTION_WORDS = frozenset(_OF_CLOSED_CLASSES.split())
 _REMEMBERED = 1 << 16
 
 
@@ -147,7 +135,22 @@ class WordNet:
         MissingExtraError if NLTK is not installed; DataError if WordNet is not there, or cannot be
         read.
         """
-        self._reader = _reader()
+        try:
+            from nltk import corpus
+            from nltk.corpus.reader.wordnet import WordNetError
+        except ImportError as error:
+            raise MissingExtraError(
+                f"view synonym needs the package nltk: {install_command('synonyms')}"
+            ) from error
+        try:
+            corpus.wordnet.ensure_loaded()
+        except (LookupError, OSError, ValueError, AssertionError, WordNetError) as error:
+            raise DataError(
+                f"view synonym needs WordNet, which NLTK cannot read ({type(error).__name__}); get "
+                "it once with 'python -m nltk.downloader --force wordnet'. It then works offline; "
+                "in another folder than NLTK's own if the environment variable NLTK_DATA names that"
+            ) from error
+        self._reader: Any = corpus.wordnet
         self.version = str(self._reader.get_version())  # of the data, such as ``3.0``
         self.synonyms = lru_cache(_REMEMBERED)(self._synonyms)
 
@@ -166,28 +169,3 @@ class WordNet:
             for name in synset.lemma_names()
         )
         return tuple(dict.fromkeys(name for name in names if name.lower() != lowered))
-
-
-def _reader() -> Any:
-    """NLTK's reader of WordNet, with all indices in memory."""
-    try:
-        from nltk import corpus
-        from nltk.corpus.reader.wordnet import WordNetError
-    except ImportError as error:
-        raise MissingExtraError(
-            f"view synonym needs the package nltk: {install_command('synonyms')}"
-        ) from error
-    try:
-        corpus.wordnet.ensure_loaded()
-        return corpus.wordnet
-    except LookupError as error:
-        raise DataError(
-            "view synonym needs WordNet, which NLTK does not find: get it once with "
-            "'python -m nltk.downloader wordnet'. It then works offline; in another folder than "
-            "NLTK's own if the environment variable NLTK_DATA names that"
-        ) from error
-    except (OSError, ValueError, AssertionError, WordNetError) as error:
-        raise DataError(
-            f"NLTK cannot read its WordNet ({type(error).__name__}: {error}); get it again with "
-            "'python -m nltk.downloader --force wordnet'"
-        ) from error

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
@@ -23,8 +23,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from contrasent import __version__
-from contrasent.errors import ConfigError, DataError
-from contrasent.files import exclusive, sha256_of, write_text, writing_folder
+from contrasent.errors import DataError, is_disk_full
+from contrasent.files import exclusive, refuse_existing, sha256_of, write_text, writing_folder
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -58,10 +58,9 @@ def differences(root: Path) -> list[FileDifference]:
     """Compare a folder with the published files, in the manifest's order."""
     differing = []
     for path, sha256 in manifest().items():
-        if not (root / path).is_file():
-            differing.append(FileDifference(path, "missing"))
-        elif sha256_of(root / path) != sha256:
-            differing.append(FileDifference(path, "differs"))
+        missing = not (root / path).is_file()
+        if missing or sha256_of(root / path) != sha256:
+            differing.append(FileDifference(path, "missing" if missing else "differs"))
     return differing
 
 
@@ -121,9 +120,6 @@ Advance = Callable[[int, int | None], None]
 _ANCHOR = "STS/STSBenchmark/sts-test.csv"
 _BLOCK = 1 << 20
 _PATIENCE = 60  # seconds without a byte
-_BY_HAND = (
-    "Where there is a network, download {url}; then run 'contrasent data fetch{name} --url FILE'"
-)
 
 
 def fetch(
@@ -136,15 +132,17 @@ def fetch(
     DataError if the archive cannot be had, is damaged or unsafe, or a file that a task needs is
     missing in it or not the published one, or the disk is full.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(
-            f"{folder} holds something else already; remove it or name another with --data-dir"
-        )
+    refuse_existing(folder, "remove it, or name another with --data-dir")
     try:
         with exclusive(folder), writing_folder(folder) as partial:
             archive, unpacked = partial / "archive", partial / "unpacked"
             _download(url, archive, advance, "")
-            root = _unpack(archive, unpacked, url)
+            with tarfile.open(archive) as tar:
+                names = [name for name in tar.getnames() if f"/{name}".endswith(f"/{_ANCHOR}")]
+                if len(names) != 1:
+                    raise DataError(f"{url}: no SentEval data; {_ANCHOR} should be in it once")
+                tar.extractall(unpacked, filter="data")
+            root = unpacked / names[0].removesuffix(_ANCHOR)
             differing = differences(root)
             if wrong := [f"{file.path} {file.what}" for file in differing if file.needed]:
                 raise DataError(
@@ -155,6 +153,10 @@ def fetch(
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
             archive.unlink()
+    except tarfile.FilterError as error:
+        raise DataError(f"{url}: unsafe archive, nothing was kept: {error}") from error
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(f"{url}: not a whole tar archive: {error}") from error
     except OSError as error:
         raise DataError(f"cannot write SentEval's data to {folder}: {error}") from error
     return differing
@@ -163,36 +165,20 @@ def fetch(
 def _download(url: str, target: Path, advance: Advance, name: str) -> None:
     """Bring an address to a file; what is there of it already is taken for its beginning.
 
-    The remedy of an error is 'contrasent data fetch' with this ``name``.
+    Of a server that cannot begin there, what is before it is read and left out. The remedy of an
+    error is 'contrasent data fetch' with this ``name``.
     """
-    is_local = "://" not in url
-    if not (Path(url).is_file() if is_local else url.startswith(("http://", "https://"))):
-        problem = "no file" if is_local else "cannot fetch"
-        raise DataError(f"{problem} {url}; --url takes http://, https:// or a local path")
-    if is_local:
+    if "://" not in url and Path(url).is_file():
         shutil.copyfile(url, target)
         return
-    arrived, total = target.stat().st_size if target.is_file() else 0, None
-    with target.open("ab") as file:
-        for block, total in _blocks(url, arrived, name):
-            file.write(block)
-            arrived += len(block)
-            advance(arrived, total)
-    if total is not None and arrived != total:
-        raise DataError(
-            f"{url}: the download stopped after {arrived:,} of {total:,} bytes; try again"
-        )
-
-
-def _blocks(url: str, start: int, name: str) -> Iterator[tuple[bytes, int | None]]:
-    """The content of an address from a byte on, and its length in all if the server says so.
-
-    Of a server that cannot begin there, what is before it is read and left out.
-    """
+    if not url.startswith(("http://", "https://")):
+        raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
+    start = arrived = target.stat().st_size if target.is_file() else 0
+    total: int | None = None
     headers = {"User-Agent": f"contrasent/{__version__}"}
     request = Request(url, headers=headers | ({"Range": f"bytes={start}-"} if start else {}))
     try:
-        with urlopen(request, timeout=_PATIENCE) as response:
+        with target.open("ab") as file, urlopen(request, timeout=_PATIENCE) as response:
             announced = response.headers.get("Content-Length")
             left_out = start if response.status == HTTPStatus.PARTIAL_CONTENT else 0
             total = int(announced) + left_out if announced else None
@@ -200,36 +186,27 @@ def _blocks(url: str, start: int, name: str) -> Iterator[tuple[bytes, int | None
             while behind and (block := response.read(min(_BLOCK, behind))):
                 behind -= len(block)
             while block := response.read(_BLOCK):
-                yield block, total
+                file.write(block)
+                arrived += len(block)
+                advance(arrived, total)
     except (OSError, HTTPException, ValueError) as error:
-        code = f"{error.code} " if isinstance(error, HTTPError) else ""
+        if is_disk_full(error):
+            raise
+        code = ""
         if isinstance(error, HTTPError):
             error.close()
             if start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return  # it had arrived as a whole
+            code = f"{error.code} "
         reason = str(getattr(error, "reason", error)) or type(error).__name__
-        by_hand = _BY_HAND.format(url=url, name=name and f" {name}")
-        raise DataError(f"cannot download {url}: {code}{reason}. {by_hand}") from error
-
-
-def _unpack(archive: Path, target: Path, url: str) -> Path:
-    """Unpack into ``target``; returns the folder inside that holds ``STS``."""
-    if not hasattr(tarfile, "data_filter"):
-        raise ConfigError("unpacking safely needs Python 3.11.4 or newer")
-    target.mkdir()
-    try:
-        with tarfile.open(archive) as tar:
-            roots = {
-                n.removesuffix(_ANCHOR) for n in tar.getnames() if f"/{n}".endswith(f"/{_ANCHOR}")
-            }
-            if len(roots) != 1:
-                raise DataError(f"{url}: no SentEval data; {_ANCHOR} should be in it once")
-            tar.extractall(target, filter="data")
-    except tarfile.FilterError as error:
-        raise DataError(f"{url}: unsafe archive, nothing was kept: {error}") from error
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{url}: not a whole tar archive: {error}") from error
-    return target / roots.pop()
+        raise DataError(
+            f"cannot download {url}: {code}{reason}. Where there is a network, download it; then "
+            f"run 'contrasent data fetch{name and f' {name}'} --url FILE'"
+        ) from error
+    if total is not None and arrived != total:
+        raise DataError(
+            f"{url}: the download stopped after {arrived:,} of {total:,} bytes; try again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,20 +255,18 @@ def fetch_training_file(
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file
-    if check and not path.is_file():
-        raise DataError(f"{path} is not there; without --check it is downloaded")
     if check:
+        if not path.is_file():
+            raise DataError(f"{path} is not there; without --check it is downloaded")
         _check(wanted, path, str(path))
-        digest = sha256_of(path)
-        return path, digest, _compare(path, digest)
+        return path, *_compare(path, path)
     try:
         with exclusive(path):
             if path.is_file():
                 _check(wanted, path, str(path))
             else:
                 _bring(wanted, path, url or wanted.url, advance, name)
-            digest = sha256_of(path)
-            known = _compare(path, digest)
+            digest, known = _compare(path, path)
             if not known:
                 write_text(_kept(path), f"{digest}  {path.name}\n")
     except OSError as error:
@@ -304,8 +279,12 @@ def _bring(wanted: TrainingFile, path: Path, url: str, advance: Advance, name: s
     part = path.with_name(f".{path.name}.part")
     try:
         _download(url, part, advance, name)
-        _check(wanted, part, url)
-        _compare(path, sha256_of(part))
+        try:
+            _check(wanted, part, url)
+        except DataError:
+            part.unlink()
+            raise
+        _compare(path, part)
         part.replace(path)
     finally:
         if part.is_file() and not part.stat().st_size:
@@ -313,7 +292,7 @@ def _bring(wanted: TrainingFile, path: Path, url: str, advance: Advance, name: s
 
 
 def _check(wanted: TrainingFile, path: Path, source: str) -> None:
-    """Refuse, and remove if it is a download, what has other rows than the published file."""
+    """Refuse what has other rows than the published file."""
     count, known = wanted.beginning
     with path.open("rb") as file:
         begins_so = hashlib.sha256(b"".join(islice(file, count))).hexdigest() == known
@@ -322,14 +301,10 @@ def _check(wanted: TrainingFile, path: Path, source: str) -> None:
         file.seek(0)
         rows = sum(1 for _ in csv.reader(file)) - 1 if wanted.header else sum(1 for _ in file)
     if not begins_so or rows != wanted.rows or (wanted.header and first != wanted.header):
-        if path.name.endswith(".part"):
-            path.unlink()
         raise DataError(
-            f"{source} has {rows:,} rows and begins with {first[:40]!r}; the published "
-            f"{wanted.file} has {wanted.rows:,}"
-            + (f" under the header {wanted.header}" if wanted.header else "")
-            + (f", of which the first {count:,} are known" if count else "")
-            + "; take another address with --url, or remove the file"
+            f"{source} has {rows:,} rows and begins with {first[:40]!r}; it is not the published "
+            f"{wanted.file} of {wanted.rows:,} rows {wanted.header or ''}; take another address "
+            "with --url, or remove the file"
         )
 
 
@@ -337,15 +312,15 @@ def _kept(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _compare(path: Path, sha256: str) -> bool:
-    """Whether a hash is the one kept before; False if none is, a DataError if it is another."""
-    kept = _kept(path)
+def _compare(path: Path, content: Path) -> tuple[str, bool]:
+    """The hash of ``content``, and whether one kept before is the same; DataError of another."""
+    digest, kept = sha256_of(content), _kept(path)
     if not kept.is_file():
-        return False
+        return digest, False
     known = kept.read_text(encoding="utf-8").split()[0]
-    if known != sha256:
+    if known != digest:
         raise DataError(
-            f"{path}: sha256 {sha256[:12]}..., but {kept} recorded {known[:12]}... when it was "
+            f"{path}: sha256 {digest[:12]}..., but {kept} recorded {known[:12]}... when it was "
             "first downloaded; remove both to take the new one"
         )
-    return True
+    return digest, True

@@ -70,7 +70,10 @@ class Spans:
         anchors: list[Span] = []
         for left in range(self.anchors, 0, -1):
             scarce = len(blocks) // left < left
-            place = int(random.integers(2) * (len(blocks) - 1) if scarce else _of(blocks, random))
+            drawn = (
+                random.integers(2) * (len(blocks) - 1) if scarce else random.integers(len(blocks))
+            )
+            place = int(drawn)
             length = self._length(4, 2, self.longest, random)
             start = int(random.integers(blocks[place], blocks[place] + self.longest - length + 1))
             anchors.append((start, start + length))
@@ -93,7 +96,7 @@ class Spans:
             beside = [
                 place for place in (start - length, end) if place >= 0 and place + length <= words
             ]
-            first = beside[_of(beside, random)]
+            first = beside[int(random.integers(len(beside)))]
         else:
             length = self._length(2, 4, self.longest, random)
             first = int(random.integers(max(0, start - length), min(end, words - length) + 1))
@@ -123,15 +126,13 @@ class Texts:
 
     def words(self, document: int) -> list[str]:
         """The words of a document, split at white space."""
-        return [word for line in self._lines_of(document) for word in line.split()]
+        numbers = range(int(self.starts[document]), int(self.ends[document]))
+        return [word for number in numbers for word in self.lines[number].split()]
 
     def sentences(self, document: int) -> list[str]:
         """The sentences of a document, of which a line may hold several, but not a part of one."""
-        return [it for line in self._lines_of(document) for it in sentences_of(line)]
-
-    def _lines_of(self, document: int) -> list[str]:
         numbers = range(int(self.starts[document]), int(self.ends[document]))
-        return [self.lines[number] for number in numbers]
+        return [it for number in numbers for it in sentences_of(self.lines[number])]
 
 
 _MAY_END = re.compile(
@@ -168,11 +169,18 @@ def sentences_of(text: str) -> list[str]:
     return [part for part in (*parts, text[start:].strip()) if part]
 
 
-def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexArray, str]:
-    """The number of the first line of each document, that after its last one, and where it ends.
+def long_documents(
+    examples: Examples,
+    lines: TextStore,
+    unit: Literal["words", "sentences"],
+    least: int,
+    remedy: str,
+) -> Texts:
+    """The documents of ``least`` words or sentences, or more.
 
-    Lines with a blank line between some of them are documents of several lines; otherwise every
-    line or row is a document. DataError if an example has several texts.
+    Lines with a blank line between some of them are documents of several ``lines``; otherwise every
+    line or row is a document. DataError if an example has several texts, or fewer than 2 documents
+    are long enough.
     """
     if examples.views != 1:
         raise DataError(
@@ -182,48 +190,17 @@ def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexA
     lengths = document_lengths(examples) if examples.is_lines else np.ones(1, dtype=np.int64)
     by_line = len(lengths) < 2
     ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)
-    what = "every line is one" if by_line else "with a blank line between"
-    return np.append(0, ends[:-1]), ends, what
-
-
-def of_several_sentences(examples: Examples, lines: TextStore) -> Texts:
-    """The documents, as :func:`long_enough` reads them, that have two sentences or more.
-
-    DataError if an example has several texts, or fewer than 2 documents have two sentences.
-    """
-    starts, ends, what = _documents(examples, lines)
+    starts = np.append(0, ends[:-1])
     every = Texts(lines, starts, ends, 0)
-    chosen = np.array([len(every.sentences(number)) > 1 for number in range(len(every))])
+    parts = every.words if unit == "words" else every.sentences
+    counts = np.array([len(parts(number)) for number in range(len(every))])
+    chosen = counts >= least
     count = int(chosen.sum())
     if count < 2:
+        what = "every line is one" if by_line else "with a blank line between"
         raise DataError(
-            f"text too short for crops: {count or 'none'} of the {len(ends)} texts of "
-            f"{examples.source} ({what}) has two sentences or more, and 2 texts are needed; give "
-            "texts of several sentences, one per line, or sentences with a blank line between "
-            "texts, or choose view.name dropout"
-        )
-    return Texts(lines, starts[chosen], ends[chosen], len(ends) - count)
-
-
-def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
-    """The documents that ``spans`` can be drawn from.
-
-    Lines with a blank line between some of them are documents of several ``lines``; otherwise every
-    line or row is a document. DataError if an example has several texts, or fewer than 2 documents
-    are long enough.
-    """
-    starts, ends, what = _documents(examples, lines)
-    counts = np.array([len(lines[number].split()) for number in range(len(lines))])
-    words = np.add.reduceat(counts, starts)
-    chosen = words >= spans.words
-    count = int(chosen.sum())
-    if count < 2:
-        raise DataError(
-            f"{count or 'none'} of the {len(ends)} documents of {examples.source} ({what}) has the "
-            f"{spans.words} words that {spans.anchors} anchors of up to {spans.longest} words need "
-            f"(2 x {spans.anchors} x {spans.longest}); the longest has {words.max()}. Give longer "
-            "documents, with a blank line between them or one per line, or lower "
-            "objective.max_words or objective.anchors"
+            f"{count or 'none'} of the {len(ends)} documents of {examples.source} ({what}) has "
+            f"{least} {unit}, and 2 are needed; the longest has {counts.max(initial=0)}; {remedy}"
         )
     return Texts(lines, starts[chosen], ends[chosen], len(ends) - count)
 
@@ -292,8 +269,3 @@ class CropsOfDocuments(PartsOfDocuments):
             crops = [crop(sentences, random, self.share) for random in randoms]
             parts = crops if self.anchors else [sentences, *crops[1:]]
             yield [" ".join(part) for part in parts]
-
-
-def _of(choices: list[int], random: Generator) -> int:
-    """The number of one of ``choices``, each as likely."""
-    return int(random.integers(len(choices)))

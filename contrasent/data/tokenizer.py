@@ -123,14 +123,12 @@ class Tokenizer:
     @property
     def vocabulary_map(self) -> Mapping[str, int]:
         """The id of every token, added ones included."""
-        vocabulary: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
-        return vocabulary
+        return dict(self._backend(None).get_vocab(with_added_tokens=True))
 
     @property
     def special_names(self) -> Mapping[str, str]:
         """The special tokens by their roles, as ``special_tokens_map.json`` holds them."""
-        names: dict[str, str] = self._pretrained.special_tokens_map
-        return names
+        return dict(self._pretrained.special_tokens_map)
 
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """``(vocabulary,)``, whether a token begins a word; false for a piece that goes on with it.
@@ -139,16 +137,11 @@ class Tokenizer:
         of a vocabulary without such marks begin a word.
         """
         model = json.loads(self._settings)["model"]
-        tokens = self.vocabulary_map
-        begins = np.ones(self.vocabulary, dtype=bool)
-        if model["type"] == "WordPiece":
-            prefix = model["continuing_subword_prefix"]
-            begins[[number for token, number in tokens.items() if token.startswith(prefix)]] = False
-            return begins
-        marked = [number for token, number in tokens.items() if token.startswith(_AFTER_SPACE)]
-        if marked:
-            begins[:] = False
-            begins[marked] = True
+        prefix = model.get("continuing_subword_prefix") if model["type"] == "WordPiece" else None
+        marks = _AFTER_SPACE if prefix is None else (prefix,)
+        marked = [it for token, it in self.vocabulary_map.items() if token.startswith(marks)]
+        begins = np.full(self.vocabulary, prefix is not None or not marked)
+        begins[marked] = prefix is None
         return begins
 
     @cached_property
@@ -199,11 +192,7 @@ class Tokenizer:
         backend = RustTokenizer.from_str(old.backend_tokenizer.to_str())
         around = {"before": template.before, "after": template.after}
         pieces = [
-            {
-                "id": name,
-                "ids": list(ids),
-                "tokens": [backend.id_to_token(number) for number in ids],
-            }
+            {"id": name, "ids": list(ids), "tokens": [backend.id_to_token(it) for it in ids]}
             for name, ids in around.items()
             if ids
         ]
@@ -232,10 +221,35 @@ class Tokenizer:
         ``lower_case`` a text is lower-cased first, unless the tokenizer does.
         """
         folder = Path(folder)
-        _require_vocabulary(folder)
-        _require_few_added(folder)
+        if not any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
+            known = ", ".join(" + ".join(names) for names in _VOCABULARIES)
+            raise CheckpointError(
+                f"no complete tokenizer in {folder}: it needs one of {known}; "
+                "copy the tokenizer files of the model that the folder was made from"
+            )
+        for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
+            path = folder / name  # with very many added tokens, reading would take hours
+            text = path.read_bytes() if path.is_file() else b""
+            added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
+            if added > _MOST_ADDED:
+                raise CheckpointError(
+                    f"{path} has {added:,} added tokens, and more than {_MOST_ADDED:,} are not "
+                    "read; put them into the vocabulary"
+                )
+        import transformers
+
+        library: Any = transformers
+        kind, how = library.AutoTokenizer, {"use_fast": True, "trust_remote_code": False}
+        if not any((folder / name).is_file() for name in _DESCRIPTIONS):
+            for name, usual in (
+                ("vocab.txt", library.BertTokenizerFast),
+                ("vocab.json", library.RobertaTokenizerFast),
+            ):
+                if (folder / name).is_file():
+                    kind, how = usual, {}
+                    break
         try:
-            pretrained = _pretrained(folder)
+            pretrained = kind.from_pretrained(str(folder), local_files_only=True, **how)
         except Exception as error:  # the Rust backend raises bare Exception on a damaged file
             reason = first_line(error)
             cut = "..." * (len(reason) > _LONGEST_REASON)
@@ -249,7 +263,14 @@ class Tokenizer:
                 "convert it to a fast tokenizer and save its tokenizer.json in the folder"
             )
         if lower_case:
-            _lower_case(pretrained.backend_tokenizer)
+            from tokenizers import normalizers
+
+            kinds: Any = normalizers
+            now = pretrained.backend_tokenizer.normalizer
+            steps = list(now) if isinstance(now, kinds.Sequence) else [] if now is None else [now]
+            if not any(isinstance(step, kinds.Lowercase) for step in steps):
+                lowered = kinds.Sequence([kinds.Lowercase(), *steps])
+                pretrained.backend_tokenizer.normalizer = lowered
         tokenizer = cls(pretrained)
         tokenizer.lower_case = lower_case
         return tokenizer
@@ -324,7 +345,6 @@ class Tokenizer:
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""
-        del ids
         return 0
 
     def save(self, folder: str | Path) -> None:
@@ -353,30 +373,6 @@ class Tokenizer:
         return backend
 
 
-def _require_few_added(folder: Path) -> None:
-    """Refuse a tokenizer with so many added tokens that reading it would take hours."""
-    for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
-        path = folder / name
-        text = path.read_bytes() if path.is_file() else b""
-        added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
-        if added > _MOST_ADDED:
-            raise CheckpointError(
-                f"{path} has {added:,} added tokens, and more than {_MOST_ADDED:,} are not read; "
-                "put them into the vocabulary"
-            )
-
-
-def _lower_case(backend: Any) -> None:
-    """Let a tokenizer lower-case a text first, as ``do_lower_case`` of sentence-transformers."""
-    from tokenizers import normalizers
-
-    kinds: Any = normalizers
-    now = backend.normalizer
-    steps = list(now) if isinstance(now, kinds.Sequence) else [] if now is None else [now]
-    if not any(isinstance(step, kinds.Lowercase) for step in steps):
-        backend.normalizer = kinds.Sequence([kinds.Lowercase(), *steps])
-
-
 def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
     added = backend.get_added_tokens_decoder()
     special = {token.content: number for number, token in added.items() if token.special}
@@ -389,38 +385,6 @@ def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
     every = {*special.values(), *pretrained.all_special_ids}
     every |= {number for number in ids.values() if number is not None}
     return SpecialIds(**ids, every=tuple(sorted(every)))
-
-
-def _require_vocabulary(folder: Path) -> None:
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder, so there is no tokenizer to read")
-    if any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
-        return
-    if (folder / "vocab.json").is_file() or (folder / "merges.txt").is_file():
-        missing = "merges.txt" if (folder / "vocab.json").is_file() else "vocab.json"
-        raise CheckpointError(
-            f"the tokenizer of {folder} is not complete: {missing} is missing; "
-            "copy it, or a tokenizer.json, from the model that the folder was made from"
-        )
-    known = ", ".join(" + ".join(names) for names in _VOCABULARIES)
-    raise CheckpointError(
-        f"no tokenizer in {folder}: it needs one of {known}; "
-        "copy the tokenizer files of the model that the folder was made from"
-    )
-
-
-def _pretrained(folder: Path) -> Any:
-    import transformers
-
-    library: Any = transformers
-    if not any((folder / name).is_file() for name in _DESCRIPTIONS):
-        if (folder / "vocab.txt").is_file():
-            return library.BertTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-        if (folder / "vocab.json").is_file():
-            return library.RobertaTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    return library.AutoTokenizer.from_pretrained(
-        str(folder), use_fast=True, trust_remote_code=False, local_files_only=True
-    )
 
 
 def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:

@@ -17,11 +17,6 @@ from contrasent.data.token_store import IndexArray, TextStore, TokenStore
 from contrasent.data.tokenizer import Template, Tokenizer
 from contrasent.errors import ConfigError, DataError
 
-_NEEDED = (
-    "give a .txt (or .txt.gz) with the sentences of each document in order, one per line, and a "
-    "blank line between documents"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Documents:
@@ -31,11 +26,6 @@ class Documents:
     """
 
     ends: IndexArray
-
-    @property
-    def count(self) -> int:
-        """The number of documents."""
-        return len(np.unique(self.ends))
 
     def with_next(self) -> IndexArray:
         """Numbers of the sentences that have a next one in their document, ascending."""
@@ -53,10 +43,8 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     """``(documents,)`` int64: sentences of each document, in the order of a ``.txt`` file.
 
     Blank lines at the start, at the end or next to each other separate nothing. ``trouble`` is
-    called with the error of each line that cannot be read. Examples of another source are refused.
+    called with the error of each line that cannot be read.
     """
-    if not examples.is_lines:
-        raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
     lengths, current = [], 0
     for _, line in lines(Path(examples.source), trouble):
         if line.strip():
@@ -70,23 +58,25 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
 def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them.
 
-    Refused are lines without a blank one between them, and text of which fewer than 2 sentences
-    have a next one in their document.
+    DataError of another source than a ``.txt``, of lines without a blank one between them, and of
+    text of which fewer than 2 sentences have a next one in their document.
     """
-    try:
-        lengths = document_lengths(examples)
-    except DataError as error:
-        raise DataError(f"{need}: {error}") from error
-    if len(lengths) == 1:
-        raise DataError(
-            f"{need}: {examples.source} has no blank line between its {lengths[0]} sentences, so "
-            f"nothing tells a shuffled file from a document; {_NEEDED}"
-        )
+    lengths = document_lengths(examples) if examples.is_lines else np.zeros(0, np.int64)
     followed = int((lengths - 1).sum())
-    if followed < 2:
+    problem = ""
+    if not examples.is_lines:
+        problem = "is no text in documents"
+    elif len(lengths) == 1:
+        problem = (
+            f"has no blank line between its {lengths[0]} sentences, so nothing tells a shuffled "
+            "file from a document"
+        )
+    elif followed < 2:
+        problem = f"has {followed} of {lengths.sum()} sentences with another after them"
+    if problem:
         raise DataError(
-            f"{need}: of the {lengths.sum()} sentences of {examples.source} only {followed} have "
-            f"another after them in their document; {_NEEDED}"
+            f"{need}: {examples.source} {problem}; give a .txt (or .txt.gz) with the sentences of "
+            "each document in order, one per line, and a blank line between documents"
         )
     return lengths
 
@@ -150,8 +140,16 @@ class Columns(ViewSource):
     """
 
     def __init__(self, store: TokenStore, views: int) -> None:
-        self._store, self._chosen = store, _chosen_views(store.views, views)
-        self.views = len(self._chosen)
+        self._store, self.views = store, views
+        self._chosen = (0,) * views if store.views == 1 else range(views)
+        if store.views not in (1, views) and not 1 < views < store.views:
+            remedy = f"choose {views} of its columns with data.columns"
+            if store.views < views:
+                remedy = "give data with more columns, such as sent0,sent1,hard_neg"
+            raise ConfigError(
+                f"the data has {example_of(store.views)}, but the objective takes "
+                f"{example_of(views)}; {remedy}, or take another objective"
+            )
 
     def __len__(self) -> int:
         return len(self._store)
@@ -188,10 +186,9 @@ class EditedText(ViewSource):
             for example in examples
         ]
         draws = replace(draws, epoch=0) if self.drawn_once else draws
-        texts = (self.texts[int(self.numbers[example])] for example, _ in copies)
         edited = [
-            self.edit(text, draws.of(example, view))
-            for text, (example, view) in zip(texts, copies, strict=True)
+            self.edit(self.texts[int(self.numbers[example])], draws.of(example, view))
+            for example, view in copies
         ]
         ids, _ = self.tokenizer.ids(edited, self.store.manifest.max_tokens)
         pairs = zip(ids, copies, strict=True)
@@ -206,7 +203,7 @@ class EditedTokens(ViewSource):
     """A sentence, and copies of it with edited tokens, edited anew every epoch."""
 
     store: TokenStore
-    template: Template  # what stands around a text, and is not edited
+    template: Template  # the tokens around a text, which are not edited
     # from the token ids of a text to those of its edited copy
     edit: Callable[[np.ndarray, Generator], np.ndarray]
     views: int
@@ -303,21 +300,3 @@ def example_of(views: int) -> str:
     hard = views - 2
     what = {1: "1 sentence", 2: "2 (anchor, positive)", 3: "3 (anchor, positive, hard negative)"}
     return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"
-
-
-def _chosen_views(available: int, wanted: int) -> Sequence[int]:
-    if wanted == available:
-        return tuple(range(available))
-    if available == 1 and wanted > 1:
-        return (0,) * wanted
-    if wanted < 1:
-        raise ConfigError(f"views must be at least 1, not {wanted}")
-    if available > wanted > 1:
-        return tuple(range(wanted))
-    remedy = "give data with more columns, such as sent0,sent1,hard_neg, or take another objective"
-    if available > wanted:
-        remedy = f"choose {wanted} of its columns with data.columns, or another objective"
-    raise ConfigError(
-        f"the data has {example_of(available)}, but the objective takes {example_of(wanted)}; "
-        f"{remedy}"
-    )

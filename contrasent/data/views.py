@@ -29,21 +29,8 @@ from contrasent.data.augment import (
 )
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples
-from contrasent.data.spans import (
-    CropsOfDocuments,
-    Spans,
-    SpansOfDocuments,
-    long_enough,
-    of_several_sentences,
-)
-from contrasent.data.token_store import (
-    IndexArray,
-    TextStore,
-    TokenStore,
-    keep_texts,
-    text_numbers,
-    tokenize,
-)
+from contrasent.data.spans import CropsOfDocuments, Spans, SpansOfDocuments, long_documents
+from contrasent.data.token_store import IndexArray, TokenStore, keep_texts, text_numbers, tokenize
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import (
     Columns,
@@ -62,11 +49,6 @@ from contrasent.settings import ViewSettings
 logger = logging.getLogger("contrasent")
 
 _LOOKED_AT = 1000
-_LABELLED = "premise, hypothesis and their label"
-_BESIDE = {
-    Need.POSITIONS: ", and where it stands in its document",
-    Need.NEXT_SENTENCES: "; beside it, the next sentence of its document",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,54 +71,47 @@ class View:
     origin: Callable[[], dict[str, str]] = dict
 
 
+def _shared(edited: str, share: float | None, **edit: Any) -> View:
+    return View(edited, takes_share=True, share=share, **edit)
+
+
 # The paper replaces one word by a synonym (Gao et al. 2021, Table 1), hence no share there.
 VIEWS = MappingProxyType(
     {
         "dropout": View(),
-        "crop": View(
+        "crop": _shared(
             "without {share} of its words, taken from its ends",
-            lambda share: partial(crop, share=share or 0.0),
-            takes_share=True,
-            share=0.1,
+            0.1,
+            edit=lambda share: partial(crop, share=share or 0.0),
         ),
-        "crop_sentences": View(
-            "without {share} of its sentences, taken from its ends", takes_share=True, share=0.5
-        ),
-        "delete_words": View(
+        "crop_sentences": _shared("without {share} of its sentences, taken from its ends", 0.5),
+        "delete_words": _shared(
             "without {share} of its words",
-            lambda share: partial(delete_words, share=share or 0.0),
-            takes_share=True,
-            share=0.1,
+            0.1,
+            edit=lambda share: partial(delete_words, share=share or 0.0),
         ),
-        "crop_prefix": View(
-            "without the last {share} of its characters",
-            takes_share=True,
-            share=0.1,
-            edit_text=crop_prefix,
+        "crop_prefix": _shared(
+            "without the last {share} of its characters", 0.1, edit_text=crop_prefix
         ),
-        "delete_words_once": View(
+        "delete_words_once": _shared(
             "without {share} of its words, the same ones in every epoch",
-            lambda share: partial(keep_whole_words, share=share or 0.0),
-            takes_share=True,
-            share=0.1,
+            0.1,
+            edit=lambda share: partial(keep_whole_words, share=share or 0.0),
             drawn_once=True,
         ),
         "delete_one_word": View("without one of its words", lambda _: delete_one_word),
-        "repeat": View(
+        "repeat": _shared(
             "with up to {share} of its tokens repeated",
+            0.32,
             edit_tokens=lambda share: partial(repeat_tokens, share=share),
-            takes_share=True,
-            share=0.32,
         ),
-        "synonym": View(
+        "synonym": _shared(
             "with synonyms for {share} of its words",
-            lambda share: partial(replace_words, share=share, synonyms=WordNet().synonyms),
-            takes_share=True,
+            None,
+            edit=lambda share: partial(replace_words, share=share, synonyms=WordNet().synonyms),
             origin=lambda: {"wordnet": WordNet().version},
         ),
-        "mlm": View(
-            "with {share} of its tokens replaced by {generator}", takes_share=True, share=0.15
-        ),
+        "mlm": _shared("with {share} of its tokens replaced by {generator}", 0.15),
         "next_sentence": View(reach=1),
         "next_3_sentences": View(reach=3),
     }
@@ -193,81 +168,86 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     if settings.name == "crop_sentences":
         return _open_crops(settings, examples, tokenizer, max_tokens, views)
     view, next_needed = VIEWS[settings.name], Need.NEXT_SENTENCES in needs
-    lengths = _document_lengths(settings.name, examples, needs)
+    asked = [need for need in Need if need in needs & {*COLUMNS, Need.NEXT_SENTENCES}]
+    lengths = None
+    if view.reach or asked:
+        reason = f"view.name {settings.name} takes a sentence's positive from those after it"
+        reason = reason if view.reach else f"the objective needs {asked[0].value}"
+        lengths = require_documents(examples, reason)
+        logger.info("%d documents of %.1f sentences in the mean", len(lengths), lengths.mean())
     origin: dict[str, Any] = {**view.origin()}
     store = tokenize(examples, tokenizer, max_tokens, progress)
     source = _open_source(settings, examples, tokenizer, store, views)
-    documents = None if lengths is None else documents_of(lengths, store)
+    values = {need: store.column(need) for need in Need if need in needs}
     chosen = None
-    if documents is not None:
-        origin["documents"] = documents.count
+    if lengths is not None:
+        documents = documents_of(lengths, store)
+        origin["documents"] = len(np.unique(documents.ends))
+        values |= {need: numbers(documents) for need, numbers in COLUMNS.items() if need in needs}
         if view.reach:
             source = NextSentences(store, documents, view.reach, views)
         if view.reach or next_needed:
             chosen = documents.with_next()
-    values = {need: _numbers(need, store, documents) for need in Need if need in needs}
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if own_columns is not None:
         rows = text_numbers(store)
-        columns |= {need: _at(numbers, rows) for need, numbers in own_columns(examples).items()}
+        columns |= {  # a matrix of all rows stays on disk
+            need: numbers if len(rows) == len(numbers) else numbers[rows]
+            for need, numbers in own_columns(examples).items()
+        }
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
-    labelled = Need.LABELS.name in store.manifest.columns
-    described = _LABELLED if labelled else _describe(settings, views, examples.views)
-    described += "".join(words for need, words in _BESIDE.items() if need in needs)
-    return Views(source, _left_out(store, max_tokens), described, origin)
+    kept = store.manifest
+    described = "premise, hypothesis and their label"
+    if Need.LABELS.name not in kept.columns:
+        described = _describe(settings, views, examples.views)
+    described += ", and where it stands in its document" * (Need.POSITIONS in needs)
+    described += "; beside it, the next sentence of its document" * next_needed
+    unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
+    left_out = (
+        f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
+        f"sentence skipped{unlabelled}"
+    )
+    return Views(source, left_out, described, origin)
 
 
 def _open_source(
     settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, store: TokenStore, views: int
 ) -> ViewSource:
     """The sentences of ``store``, edited if the view edits them."""
-    view, both = VIEWS[settings.name], settings.sides == "both"
+    view, both, share = VIEWS[settings.name], settings.sides == "both", share_of(settings)
     if view.edit_tokens is not None:
-        edit_tokens = view.edit_tokens(share_of(settings) or 0.0)
         longest = tokenizer.max_tokens or store.manifest.max_tokens
+        edit_tokens = view.edit_tokens(share or 0.0)
         return EditedTokens(store, tokenizer.template, edit_tokens, views, longest, both)
-    edit = _text_edit(view, share_of(settings))
-    if edit is None:
+    if view.edit is None and view.edit_text is None:
         return Columns(store, views)
-    texts = keep_texts(examples)
-    _refuse_single_words(texts, examples.source, settings.name)
-    numbers = text_numbers(store)
-    return EditedText(store, texts, numbers, tokenizer, edit, views, both, view.drawn_once)
+    edit_words, edit_text = view.edit and view.edit(share), view.edit_text
 
-
-def _text_edit(view: View, share: float | None) -> Callable[[str, Generator], str] | None:
-    """The edit of a sentence, which leaves a text as it is if its words stay; None if none."""
-    edit_text = view.edit_text
-    if edit_text is not None:
-        return lambda text, _: edit_text(text, share or 0.0)
-    if view.edit is None:
-        return None
-    edit = view.edit(share)
-
-    def edited(text: str, random: Generator) -> str:
+    def edit(text: str, random: Generator) -> str:
+        if edit_text is not None:
+            return edit_text(text, share or 0.0)
         words = text.split()
-        changed = edit(words, random)
+        changed = edit_words(words, random) if edit_words else words
         return text if changed == words else " ".join(changed)
 
-    return edited
-
-
-def _numbers(need: Need, store: TokenStore, documents: Documents | None) -> np.ndarray | None:
-    """A number of each example; None if the data does not have it."""
-    of_documents = COLUMNS.get(need)
-    return of_documents(documents) if of_documents and documents else store.column(need)
-
-
-def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
-    """Rows of a matrix, which stays on disk if they are all of it."""
-    return numbers if len(rows) == len(numbers) else numbers[rows]
+    texts = keep_texts(examples)
+    looked_at = min(len(texts), _LOOKED_AT)
+    if all(len(texts[number].split()) == 1 for number in range(looked_at)):
+        raise DataError(
+            f"view.name {settings.name} edits words between white space, but none of the first "
+            f"{looked_at} sentences of {examples.source} has two; put spaces between its words, or "
+            "choose view.name dropout"
+        )
+    numbers = text_numbers(store)
+    return EditedText(store, texts, numbers, tokenizer, edit, views, both, view.drawn_once)
 
 
 def _open_crops(
     settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, max_tokens: int, views: int
 ) -> Views:
-    documents = of_several_sentences(examples, keep_texts(examples))
+    remedy = "give texts of several sentences, or choose view.name dropout"
+    documents = long_documents(examples, keep_texts(examples), "sentences", 2, remedy)
     share, both = share_of(settings) or 0.0, settings.sides == "both"
     source = CropsOfDocuments(documents, tokenizer, max_tokens, views, share, both)
     count = len(documents) + documents.left_out
@@ -283,7 +263,8 @@ def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_token
     DataError if the data cannot be read, or fewer than 2 documents are long enough; ConfigError if
     there is no room in the cache.
     """
-    documents = long_enough(examples, keep_texts(examples), spans)
+    remedy = "give longer documents, or lower objective.max_words or objective.anchors"
+    documents = long_documents(examples, keep_texts(examples), "words", spans.words, remedy)
     source = SpansOfDocuments(documents, tokenizer, max_tokens, spans.views, spans)
     count = len(documents) + documents.left_out
     left_out = (
@@ -295,40 +276,6 @@ def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_token
         f"{spans.shortest} to {spans.longest} words"
     )
     return Views(source, left_out, described, {"documents": count})
-
-
-def _left_out(store: TokenStore, max_tokens: int) -> str:
-    kept = store.manifest
-    unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
-    return (
-        f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
-        f"sentence skipped{unlabelled}"
-    )
-
-
-def _document_lengths(name: str, examples: Examples, needs: frozenset[Need]) -> IndexArray | None:
-    """Sentences of each document, where the view or the objective is about documents."""
-    asked = [need for need in Need if need in needs & {*COLUMNS, Need.NEXT_SENTENCES}]
-    if VIEWS[name].reach:
-        reason = f"view.name {name} takes a sentence's positive from those after it"
-    elif asked:
-        reason = f"the objective needs {asked[0].value}"
-    else:
-        return None
-    lengths = require_documents(examples, reason)
-    logger.info("%d documents of %.1f sentences in the mean", len(lengths), lengths.mean())
-    return lengths
-
-
-def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
-    """Refuse text without spaces, which no edit of words would change."""
-    looked_at = min(len(texts), _LOOKED_AT)
-    if all(len(texts[number].split()) == 1 for number in range(looked_at)):
-        raise DataError(
-            f"view.name {name} edits words between white space, but none of the first {looked_at} "
-            f"sentences of {source} has two; put spaces between its words, or choose view.name "
-            "dropout"
-        )
 
 
 def _describe(settings: ViewSettings, views: int, data_views: int) -> str:

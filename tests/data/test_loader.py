@@ -247,7 +247,6 @@ def test_settings_that_cannot_work_are_explained(store, settings, error, said):
             r"the data has 5 \(anchor, positive, 3 hard negatives\) per example, but the "
             r"objective takes 1 sentence per example; choose 1 of its columns with data.columns",
         ),
-        (1, 0, "views must be at least 1, not 0"),
     ],
 )
 def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
