@@ -118,8 +118,7 @@ class FetchOptions:
 def fetch(options: FetchOptions) -> None:
     """Download SentEval's data, and check every file of the STS tasks by its published hash.
 
-    A training file is checked by its number of rows and what is known of them, and from then on by
-    its hash.
+    A training file is checked by its number of rows and what is known of them.
     """
     if options.what != "senteval":
         _fetch_training_file(options.what, options.data_dir, options.url, check=options.check)
@@ -158,18 +157,17 @@ def fetch(options: FetchOptions) -> None:
 
 def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, check: bool) -> None:
     from contrasent.data.senteval import TRAINING_FILES, fetch_training_file
+    from contrasent.files import sha256_of
 
     with progress_bar("downloading", "bar", "bytes", "speed") as advance:
-        path, sha256, known = fetch_training_file(
+        path = fetch_training_file(
             name,
             folder,
             url,
             lambda done, total: advance(completed=done, total=total),
             check=check,
         )
-    compared = "none is published" if check else "recorded, none is published"
-    compared = "as when it was first downloaded" if known else compared
-    typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256} ({compared})")
+    typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256_of(path)}")
 
 
 @settings
@@ -262,7 +260,7 @@ class NliOptions(BuildOptions):
 def nli(options: NliOptions) -> None:
     """Make triplets or pairs from natural language inference: premise, hypothesis, label.
 
-    Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
+    Reads SNLI, MultiNLI, ANLI and the like.
     """
     how = {name: getattr(options, name) for name in ("make", "per", "contradictions", "seed")}
     _build("nli", options, order=options.labels, **how)

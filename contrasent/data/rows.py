@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cached_property
-from itertools import islice, zip_longest
+from itertools import islice
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -318,29 +318,6 @@ class ParquetSource(RowSource):
                     ) from error
 
 
-class ParallelSource(RowSource):
-    """Three files with a line each: premise, hypothesis and label, as InferSent's."""
-
-    def __init__(self, path: Path) -> None:
-        end = path.name.removeprefix("s1.")
-        self.paths = [path, path.with_name(f"s2.{end}"), path.with_name(f"labels.{end}")]
-        names = [f"lines of {path.name}", *(other.name for other in self.paths[1:])]
-        super().__init__(str(path), names, f"{path}:1")
-
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        # Without the lines that cannot be read the files would no longer be parallel.
-        files = [(line.rstrip("\r\n") for _, line in lines(path)) for path in self.paths]
-        for number, cells in enumerate(zip_longest(*files), start=1):
-            if None in cells:
-                short = self.paths[cells.index(None)]
-                raise DataError(f"{short}: ends before line {number}, which the others have")
-            if any(cells):
-                yield f"{self.paths[0]}:{number}", cells
-
-    def sha256(self, names: tuple[str, ...]) -> str:
-        return " ".join(map(sha256_of, self.paths))
-
-
 class SourceRows:
     """Rows of the columns that a kind of data needs, read anew by every iteration.
 
@@ -379,17 +356,11 @@ def open_rows_of(
 
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
     between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. The text files may be gzipped.
-    Where a label is wanted, ``s1.NAME`` stands for the parallel lines of ``s1.NAME``, ``s2.NAME``
-    and ``labels.NAME``, as InferSent's. DataError if the source is missing, empty, or its first row
-    cannot be understood; ConfigError if ``columns`` does not fit the source; MissingExtraError if a
-    data set is asked for, but ``datasets`` is not installed.
+    DataError if the source is missing, empty, or its first row cannot be understood; ConfigError
+    if ``columns`` does not fit the source; MissingExtraError if a data set is asked for, but
+    ``datasets`` is not installed.
     """
-    kind, path = source_kind(source), Path(source)
-    if path.name.startswith("s1.") and "label" in wanted.roles and kind not in _NAMED_KINDS:
-        parallel = ParallelSource(path)
-        roles = zip(parallel.first, ("premise", "hypothesis", "label"), strict=True)
-        described = ", ".join(f"{name} as {role}" for name, role in roles)
-        return SourceRows(parallel, ColumnMap((0, 1, 2), False, described, "order"))
+    kind = source_kind(source)
     rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
     if isinstance(rows, JsonSource) and not rows.named:
         raise DataError(f"{rows.where}: expected an object with named values in every line")

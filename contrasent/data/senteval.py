@@ -1,7 +1,6 @@
 """SentEval's data and the papers' training files: where they lie, their download and checks.
 
-SentEval's data is compared with published hashes. A training file has none: its rows are counted,
-and its hash is kept from its first download on.
+SentEval's data is compared with published hashes. A training file has none: its rows are counted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from urllib.request import Request, urlopen
 
 from contrasent import __version__
 from contrasent.errors import DataError, is_disk_full
-from contrasent.files import exclusive, refuse_existing, sha256_of, write_text, writing_folder
+from contrasent.files import exclusive, refuse_existing, sha256_of, writing_folder
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -244,51 +243,40 @@ def fetch_training_file(
     advance: Advance = lambda _, __: None,
     *,
     check: bool = False,
-) -> tuple[Path, str, bool]:
+) -> Path:
     """Download one of :data:`TRAINING_FILES`, unless it is there, and check it; or only check it.
 
     A download that was cut off goes on where it was, if the server can; the file appears whole or
-    not at all. Its SHA-256, of which none is published, is kept beside it when it is first seen.
-    DataError if it cannot be had, is cut off, or does not hold what it should. ``url`` is another
-    address than the authors', or a local file. Returns the path, its hash, and whether that was
-    compared with one kept before.
+    not at all. DataError if it cannot be had, is cut off, or does not hold what it should. ``url``
+    is another address than the authors', or a local file.
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file
+    part = path.with_name(f".{path.name}.part")
+    if check and not path.is_file():
+        raise DataError(f"{path} is not there; without --check it is downloaded")
     if check:
-        if not path.is_file():
-            raise DataError(f"{path} is not there; without --check it is downloaded")
         _check(wanted, path, str(path))
-        return path, *_compare(path, path)
+        return path
     try:
         with exclusive(path):
             if path.is_file():
                 _check(wanted, path, str(path))
-            else:
-                _bring(wanted, path, url or wanted.url, advance, name)
-            digest, known = _compare(path, path)
-            if not known:
-                write_text(_kept(path), f"{digest}  {path.name}\n")
+                return path
+            try:
+                _download(url or wanted.url, part, advance, name)
+                try:
+                    _check(wanted, part, url or wanted.url)
+                except DataError:
+                    part.unlink()
+                    raise
+                part.replace(path)
+            finally:
+                if part.is_file() and not part.stat().st_size:
+                    part.unlink()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}; try again to go on") from error
-    return path, digest, known
-
-
-def _bring(wanted: TrainingFile, path: Path, url: str, advance: Advance, name: str) -> None:
-    """Download a training file and check it; what has arrived of it stays for another try."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        _download(url, part, advance, name)
-        try:
-            _check(wanted, part, url)
-        except DataError:
-            part.unlink()
-            raise
-        _compare(path, part)
-        part.replace(path)
-    finally:
-        if part.is_file() and not part.stat().st_size:
-            part.unlink()
+    return path
 
 
 def _check(wanted: TrainingFile, path: Path, source: str) -> None:
@@ -306,21 +294,3 @@ def _check(wanted: TrainingFile, path: Path, source: str) -> None:
             f"{wanted.file} of {wanted.rows:,} rows {wanted.header or ''}; take another address "
             "with --url, or remove the file"
         )
-
-
-def _kept(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _compare(path: Path, content: Path) -> tuple[str, bool]:
-    """The hash of ``content``, and whether one kept before is the same; DataError of another."""
-    digest, kept = sha256_of(content), _kept(path)
-    if not kept.is_file():
-        return digest, False
-    known = kept.read_text(encoding="utf-8").split()[0]
-    if known != digest:
-        raise DataError(
-            f"{path}: sha256 {digest[:12]}..., but {kept} recorded {known[:12]}... when it was "
-            "first downloaded; remove both to take the new one"
-        )
-    return digest, True

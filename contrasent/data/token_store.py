@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +87,6 @@ class TokenStore:
 
     def tokens(self, example: int, view: int) -> IdArray:
         """Token ids of one sentence."""
-        if not (0 <= example < len(self) and 0 <= view < self.views):
-            raise IndexError(f"no view {view} of example {example}: {len(self)} x {self.views}")
         start, end = self._offsets[example * self.views + view :][:2]
         return self._tokens[start:end].astype(np.int32)
 
@@ -124,65 +121,54 @@ def tokenize(
     told now and then how many examples are done.
     """
     key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
+    dtype, views = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32", examples.views
 
     def write(folder: Path) -> None:
-        manifest = _write_store(folder, examples, tokenizer, max_tokens, progress)
+        kept = tokens = cut = 0
+        tokenless: list[int] = []
+        with (folder / _TOKENS).open("wb") as file, (folder / _OFFSETS).open("wb") as offsets:
+            np.zeros(1, dtype=np.int64).tofile(offsets)
+            for sentences in portions(examples):
+                ids, count = tokenizer.ids(sentences, max_tokens)
+                cut += count
+                lengths = np.array([len(row) for row in ids], dtype=np.int64)
+                whole = lengths.reshape(-1, views).all(axis=1)
+                if not whole.all():
+                    tokenless += (kept + len(tokenless) + np.flatnonzero(~whole)).tolist()
+                    stays = np.repeat(whole, views)
+                    ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
+                    lengths = lengths[stays]
+                if ids:
+                    np.concatenate(ids).astype(dtype).tofile(file)
+                (tokens + np.cumsum(lengths)).tofile(offsets)
+                tokens += int(lengths.sum())
+                kept += int(whole.sum())
+                if progress is not None:
+                    progress(kept)
+        if not kept:
+            raise DataError(f"{examples.source} holds no example whose sentences all have a token")
+        np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
+        columns = {need.name: np.array(numbers) for need, numbers in examples.numbers.items()}
+        for name, numbers in columns.items():
+            np.delete(numbers, tokenless).tofile(_column_file(folder, name))
+        manifest = TokenManifest(
+            examples=kept,
+            views=views,
+            tokens=tokens,
+            dtype=dtype,
+            cut=cut,
+            skipped=examples.skipped + len(tokenless),
+            tokenless=len(tokenless),
+            max_tokens=max_tokens,
+            data_sha256=examples.sha256,
+            tokenizer=tokenizer.fingerprint,
+            columns={name: numbers.dtype.name for name, numbers in columns.items()},
+            unlabelled=examples.unlabelled,
+        )
         text = json.dumps(asdict(manifest), indent=1)
         (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
     return cached("tokens", "token ids", key, TokenStore, write)
-
-
-def _write_store(
-    folder: Path,
-    examples: Examples,
-    tokenizer: Tokenizer,
-    max_tokens: int | None,
-    progress: Callable[[int], None] | None,
-) -> TokenManifest:
-    dtype = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32"
-    views = examples.views
-    examples_kept = tokens = cut = 0
-    tokenless: list[int] = []
-    with (folder / _TOKENS).open("wb") as ids_file, (folder / _OFFSETS).open("wb") as offsets_file:
-        np.zeros(1, dtype=np.int64).tofile(offsets_file)
-        for sentences in portions(examples):
-            ids, count = tokenizer.ids(sentences, max_tokens)
-            cut += count
-            lengths = np.array([len(row) for row in ids], dtype=np.int64)
-            whole = lengths.reshape(-1, views).all(axis=1)
-            if not whole.all():
-                tokenless += (examples_kept + len(tokenless) + np.flatnonzero(~whole)).tolist()
-                stays = np.repeat(whole, views)
-                ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
-                lengths = lengths[stays]
-            if ids:
-                np.concatenate(ids).astype(dtype).tofile(ids_file)
-            (tokens + np.cumsum(lengths)).tofile(offsets_file)
-            tokens += int(lengths.sum())
-            examples_kept += int(whole.sum())
-            if progress is not None:
-                progress(examples_kept)
-    np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
-    columns = {need.name: np.array(numbers) for need, numbers in examples.numbers.items()}
-    for name, numbers in columns.items():
-        np.delete(numbers, tokenless).tofile(_column_file(folder, name))
-    if not examples_kept:
-        raise DataError(f"{examples.source} holds no example whose sentences all have a token")
-    return TokenManifest(
-        examples=examples_kept,
-        views=views,
-        tokens=tokens,
-        dtype=dtype,
-        cut=cut,
-        skipped=examples.skipped + len(tokenless),
-        tokenless=len(tokenless),
-        max_tokens=max_tokens,
-        data_sha256=examples.sha256,
-        tokenizer=tokenizer.fingerprint,
-        columns={name: numbers.dtype.name for name, numbers in columns.items()},
-        unlabelled=examples.unlabelled,
-    )
 
 
 def _column_file(folder: Path, name: str) -> Path:
@@ -207,32 +193,31 @@ class TextStore:
 
     def __getitem__(self, number: int) -> str:
         """The text of one sentence."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"no text {number}: there are {len(self)}")
         start, end = self._offsets[number : number + 2]
         return self._bytes[start:end].tobytes().decode("utf-8")
 
 
 def keep_texts(examples: Examples) -> TextStore:
     """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
+
+    def write(folder: Path) -> None:
+        size = count = 0
+        with (folder / _TEXT).open("wb") as text, (folder / _OFFSETS).open("wb") as offsets:
+            np.zeros(1, dtype=np.int64).tofile(offsets)
+            for sentences in portions(examples):
+                encoded = [sentence.encode("utf-8") for sentence in sentences]
+                ends = size + np.cumsum([len(it) for it in encoded], dtype=np.int64)
+                ends.tofile(offsets)
+                text.write(b"".join(encoded))
+                size, count = int(ends[-1]), count + len(encoded)
+        manifest = json.dumps({"texts": count, "bytes": size})
+        (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
+
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return cached("texts", "the texts", key, TextStore, partial(_write_texts, examples))
+    return cached("texts", "the texts", key, TextStore, write)
 
 
 def text_numbers(store: TokenStore) -> IndexArray:
     """``(N,)`` int64: for each example of ``store``, which of the texts it is."""
     left_out = store.tokenless()
     return np.delete(np.arange(len(store) + len(left_out)), left_out)
-
-
-def _write_texts(examples: Examples, folder: Path) -> None:
-    size = count = 0
-    with (folder / _TEXT).open("wb") as text, (folder / _OFFSETS).open("wb") as offsets:
-        np.zeros(1, dtype=np.int64).tofile(offsets)
-        for sentences in portions(examples):
-            encoded = [sentence.encode("utf-8") for sentence in sentences]
-            ends = size + np.cumsum([len(it) for it in encoded], dtype=np.int64)
-            ends.tofile(offsets)
-            text.write(b"".join(encoded))
-            size, count = int(ends[-1]), count + len(encoded)
-    (folder / _MANIFEST).write_text(json.dumps({"texts": count, "bytes": size}), encoding="utf-8")

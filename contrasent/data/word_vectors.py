@@ -21,7 +21,7 @@ from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import cached, map_array, sha256_of
+from contrasent.files import cached, map_array, sha256_of, write_json
 
 MANIFEST = "words.json"
 FORMAT = "contrasent-words-1"
@@ -92,11 +92,18 @@ class WordStore:
 
     def rows(self, words: Collection[str]) -> dict[str, int]:
         """The rows of those of ``words`` that are known, as they are or in lower case."""
+
+        def known(words: list[str]) -> dict[str, int]:
+            hashes = np.array([_hash(word) for word in words], np.uint64)
+            places = np.minimum(np.searchsorted(self._hashes, hashes), self.words - 1)
+            hits = np.flatnonzero(self._hashes[places] == hashes)
+            return {words[hit]: int(self._rows[places[hit]]) for hit in hits}
+
         asked = list(dict.fromkeys(words))
-        in_store = self._known(asked)
+        in_store = known(asked)
         lower = {word: word.lower() for word in asked if word not in in_store}
-        known = self._known(list(dict.fromkeys(lower.values())))
-        return {**in_store, **{word: known[low] for word, low in lower.items() if low in known}}
+        in_lower = known(list(dict.fromkeys(lower.values())))
+        return in_store | {it: in_lower[low] for it, low in lower.items() if low in in_lower}
 
     @property
     def blank(self) -> int:
@@ -126,12 +133,6 @@ class WordStore:
         """Itself: it is only read, and may be larger than memory."""
         return self
 
-    def _known(self, words: list[str]) -> dict[str, int]:
-        hashes = np.array([_hash(word) for word in words], np.uint64)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), self.words - 1)
-        hits = np.flatnonzero(self._hashes[places] == hashes)
-        return {words[hit]: int(self._rows[places[hit]]) for hit in hits}
-
 
 def open_words(path: Path) -> WordStore:
     """Word vectors of a text file, from the cache if it holds them."""
@@ -140,39 +141,28 @@ def open_words(path: Path) -> WordStore:
     digest = sha256_of(path)
 
     def write(folder: Path) -> None:
-        _write(path, digest, folder)
+        hashes: list[int] = []  # of several lines of a word, the first counts
+        width = 0
+        with (folder / _VECTORS).open("wb") as file:
+            for number, word, cells in word_lines(path):
+                row = vector_of(cells, path, number)
+                row.tofile(file)
+                hashes.append(_hash(word))
+                width = len(row)
+        if not hashes:
+            raise CheckpointError(f"{path} holds no word vector; a line is a word and its numbers")
+        every = np.array(hashes, np.uint64)
+        order = np.argsort(every, kind="stable").astype(np.int64)
+        every[order].tofile(folder / _HASHES)
+        order.tofile(folder / _ROWS)
+        _write_manifest(folder, len(every), width, path.name, digest)
 
     return cached("words", "word vectors", [FORMAT, digest], WordStore, write)
 
 
-def _write(path: Path, digest: str, folder: Path) -> None:
-    """One pass over the text; the first of several lines of a word counts."""
-    hashes: list[int] = []
-    width = 0
-    with (folder / _VECTORS).open("wb") as file:
-        for number, word, cells in word_lines(path):
-            row = vector_of(cells, path, number)
-            row.tofile(file)
-            hashes.append(_hash(word))
-            width = len(row)
-    if not hashes:
-        raise CheckpointError(f"{path} holds no word vector; a line is a word and its numbers")
-    every = np.array(hashes, np.uint64)
-    order = np.argsort(every, kind="stable").astype(np.int64)
-    every[order].tofile(folder / _HASHES)
-    order.tofile(folder / _ROWS)
-    _write_manifest(folder, len(every), width, path.name, digest)
-
-
 def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: str) -> None:
-    manifest = {
-        "format": FORMAT,
-        "words": words,
-        "width": width,
-        "source": source,
-        "sha256": sha256,
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    about = {"words": words, "width": width, "source": source, "sha256": sha256}
+    write_json(folder / MANIFEST, {"format": FORMAT, **about})
 
 
 def _hash(word: str) -> int:

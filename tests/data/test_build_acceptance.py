@@ -4,7 +4,7 @@ import json
 from itertools import combinations
 
 import pytest
-from helpers.building import built
+from helpers.building import built, write
 
 from contrasent.data.build import f1
 
@@ -86,7 +86,9 @@ def test_pairs(nli, tmp_path, make):
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_entailed_sentences_share_as_many_words_as_the_paper_says(shared, tmp_path, split):
-    source = shared / "data" / "nli" / "snli" / f"s1.{split}"
+    parts = [shared / "data" / "nli" / "snli" / f"{it}.{split}" for it in ("s1", "s2", "labels")]
+    rows = zip(*(part.read_text(encoding="utf-8").splitlines() for part in parts), strict=True)
+    source = write(tmp_path / "snli.tsv", [["premise", "hypothesis", "label"], *rows])
     _, said = built("nli", source, "--make", "entailment", folder=tmp_path)
     assert said["counts"]["rows"] == {"dev": 9842, "test": 9824}[split]
     # 39 % of SNLI and MNLI together

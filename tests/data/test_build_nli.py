@@ -132,13 +132,10 @@ AS_ANLI = {"uid": "1", "context": "p", "hypothesis": "e", "label": "e", "reason"
         ("snli_1.0_dev.txt", premises(("p", "e", E), ("p", '"n', N))),
         ("mnli.csv", 'premise,hypothesis,label\np,"e",Entailment\n"p",n,NEUTRAL\n'),
         ("sick.txt", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\r\n1\tp\te\tENTAILMENT"),
-        ("s1.dev", "p\r\np\n"),
     ],
     ids=lambda it: it if isinstance(it, str) and len(it) < 20 else "",
 )
 def test_every_form_is_read(tmp_path, name, content):
-    write(tmp_path / "s2.dev", "e\nn\n")
-    write(tmp_path / "labels.dev", "entailment\nneutral")
     source = write(tmp_path / name, content)
     examples, _ = built("nli", source, "--make", E, folder=tmp_path)
     assert examples == [("p", "e")]
@@ -176,6 +173,31 @@ def test_a_data_set_may_say_what_its_numbers_mean():
     assert NliLabels("s", ["0", "1", "2"], ["c", "n", "e"]).understood("0", "") == C
 
 
+CHOSEN = [
+    ("b,a,mark", [["a", "mark", "b"], ["e", "entailment", "p"], ["c", "contradiction", "p"]]),
+    ("2, 0, 1", [["e", "entailment", "p"], ["c", "contradiction", "p"]]),
+    ("2,0,1", [["Hypothesis", "label", "premise"], ["e", "e", "p"], ["c", "c", "p"]]),
+]
+
+
+@pytest.mark.parametrize(("columns", "rows"), CHOSEN)
+def test_columns_are_chosen_by_name_or_by_number(tmp_path, columns, rows):
+    source = write(tmp_path / "f.tsv", rows)
+    examples, report = built("nli", source, "--columns", columns, folder=tmp_path)
+    assert examples == [("p", "e", "c")]
+    assert "(chosen by n" in report["sources"][0]["columns"]
+
+
+def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
+    hypotheses = [("c", 0), ("e", 1), ("", 1), ("?", -1)]
+    hub.rows = [{"premise": "p", "hypothesis": h, "label": label} for h, label in hypotheses]
+    hub.labels = {"label": ["contradiction", "entailment", "neutral"]}
+    examples, report = built("nli", "org/name:en@test", folder=tmp_path)
+    assert examples == [("p", "e", "c")]
+    assert report["sources"][0]["labels"].endswith("2 = neutral (the data set says so)")
+    assert (report["counts"]["empty"], report["counts"]["unlabelled"]) == (1, 1)
+
+
 TABLE = "premise\thypothesis\tlabel\np\te\te\n"
 REFUSED = [
     ("nli", "f.tsv", TABLE, ("--make", "triplet"), "Did you mean 'triplets'"),
@@ -185,13 +207,16 @@ REFUSED = [
     ("nli", "f.tsv", TABLE, ("--make", "all", "--sample", "2"), "--sample 2 is more than the 1"),
     ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
     ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
-    ("nli", "s1.dev", "p\n", (), "s2.dev: cannot be read"),
     ("nli", "f.tsv", TABLE, ("--output", "o.txt"), "o.txt: unknown kind of file to write"),
     ("nli", "f.tsv", TABLE, ("--output", "f.tsv", "--overwrite"), "is one of the sources"),
     ("captions", "f.jsonl", '{"image": "a", "caption": 5}', (), ":1: 5 is no text"),
     ("duplicates", "f.csv", "text1,text2,label\nx,y,2\n", (), ":2: unknown label '2'"),
     ("paraphrases", "f.tsv", "a\tb\n", ("--min-score", "0.5"), "has no column of scores"),
     ("paraphrases", "f.tsv", "a\tb\thigh\n", ("--min-score", "0"), "must be a number, not 'high'"),
+    ("nli", "f.tsv", "premise\tlabel\n", (), ":1: no column is known as the hypothesis"),
+    ("nli", "f.txt", "a,b,entailment\n", (), ":1: no tab in the first row"),
+    ("nli", "f.jsonl", '["p", "h", "e"]\n', (), ":1: expected an object with named values"),
+    ("duplicates", "f.csv", "question1,question2,sentence1,label\n", (), "could be column"),
     ("paraphrases", "f.tsv", "", ("--min-score", "2", "--max-score", "1"), "f.tsv is empty"),
 ]
 

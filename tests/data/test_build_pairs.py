@@ -2,7 +2,6 @@ from itertools import combinations
 
 import pytest
 from helpers.building import built, write
-from helpers.command_line import refused
 
 FLICKR = [
     *[[f"a.jpg#{k}", f"a{k}"] for k in range(5)],
@@ -72,13 +71,3 @@ def test_paraphrases_are_pairs_of_a_range_of_scores(tmp_path, words, expected, o
     assert "".join(first[0] for first, _ in examples) == expected
     assert (said["counts"]["other"], said["counts"]["identical"]) == (other, 1)
     assert said["sources"][0]["columns"].endswith("column 2 as score (no header)")
-
-
-def test_paraphrases_without_scores_are_read(tmp_path):
-    source = write(tmp_path / "f.tsv", [["a", "b"], ["c", "d"]])
-    assert built("paraphrases", source, folder=tmp_path)[0] == [("a", "b"), ("c", "d")]
-    said = refused(
-        *("data", "build", "paraphrases", source, "--output", tmp_path / "o.csv"),
-        *("--min-score", "0.5"),
-    )
-    assert said.startswith(f"{source} has no column of scores for --min-score and --max-score")

@@ -1,6 +1,5 @@
 """What ``data build`` writes: samples, repeats, forms, overlap, and never half a file."""
 
-import csv
 import gzip
 import json
 from collections import Counter
@@ -80,13 +79,6 @@ def test_every_form_reads_back_as_it_was(tmp_path, kind, zipped):
     assert said["sha256"] == sha256_of(output)
 
 
-def test_csv_is_quoted_as_the_published_triplets(pairs, tmp_path):
-    worked("data", "build", "paraphrases", pairs, "--output", tmp_path / "o.csv", "--sample", 3)
-    with (tmp_path / "o.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [list(row) for row in rows] == [["sent0", "sent1"]] * 3
-
-
 def counted_f1(first, second):
     """Twice the shared words over all words, word by word."""
     left = second.split()
@@ -112,18 +104,6 @@ def counted_f1(first, second):
 def test_overlap_is_f1_between_bags_of_words(first, second):
     assert f1(first, second) == pytest.approx(counted_f1(first, second))
     assert f1(second, first) == f1(first, second)
-
-
-def test_overlap_knows_words_by_letters_whatever_their_case(tmp_path):
-    assert f1("A dog, running!", "a DOG running.") == 1
-    assert f1("...", "a") == 0
-    assert f1("...", "!") is None
-    rows = [["a b", "a c"], ["!", "?"], ["a", "a."]]
-    overlaps = [
-        built("paraphrases", write(tmp_path / "f.tsv", some), folder=tmp_path)[1]["overlap"]
-        for some in (rows, rows[1:2])
-    ]
-    assert overlaps == [pytest.approx(0.75), None]
 
 
 def test_a_failure_leaves_what_was_there(tmp_path):

@@ -52,11 +52,6 @@ def test_lengths_are_those_of_every_view(write, bert, monkeypatch, count, views)
     assert (report.examples, report.views, report.max_tokens) == (count, views, 6)
 
 
-def test_without_a_tokenizer_tokens_are_absent(write):
-    report = check(write("f.txt", "a b\nc\n"))
-    assert (report.tokens, report.cut) == (None, None)
-
-
 def test_repeats_and_pairs_of_the_same_sentence_are_counted(write):
     report = check(write("f.tsv", "a\tb\na\tc\nb\tb\nA\ta\n a \td\nc\tc \n"))
     assert report.repeated == 2
@@ -169,12 +164,6 @@ def test_the_command_prints_tables(run, write, tmp_path):
     assert "  positive: c d\n" in said
     assert "  anchor: [red]e[/red]\n  positive: f\n" in said
     assert "\x1b" not in said
-
-
-def test_the_command_tells_of_documents(run, write):
-    said = run(write("f.txt", "a\nb\nc\n\nd\n")).stdout
-    assert "documents   2 of 1 to 3 sentences, 2.0 in the mean\n" in said
-    assert "documents" not in run(write("f.txt", "a\nb\n")).stdout
 
 
 def test_the_command_prints_json(run, write):

@@ -1,6 +1,5 @@
 """Crops of texts: where sentences end, which texts have several, and which crops are drawn."""
 
-import logging
 from collections import Counter
 from itertools import pairwise
 
@@ -101,14 +100,6 @@ def test_lines_with_a_blank_line_between_are_one_text(crops):
     assert texts_of(opened.source, 1)[0] in {"Ee", "Ff"}
 
 
-def test_it_is_described(crops):
-    both = crops(TEXTS, sides="both")
-    assert both.left_out == "1 of 4 texts left out, which have a single sentence"
-    without = "without 50% of its sentences, taken from its ends"
-    assert both.described == f"the same text 2 times, each time {without}"
-    assert crops(TEXTS).described == f"a text and the same {without}"
-
-
 def test_a_crop_without_a_token_is_drawn_again(crops):
     source = crops(["Aa. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both", share=0.5).source
     assert {texts_of(source, 0, epoch) for epoch in range(50)} == {("Aa.", "Aa.")}
@@ -132,14 +123,3 @@ def test_text_too_short_for_crops_is_refused(crops):
         crops(["One. Two.", "Three.", "Four"])
     with pytest.raises(DataError, match=r"none of the 2 documents .*blank line between\)"):
         crops(["One.", "", "Two."])
-
-
-def test_few_texts_of_several_sentences_are_warned_about(crops, caplog):
-    caplog.set_level(logging.WARNING, logger="contrasent")
-    crops(["One. Two.", "Three. Four.", "Five."])
-    assert not caplog.messages
-    crops(["One. Two.", "Three. Four.", "Five.", "Six.", "Seven."])
-    assert caplog.messages == [
-        "3 of 5 texts left out, which have a single sentence; the view crop_sentences is for texts "
-        "of several"
-    ]

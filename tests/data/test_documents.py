@@ -96,13 +96,3 @@ NEEDED = (
 def test_what_has_no_documents_is_refused(text, name, said, write):
     with pytest.raises(DataError, match=said + NEEDED):
         require_documents(write(text, name), "the view")
-
-
-@pytest.mark.acceptance
-def test_articles_of_wikipedia_are_documents(shared):
-    examples = open_examples(str(shared / "data/wiki/wiki_docs.txt.gz"))
-    lengths = require_documents(examples, "the view")
-    assert (len(lengths), lengths.sum(), (lengths - 1).sum()) == (11_511, 200_000, 188_489)
-    mixed = open_examples(str(shared / "data/wiki/wiki1m_for_simcse.head11914.txt"))
-    with pytest.raises(DataError, match="no blank line between its 11914 sentences"):
-        require_documents(mixed, "the view")

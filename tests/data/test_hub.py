@@ -1,10 +1,9 @@
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from contrasent.data.examples import open_examples
-from contrasent.errors import ConfigError, DataError, MissingExtraError
+from contrasent.errors import DataError, MissingExtraError
 
 ROWS = [
     {"anchor": " a ", "positive": "b", "n": 1},
@@ -64,17 +63,6 @@ def test_what_exists_as_a_file_is_a_file(hub, tmp_path, monkeypatch):
     assert not hub.asked
 
 
-def test_wrong_rows_and_columns_are_named(hub):
-    with pytest.raises(ConfigError, match="unknown column of org/name:1 'anchr'"):
-        open_examples("org/name", ["anchr"])
-    examples = open_examples("org/name", ["n"])
-    with pytest.raises(DataError, match="org/name:1: 1 is no text"):
-        list(examples)
-    hub.rows = []
-    with pytest.raises(DataError, match="org/name is empty"):
-        open_examples("org/name")
-
-
 @pytest.mark.usefixtures("hub")
 def test_a_failure_while_loading_is_explained(monkeypatch):
     def fail(*_, **__):
@@ -85,12 +73,6 @@ def test_a_failure_while_loading_is_explained(monkeypatch):
         open_examples("org/name@dev")
     said = "cannot read the data set 'org/name@dev': Unknown split 'dev'.; check the name, config"
     assert str(caught.value).startswith(said)
-
-
-def test_a_hub_out_of_reach_is_explained(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace())
-    with pytest.raises(DataError, match=r"cannot read the data set 'org/name': .*offline mode"):
-        open_examples("org/name")
 
 
 def test_the_missing_package_is_named(monkeypatch):

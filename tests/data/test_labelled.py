@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from contrasent.cli.app import app
 from contrasent.data.batch import Need
 from contrasent.data.check import check
 from contrasent.data.labelled_pairs import CLASSES, SIDE_COLUMNS, open_pairs
@@ -64,15 +62,6 @@ def test_rows_are_read_with_their_labels(header, tmp_path):
     assert CLASSES == ("contradiction", "entailment", "neutral")
 
 
-@pytest.mark.parametrize("marks", [("e", "c", "n"), ("ENTAILMENT", "Contradiction", " neutral ")])
-def test_words_may_be_short_or_large(marks, tmp_path):
-    names = dict(zip(("entailment", "contradiction", "neutral"), marks, strict=True))
-    rows = [(a, b, names.get(label, label)) for a, b, label in ROWS]
-    examples = open_pairs(write(tmp_path / "nli.csv", rows), "nli")
-    list(examples)
-    assert list(examples.numbers[Need.LABELS]) == EXPECTED
-
-
 def test_numbers_are_taken_as_they_are(tmp_path):
     rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1)]
     for name in ("nli.csv", "nli.jsonl"):
@@ -118,16 +107,6 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
     assert [known[text] for text in firsts] == batch.column(Need.LABELS).tolist()
     moved = batch.to(batch.token_ids.device)
     assert moved.column(Need.LABELS).equal(batch.column(Need.LABELS))
-
-
-def test_other_labels_are_another_entry_of_the_cache(tmp_path):
-    first = write(tmp_path / "nli.csv", ROWS)
-    before = tokenize(open_pairs(first, "nli"), Letters(), None)
-    changed = [(a, b, {"neutral": "contradiction"}.get(label, label)) for a, b, label in ROWS]
-    write(tmp_path / "nli.csv", changed)
-    after = tokenize(open_pairs(first, "nli"), Letters(), None)
-    assert after.folder != before.folder
-    assert after.column(Need.LABELS).tolist() == [1, 0, 0, 0]
 
 
 def test_a_store_that_lost_labels_is_made_again(tmp_path):
@@ -192,30 +171,6 @@ def test_a_check_counts_the_classes(tmp_path):
     assert check(turned, ["a", "b", "what"], labels="nli").classes == report.classes
     with pytest.raises(ConfigError, match=r"unknown kind of labels 'nlu'.*Did you mean 'nli'"):
         check(path, labels="nlu")
-
-
-def test_the_command_says_what_a_file_of_labels_holds(tmp_path):
-    def run(path, *words):
-        return CliRunner().invoke(app, ["data", "check", path, "--labels", "nli", *words])
-
-    found = run(write(tmp_path / "nli.csv", [*ROWS, ("a dog", "a dog", "neutral")]))
-    assert found.exit_code == 0, found.output
-    told = [" ".join(line.split()) for line in found.stdout.splitlines()]
-    for line in (
-        "examples 5 of 2 sentences each",
-        "classes contradiction 2 (40.0%), entailment 1 (20.0%), neutral 2 (40.0%)",
-        "left out 1 row with an empty sentence, 1 row without a label",
-        "repeated 2 examples (40.0%) with an earlier one's premise",
-        "identical premise and hypothesis in 1 example, first at :8",
-        "premise: a dog",
-        "hypothesis: an animal",
-    ):
-        assert line in told
-    assert any(line.startswith("hypothesis, words 1 2 ") for line in told)
-
-    binary = run(write(tmp_path / "rte.csv", [*ROWS, ("a", "b", "not_entailment")]), "--json")
-    assert binary.exit_code == 2 and "rte.csv:8: unknown label 'not_entailment'" in binary.stderr
-    assert json.loads(binary.stdout)["classes"]["contradiction"] == 2
 
 
 def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):

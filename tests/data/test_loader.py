@@ -83,11 +83,6 @@ def test_a_lone_last_example_joins_the_batch_before(numbered):
     assert [loader.batch(step).examples for step in range(4)] == [4, 5, 4, 5]
 
 
-def test_without_shuffling_the_order_is_that_of_the_source(numbered):
-    loader = Loader(numbered(5, 1), batch_size=2, seed=0, shuffle=False)
-    assert [examples_of(loader.batch(step)) for step in range(4)] == [[0, 1], [2, 3, 4]] * 2
-
-
 def test_epochs_and_seeds_are_ordered_differently(numbered):
     store = numbered(50, 1)
     orders = [
@@ -96,20 +91,6 @@ def test_epochs_and_seeds_are_ordered_differently(numbered):
         for epoch in range(3)
     ]
     assert len(set(orders)) == 9
-
-
-@pytest.mark.parametrize("views", [2, 3])
-def test_one_sentence_is_repeated_for_every_view(numbered, views):
-    loader = Loader(numbered(6, 1, views), batch_size=4, seed=0)
-    batch = loader.batch(0)
-    rows = sentences(batch)
-    assert (loader.views, batch.views, batch.examples) == (views, views, 4)
-    assert rows == rows[:4] * views
-
-
-def test_hard_negatives_that_the_objective_does_not_take_are_left_out(numbered):
-    batch = Loader(numbered(6, 4, 2), batch_size=4, seed=0).batch(0)
-    assert [row[1] for row in sentences(batch)] == [0] * 4 + [1] * 4
 
 
 def test_views_come_anchors_first(numbered):
@@ -209,51 +190,6 @@ def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
     assert not loader_threads()
 
 
-@pytest.mark.parametrize(
-    ("store", "settings", "error", "said"),
-    [
-        ((1, 1), {}, DataError, "training needs at least 2 examples, .* the data has 1"),
-        (
-            (9, 1),
-            {"batch_size": 10, "drop_last": True},
-            ConfigError,
-            "batch_size 10 is more than the 9 examples, so drop_last leaves no batch at all",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_explained(store, settings, error, said):
-    examples, views = store
-
-    class Store(SimpleNamespace):
-        def __len__(self):
-            return examples
-
-    with pytest.raises(error, match=said):
-        Loader(Store(views=views), **{"batch_size": 4, "seed": 0, **settings})
-
-
-@pytest.mark.parametrize(
-    ("there", "taken", "said"),
-    [
-        (
-            2,
-            3,
-            r"the data has 2 \(anchor, positive\) per example, but the objective takes "
-            r"3 \(anchor, positive, hard negative\) per example; give data with more columns",
-        ),
-        (
-            5,
-            1,
-            r"the data has 5 \(anchor, positive, 3 hard negatives\) per example, but the "
-            r"objective takes 1 sentence per example; choose 1 of its columns with data.columns",
-        ),
-    ],
-)
-def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
-    with pytest.raises(ConfigError, match=said):
-        Columns(SimpleNamespace(views=there), taken)
-
-
 def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: pinned.append(t) or t.clone())
@@ -264,3 +200,24 @@ def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
         assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
         assert ready.duplicate_of is not None
     assert len(pinned) == 9  # of each batch: tokens, offsets, texts
+
+
+@pytest.mark.parametrize(
+    ("there", "taken", "said"),
+    [(2, 3, "give data with more columns"), (5, 1, "choose 1 of its columns with data.columns")],
+)
+def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
+    with pytest.raises(ConfigError, match=said):
+        Columns(SimpleNamespace(views=there), taken)
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "error"), [(1, 4, DataError), (9, 10, ConfigError)]
+)
+def test_data_too_small_for_a_batch_is_refused(examples, batch_size, error):
+    class Store(SimpleNamespace):
+        def __len__(self):
+            return examples
+
+    with pytest.raises(error, match=str(examples)):
+        Loader(Store(views=1), batch_size=batch_size, seed=0, drop_last=True)

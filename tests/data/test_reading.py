@@ -64,14 +64,6 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
     assert any(layout in it for it in check(path).cautions()) or not layout
 
 
-@pytest.mark.parametrize("head", ["Betreff;Text\n", "title;body\n"])
-def test_unknown_names_between_semicolons_are_refused(write, head):
-    with pytest.raises(DataError, match="--columns"):
-        open_examples(write("f.csv", table(";", head)))
-    chosen = open_examples(write("f.csv", table(";", head)), head.strip().split(";"))
-    assert list(chosen) == ROWS
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -91,13 +83,6 @@ def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
     assert next(open_rows_of(path, RATED_PAIRS).rows())[1] == ["a dog", "a cat", "4,5"]
     with pytest.raises(DataError, match=r"f.csv:1: the score must be a number, not '4,5'"):
         read_pairs(path)
-
-
-def test_other_cells_are_another_content(write):
-    content = table(";", rows=[("a b", "c d"), ("e f", "g h")])
-    path = write("f.csv", content)
-    both, first = open_examples(path), open_examples(path, ["0"])
-    assert len({both.sha256, first.sha256, open_examples(write("f.txt", content)).sha256}) == 3
 
 
 MAC = "first one\rsecond one\r\rthird one\nfourth one\r\nfifth one"

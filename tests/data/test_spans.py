@@ -62,12 +62,6 @@ def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more)
                     assert first <= end and last >= start
 
 
-def test_anchors_keep_a_block_between_them_where_there_are_many():
-    for document in drawn(Spans(2, 1, 3, 8), 400):
-        (first, _), (second, _) = sorted(anchor for anchor, _ in document)
-        assert second // 8 - first // 8 > 1
-
-
 def test_any_place_is_each_of_the_kinds():
     kinds = set()
     for document in drawn(Spans(1, 2, 3, 8), 40):
@@ -158,12 +152,6 @@ def test_documents_that_are_too_short_are_refused(text, said, tmp_path):
         open_spans(SMALL, examples, Letters(), 32)
 
 
-def test_pairs_are_no_documents(tmp_path):
-    examples = opened("sent0,sent1\na,b\nc,d\n", tmp_path, "t.csv")
-    with pytest.raises(DataError, match=r"but .*t\.csv has 2 \(anchor, positive\) per example"):
-        open_spans(SMALL, examples, Letters(), 32)
-
-
 # The batches
 
 
@@ -171,12 +159,6 @@ def test_pairs_are_no_documents(tmp_path):
 def views(tmp_path):
     text = "\n".join(letters(20, 31, 5, 26, 44))
     return open_spans(SMALL, opened(text, tmp_path), Letters(), 32)
-
-
-def test_what_is_left_out_is_told(views):
-    assert views.left_out == "1 of 5 documents left out, which have fewer than 20 words"
-    assert views.described == "2 spans of a document, and 3 near each, of 2 to 5 words"
-    assert views.origin == {"documents": 5}
 
 
 def rows(packed):
@@ -207,12 +189,6 @@ def test_spans_differ_by_epoch_and_not_by_order(views):
     assert first[::2] == again[1::2] and first[1::2] == again[::2]
     assert first != rows(views.source.gather(np.array([0, 3]), Draws(3, 1)))
     assert first != rows(views.source.gather(np.array([0, 3]), Draws(4, 0)))
-
-
-def test_spans_are_cut_at_the_limit(tmp_path):
-    examples = opened("\n".join(letters(20, 31)), tmp_path)
-    source = open_spans(SMALL, examples, Letters(), 4).source
-    assert {len(row) for row in rows(source.gather(np.array([0, 1]), Draws(0, 0)))} <= {3, 4}
 
 
 def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tmp_path):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from helpers.tiny_models import FAMILY, TOKENIZERS, save_tokenizer, word_piece
-from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
@@ -15,19 +14,6 @@ def named(tokenizer):
     ids = tokenizer.special_ids
     tokens = {number: token for token, number in tokenizer.vocabulary_map.items()}
     return [tokens.get(number) for number in (ids.mask, ids.first, ids.last, ids.pad)]
-
-
-def test_a_vocab_txt_alone(tmp_path):
-    tokenizer = Tokenizer.load(bert_folder(tmp_path / "bert"))
-    assert named(tokenizer) == ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
-    assert tokenizer.special_ids.every == (0, 1, 2, 3, 4)
-    assert tokenizer.vocabulary_map == {word: number for number, word in enumerate(WORDS)}
-
-
-def test_a_vocab_json_with_merges_alone(tmp_path):
-    tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
-    assert named(tokenizer) == ["<mask>", "<s>", "</s>", "<pad>"]
-    assert tokenizer.special_ids.every == (0, 1, 2, 3, 12)
 
 
 @pytest.mark.parametrize("model_type", FAMILY)

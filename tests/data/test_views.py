@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
-from contrasent.data import augment, views
+from contrasent.data import views
 from contrasent.data.batch import Need
 from contrasent.data.loader import Loader
 from contrasent.data.tokenizer import Tokenizer
@@ -157,19 +157,6 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, o
         assert together != others[0] != others[1] != together
 
 
-@pytest.mark.parametrize("settings", [*EDITS, *NEXT], ids=str)
-def test_batches_are_those_of_a_loader_that_starts_later(settings, bert, opened):
-    texts = sentences_of(2, 40)
-    texts[20:20] = [""]
-    source = source_of(settings, opened(texts, "t.txt"), bert)
-    straight = list(Loader(source, batch_size=8, seed=3).stream(0, 14))
-    for first in (1, 5, 9):
-        loader = Loader(source, batch_size=8, seed=3)
-        for resumed, batch in zip(loader.stream(first, 14), straight[first:], strict=True):
-            assert resumed.token_ids.equal(batch.token_ids)
-            assert resumed.offsets.equal(batch.offsets)
-
-
 def test_a_copy_that_is_not_changed_is_the_sentence_letter_by_letter(opened, tmp_path):
     tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
     text = "a  b   cat"
@@ -244,27 +231,6 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
         assert found == [after[tuple(anchor)] for anchor in anchors]
 
 
-@pytest.mark.parametrize(
-    ("settings", "needs", "said"),
-    [
-        (NEXT[0], set(), "^view.name next_sentence takes a sentence's positive from those after"),
-        (NEXT[1], set(), "^view.name next_3_sentences takes a sentence's positive from those af"),
-        (
-            {},
-            {Need.NEXT_SENTENCES},
-            "^the objective needs the sentence after each anchor: .*no blank line between",
-        ),
-    ],
-)
-def test_text_without_documents_is_refused_before_it_is_tokenised(
-    settings, needs, said, bert, opened, tmp_path
-):
-    examples = opened(["a", "b", "c"], "t.txt")
-    with pytest.raises(DataError, match=said):
-        open_views(ViewSettings(**settings), examples, bert, 32, views=2, needs=frozenset(needs))
-    assert not (tmp_path / "cache").exists()
-
-
 def test_text_without_spaces_has_no_words_to_edit(bert, opened):
     with pytest.raises(
         DataError,
@@ -272,14 +238,6 @@ def test_text_without_spaces_has_no_words_to_edit(bert, opened):
         r"of .*t\.txt has two; put spaces between its words, or choose view.name dropout",
     ):
         open_views(ViewSettings(name="crop"), opened(["日本", "a"], "t.txt"), bert, 32, views=2)
-
-
-@pytest.mark.parametrize("name", ["mlm", "dropout"])
-def test_what_is_made_later_is_the_sentence_itself_here(name, bert, opened):
-    settings = {"name": name, "generator": "g" if name == "mlm" else None}
-    source = source_of(settings, opened(["a b", "c"], "t.txt"), bert)
-    found = rows(source.gather(np.array([1, 0]), Draws(0, 0)))
-    assert found == [ids(bert, "c"), ids(bert, "a b")] * 2
 
 
 @pytest.mark.parametrize(
@@ -312,28 +270,3 @@ def test_an_example_is_described(settings, views_, described, bert, documents):
     wordnet = {"wordnet": "3.0"} if settings.get("name") == "synonym" else {}
     following = {"documents": 4} if settings.get("name", "").startswith("next") else {}
     assert found.origin == {**wordnet, **following}
-
-
-def test_the_texts_are_kept_only_for_edits(bert, opened, tmp_path):
-    examples = opened(["a b", "c d", "", "e a"], "t.txt")
-    source_of({}, examples, bert)
-    source_of({"name": "mlm", "generator": "g"}, examples, bert)
-    assert not (tmp_path / "cache" / "texts").exists()
-    source_of({"name": "crop"}, examples, bert)
-    source_of({"name": "delete_words"}, examples, bert)
-    assert len(list((tmp_path / "cache" / "texts").glob("*/manifest.json"))) == 1
-
-
-def test_a_missing_wordnet_is_told_before_anything_is_tokenised(
-    bert, opened, tmp_path, monkeypatch
-):
-    nltk = pytest.importorskip("nltk")
-    from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
-
-    monkeypatch.setattr(views, "WordNet", augment.WordNet)
-    monkeypatch.setattr(nltk.data, "path", [])
-    loader = LazyCorpusLoader("wordnet", WordNetCorpusReader)
-    monkeypatch.setattr(nltk.corpus, "wordnet", loader)
-    with pytest.raises(DataError, match="view synonym needs WordNet"):
-        source_of({"name": "synonym"}, opened(["a b", "c d"], "t.txt"), bert)
-    assert not (tmp_path / "cache").exists()
