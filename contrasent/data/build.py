@@ -66,10 +66,6 @@ class Counts:
         self.messages += [str(error)] * (len(self.messages) < _SHOWN)
 
 
-class LeftOutError(Exception):
-    """A row is not used; the argument is the field of :class:`Counts` that counts it."""
-
-
 @dataclass(kw_only=True)
 class DataKind:
     """Examples of one kind, made from the rows of its sources."""
@@ -77,7 +73,7 @@ class DataKind:
     sources: Sequence[SourceRows]
     contents: str  # the kind of the examples, in words
     # from the number of a source, the cells of a row, and where it stands: an example, or the key
-    # of a group and a member of it; LeftOutError for a row that is not used
+    # of a group and a member of it; of a row that is not used, the field of `Counts` that counts it
     parse: Callable[[int, Sequence[Any], str, Counts], Any]
     # makes examples of all members of a group, which need not stand together
     group: Callable[[Any, list[Any], Counts], Iterator[Example]] | None = None
@@ -116,20 +112,19 @@ class DataKind:
                     value = self.parse(number, cells, where, counts)
                 except DataError as error:
                     trouble(error)
-                except LeftOutError as reason:
-                    setattr(counts, str(reason), getattr(counts, str(reason)) + 1)
+                    continue
+                if isinstance(value, str):
+                    setattr(counts, value, getattr(counts, value) + 1)
                 else:
                     yield value
 
 
-def _pair(first: object, second: object, where: str) -> Example:
-    """Two sentences that are there and differ; others are left out."""
+def _pair(first: object, second: object, where: str) -> Example | str:
+    """Two sentences that are there and differ; of others the field of `Counts`."""
     a, b = as_text(first, where), as_text(second, where)
     if not (a and b):
-        raise LeftOutError("empty")
-    if a == b:
-        raise LeftOutError("identical")
-    return a, b
+        return "empty"
+    return "identical" if a == b else (a, b)
 
 
 def draw_key(seed: int, *sentences: str) -> int:
@@ -184,11 +179,12 @@ def nli(
         first, second, mark = cells
         label = labels[source].understood(mark, where)
         if label is None:
-            raise LeftOutError("unlabelled")
+            return "unlabelled"
         counts.labels[label] = counts.labels.get(label, 0) + 1
-        if label not in wanted:
-            raise LeftOutError("other")
-        premise, hypothesis = _pair(first, second, where)
+        found = _pair(first, second, where) if label in wanted else "other"
+        if isinstance(found, str):
+            return found
+        premise, hypothesis = found
         if negatives:
             return premise, (label, hypothesis)
         return (premise, hypothesis, *([label] if labelled else []))
@@ -261,7 +257,7 @@ def captions(sources: Sequence[SourceRows]) -> DataKind:
     def parse(source: int, cells: Sequence[Any], where: str, _: Counts) -> Any:
         image, caption = str("" if cells[0] is None else cells[0]).strip(), as_text(cells[1], where)
         if not (image and caption):
-            raise LeftOutError("empty")
+            return "empty"
         numbered = re.fullmatch(r"(.+)#\d+", image, re.DOTALL)
         return (source, numbered[1] if numbered else image), caption
 
@@ -283,16 +279,14 @@ def captions(sources: Sequence[SourceRows]) -> DataKind:
 def duplicates(sources: Sequence[SourceRows]) -> DataKind:
     """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
 
-    def parse(_: int, cells: Sequence[Any], where: str, counts: Counts) -> Example:
+    def parse(_: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
         first, second, mark = cells
         same = yes_or_no(mark, where)
         if same is None:
-            raise LeftOutError("unlabelled")
+            return "unlabelled"
         name = "duplicate" if same else "not"
         counts.labels[name] = counts.labels.get(name, 0) + 1
-        if not same:
-            raise LeftOutError("other")
-        return _pair(first, second, where)
+        return _pair(first, second, where) if same else "other"
 
     return DataKind(
         sources=sources,
@@ -319,12 +313,12 @@ def paraphrases(
             "--columns, or leave them out"
         )
 
-    def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Example:
+    def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Any:
         first, second, *score = cells
         if scored and (score[0] is None or not str(score[0]).strip()):
-            raise LeftOutError("unlabelled")
+            return "unlabelled"
         if scored and not low <= score_of(score[0], where) <= high:
-            raise LeftOutError("other")
+            return "other"
         return _pair(first, second, where)
 
     return DataKind(
