@@ -93,17 +93,9 @@ def nt_xent(
     .. math:: -\frac1{2B} \sum_i \log \frac{e^{\cos(r_i, r_{i'}) / \tau}}
         {\sum_{j \neq i} e^{\cos(r_i, r_j) / \tau}}
 
-    over the 2B rows r of both views, with i' the other view of i (Chen et al. 2020, SimCLR, eq. 1;
-    Yan et al. 2021, ConSERT).
-
-    Args:
-        first: ``(B, D)``.
-        second: ``(B, D)``; row ``i`` is a view of the same as row ``i`` of ``first``.
-        temperature: tau > 0.
-        excluded: ``(2B, 2B)`` bool, rows left out of the sum of a row; its other view stays.
-
-    Returns:
-        A scalar, in nats.
+    over the 2B rows r of both views ``(B, D)``, with i' the other view of i (Chen et al. 2020,
+    SimCLR, eq. 1; Yan et al. 2021, ConSERT), in nats. ``excluded (2B, 2B)`` bool are rows left out
+    of the sum of a row; its other view stays.
     """
     rows = torch.cat([first, second])
     numbers = torch.arange(len(rows), device=rows.device)
@@ -124,16 +116,9 @@ def self_guided(
     .. math:: -\frac1{BL} \sum_{i,k} \log \frac{e^{\cos(c_i, h_{ik}) / \tau}}
         {e^{\cos(c_i, h_{ik}) / \tau} + \sum_{m \neq i} \sum_n e^{\cos(c_i, h_{mn}) / \tau}}
 
-    Kim et al. 2021 (SG-OPT), the objective of several guides.
-
-    Args:
-        embeddings: ``(B, D)``, c.
-        guides: ``(L, B, D)``, h, of L layers.
-        temperature: tau > 0.
-        excluded: ``(B, B)`` bool, sentences m left out of the sum of a sentence.
-
-    Returns:
-        A scalar, in nats.
+    with c the ``embeddings (B, D)`` and h the ``guides (L, B, D)`` of L layers, in nats (Kim et al.
+    2021, SG-OPT, the objective of several guides). ``excluded (B, B)`` bool are sentences m left
+    out of the sum of a sentence.
     """
     layers, examples = guides.shape[:2]
     numbers = own_rows(torch.arange(examples, device=embeddings.device))
@@ -153,9 +138,7 @@ def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
 
     .. math:: \frac12 KL(P_i \| M_i) + \frac12 KL(Q_i \| M_i), \quad M_i = (P_i + Q_i) / 2
 
-    Args:
-        first: ``(B, C)``, logits of P.
-        second: ``(B, C)``, logits of Q.
+    ``first`` and ``second``, ``(B, C)``, are the logits of P and Q.
     """
     p, q = first.log_softmax(1), second.log_softmax(1)
     m = torch.logaddexp(p, q) - math.log(2)
@@ -168,9 +151,8 @@ def list_net(student: Tensor, teacher: Tensor) -> Tensor:
 
     .. math:: -\frac1B \sum_i \sum_{j \neq i} \mathrm{softmax}(T_i)_j \log \mathrm{softmax}(S_i)_j
 
-    Args:
-        student: ``(B, B)``, S, scores over a temperature; those on the diagonal are left out.
-        teacher: ``(B, B)``, T, likewise.
+    S and T, the scores ``(B, B)`` of ``student`` and ``teacher``, are already over a temperature;
+    those on the diagonal are left out.
     """
     wanted = _off_diagonal(teacher).softmax(1)
     return -(wanted * _off_diagonal(student).log_softmax(1)).sum(1).mean()
@@ -204,14 +186,9 @@ def contrastive_tension(
     .. math:: -\log \sigma(u \cdot v) \text{ for one sentence twice, else }
         -\log(1 - \sigma(u \cdot v))
 
-    Args:
-        first: ``(P, D)``, of one encoder.
-        second: ``(P, D)``, of the other one.
-        same: ``(P,)`` int64, 1 for a pair of one sentence, 0 for two, -1 for a pair left out.
-        reduction: the ``mean`` or the ``sum`` over the pairs that are not left out.
-
-    Returns:
-        The loss in nats; and the share of pairs that the sign of the dot product gets right.
+    of the rows ``(P, D)`` of two encoders. ``same (P,)`` int64 is 1 for a pair of one sentence, 0
+    for two, -1 for a pair left out. Returns the loss in nats, the ``mean`` or the ``sum`` over the
+    pairs, and the share of pairs that the sign of the dot product gets right.
     """
     with torch.autocast(first.device.type, enabled=False):
         logits = (first.float() * second.float()).sum(-1)
@@ -239,16 +216,10 @@ def neighbours(
     Logeswaran and Lee 2018, section 3, with a target of equal shares and the 1 of their code, which
     makes a sentence's score of itself 0; the mean over the sentences that have a neighbour.
 
-    Args:
-        first: ``(B, D)``, u, of one encoder.
-        second: ``(B, D)``, v, of the other.
-        near: ``(B, B)`` bool, N; false on the diagonal.
-        own_score: keep the 1; otherwise a sentence is no candidate for itself.
-        excluded: ``(B, B)`` bool, candidates left out of the sum; neighbours stay.
-
-    Returns:
-        The loss in nats, 0 where no sentence has a neighbour; and the share of those that have
-        one whose highest score is of a neighbour.
+    u and v are rows ``(B, D)`` of two encoders, N is ``near (B, B)`` bool, false on the diagonal.
+    Without ``own_score`` a sentence is no candidate for itself; ``excluded (B, B)`` bool are
+    candidates left out of the sum, neighbours stay. Returns the loss in nats, 0 where no sentence
+    has a neighbour, and the share of those that have one whose highest score is of a neighbour.
     """
     itself = torch.eye(len(first), dtype=torch.bool, device=first.device)
     scores = dot_matrix(first, second).masked_fill(itself, 0.0 if own_score else float("-inf"))
@@ -271,19 +242,11 @@ def replaced_token_loss(
 ) -> Tensor:
     """Cross-entropy of telling edited tokens from the others (Clark et al. 2020; DiffCSE, sec. 3).
 
-    Args:
-        logits: ``(T, 2)``, of being original and of being edited.
-        edited: ``(T,)`` bool, what is true.
-        lengths: ``(S,)``, tokens in each sentence.
-        reduction: ``sum`` over tokens and sentences, as DiffCSE's formula; or their ``mean``, as
-            its code.
-        padding: the code pads all sentences to the longest, of L tokens, labels padding as
-            original and takes the mean over all S * L places. ``as_reference`` divides by that
-            number too. The loss of the padding itself, which a discriminator soon learns to bring
-            to 0, is in neither. A sum is the same with both.
-
-    Returns:
-        A scalar, in nats.
+    ``logits (T, 2)`` are of being original and of being ``edited (T,)``; sentences have ``lengths
+    (S,)``. The ``sum`` over tokens is DiffCSE's formula, the ``mean`` its code, which pads all
+    sentences to the longest, of L tokens, labels padding as original and takes the mean over all
+    S * L places: padding ``as_reference`` divides by that number too. The loss of the padding
+    itself, which a discriminator soon learns to bring to 0, is in neither.
     """
     summed = F.cross_entropy(logits.float(), edited.long(), reduction="sum")
     return summed / rtd_divisor(lengths, len(edited), reduction=reduction, padding=padding)
@@ -314,18 +277,12 @@ def corrective_lm(
 
     .. math:: p(x_t) = 1[\tilde x_t = x_t]\, c_t + (1 - c_t) \, \mathrm{softmax}(logits_t)_{x_t}
 
-    with c the probability of copying. Its gradient comes from the second term only.
+    with c, the sigmoid of ``copy_logits (T,)``, the probability of copying; the gradient comes from
+    the second term only. ``logits (M, vocabulary)`` and the original ids ``targets (M,)`` are those
+    of the M masked places ``chosen (T,)``; ``edited (T,)`` says where a token is not the original.
 
-    Args:
-        logits: ``(M, vocabulary)``, at the masked places.
-        targets: ``(M,)`` int64, the original ids there.
-        copy_logits: ``(T,)``, whose sigmoid is c.
-        edited: ``(T,)`` bool, where the token is not the original one.
-        chosen: ``(T,)`` bool, the M masked places.
-
-    Returns:
-        The mean of -log p over the masked places, 0 if there are none; and the mean over all
-        tokens of the binary cross-entropy of copying where nothing was edited. Both in nats.
+    Returns the mean of -log p over the masked places, 0 if there are none; and the mean over all
+    tokens of the binary cross-entropy of copying where nothing was edited. Both in nats.
     """
     copying = F.binary_cross_entropy_with_logits(copy_logits.float(), (~edited).float())
     score = copy_logits.detach()[chosen].float()

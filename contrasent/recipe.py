@@ -36,32 +36,6 @@ _SHOWN = 60
 _MOST = 10_000  # values in a YAML text
 _CLOSE, _FAR = 0.85, 0.5  # how alike two names are
 
-_HABITS = {
-    **dict.fromkeys(("model", "model_name_or_path", "base_model"), "encoder"),
-    **dict.fromkeys(("train_file", "train_data", "input", "file", "dataset"), "data"),
-    **dict.fromkeys(("out", "output_dir", "output_path", "save_dir"), "output"),
-    **dict.fromkeys(("bs", "batch", "per_device_train_batch_size"), "batch-size"),
-    **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs"), "epochs"),
-    **dict.fromkeys(("gpu", "cuda", "use_cuda"), "device"),
-    **dict.fromkeys(("fp16", "bf16", "amp"), "precision"),
-    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "data.max_tokens"),
-    **dict.fromkeys(("pooling", "pooling_mode", "pool"), "encoder.pooler"),
-    **dict.fromkeys(("temp", "scale", "tau"), "objective.temperature"),
-    **dict.fromkeys(("loss", "loss_function"), "objective.name"),
-    **dict.fromkeys(("view", "augmentation"), "view.name"),
-    **dict.fromkeys(("warmup", "warmup_ratio"), "train.warmup_share"),
-    **dict.fromkeys(("mini_batch_size", "gradient_accumulation_steps"), "train.gradcache_chunk"),
-    **dict.fromkeys(("max_grad_norm", "grad_clip"), "train.clip"),
-    **dict.fromkeys(("report_to", "tracker", "wandb", "tensorboard"), "train.trackers"),
-    **dict.fromkeys(("eval_steps", "evaluation_steps", "eval_every"), "evaluation.every"),
-    **dict.fromkeys(("save_steps", "checkpoint_save_steps"), "train.checkpoint_every"),
-    **dict.fromkeys(("early_stopping", "early_stopping_patience"), "evaluation.patience"),
-    **dict.fromkeys(("optim", "optimiser"), "train.optimizer"),
-    **dict.fromkeys(("scheduler", "lr_scheduler_type"), "train.schedule"),
-    **dict.fromkeys(("eval_data", "dev", "dev_file", "validation_file"), "evaluation.task"),
-}
-"""What other libraries call an option or a setting."""
-
 Lines = dict[tuple[str, ...], int]
 """The line, from 1, of each key, by the keys above it and itself."""
 
@@ -91,10 +65,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def _read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """The content of a YAML text, and its nodes.
-
-    YAMLError if it is not YAML, or its aliases or levels make too much of it to be a setting.
-    """
+    """The content of a YAML text, and its nodes; YAMLError if it is none, or far too large."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
@@ -289,8 +260,7 @@ def _unknown_option(
         keys = fields_of(_owner(Recipe, [section]))
         known = {**{key: f"{section}.{key}" for key in keys}, **known}
     key = name.replace("-", "_")
-    near = [_HABITS[key]] if key in _HABITS else []
-    near = near or [known[it] for it in get_close_matches(key, known, 3, cutoff=_CLOSE)]
+    near = [known[it] for it in get_close_matches(key, known, 3, cutoff=_CLOSE)]
     if not near:  # an objective takes seconds to import
         known = {**known, **{it: f"objective.{it}" for it in objective()}}
         near = [known[it] for it in get_close_matches(key, known, 3, cutoff=_FAR)]
@@ -316,11 +286,7 @@ def to_yaml(recipe: Recipe) -> str:
 
 
 def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:
-    """Make ``cls`` of ``content``.
-
-    ConfigError if a setting is unknown, or its value cannot be taken; the message has the dotted
-    name, the value, and what is expected.
-    """
+    """Make ``cls`` of ``content``; ConfigError names setting, value, and what is expected."""
     try:
         return TypeAdapter(cls).validate_python(dict(content))
     except ValidationError as error:

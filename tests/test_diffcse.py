@@ -6,7 +6,7 @@ from helpers import oracles
 from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 
 from contrasent import objectives
-from contrasent.data.batch import Need, pack
+from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.precision import matrix_precision
@@ -198,13 +198,6 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
     torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("role", ["positives", "negatives"])
-def test_no_discriminator_is_built_for_edits_that_are_views(role, encoder):
-    objective = build(encoder, edit_role=role)
-    assert objective.difference is None
-    assert {name.partition(".")[0] for name in objective.state_dict()} == {"projector"}
-
-
 # What belongs to whom
 
 
@@ -263,16 +256,6 @@ def test_discriminator_and_encoder_start_alike_and_share_nothing(encoder):
     )
     places = {p.data_ptr() for p in encoder.parameters()}
     assert not places & {p.data_ptr() for p in objective.parameters()}
-
-
-def test_an_objective_of_tokens_says_what_it_needs(encoder):
-    assert Need.TOKENS in build(encoder).needs
-    needs = {
-        source: Need.NEXT_SENTENCES in build(encoder, edit_source=source).needs
-        for source in ("same", "next", "both")
-    }
-    assert needs == {"same": False, "next": True, "both": True}
-    assert [build(encoder, views, rtd_weight=0).views for views in (1, 2, 4)] == [2, 2, 4]
 
 
 def test_precision_and_checkpointing_reach_generator_and_transformer(encoder, monkeypatch):

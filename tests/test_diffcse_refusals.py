@@ -9,12 +9,12 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.heads import MlpHead
 
 AT_ODDS = [
-    ({"contrast": False, "rtd_weight": 0}, "rtd_weight 0 there is no other"),
-    ({"contrast": False, "edit_role": "positives"}, "contrast is false, but .*'positives'"),
-    ({"edit_role": "negatives", "edit_source": "next"}, "edit_source must be same, not 'next'"),
-    ({"task": "cmlm", "edit_operation": "delete"}, "task 'cmlm' .*must be replace, not 'delete'"),
-    ({"task": "corrective", "rtd_reduction": "sum"}, "task 'corrective' .*must be mean, .*'sum'"),
-    ({"task": "cmlm", "edit_role": "negatives"}, "task must be rtd, .*'cmlm'"),
+    ({"contrast": False, "rtd_weight": 0}, "contrast is false, but .* there is no other term"),
+    ({"contrast": False, "edit_role": "positives"}, "contrast is false, but .* no other term"),
+    ({"edit_role": "negatives", "edit_source": "next"}, "edit_role negatives .*must be same"),
+    ({"edit_role": "positives", "task": "corrective"}, "edit_role positives .*task rtd"),
+    ({"task": "cmlm", "edit_operation": "delete"}, "task cmlm .*edit_operation replace"),
+    ({"task": "corrective", "rtd_reduction": "sum"}, "task corrective .*must be mean"),
     ({"mask_rate": 0}, r"objective\.mask_rate cannot be 0: input should be greater than 0"),
     ({"edit": "likely"}, r"objective\.edit cannot be 'likely': .*'argmax' or 'sample'"),
     ({"generator": "nowhere"}, "'nowhere' is not a local folder"),

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from contrasent.data.batch import Batch, pack
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.objectives import _difference
+from contrasent.objectives import diffcse
 
 OPERATIONS = ["replace", "insert", "delete"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -69,13 +69,13 @@ def test_which_sentences_are_edited_for_which_embedding(
     objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
     edited = []
     for name in ("replace", "mask_tokens"):
-        original = getattr(_difference, name)
+        original = getattr(diffcse, name)
 
         def noting(batch, *given, original=original):
             edited.append(batch)
             return original(batch, *given)
 
-        monkeypatch.setattr(_difference, name, noting)
+        monkeypatch.setattr(diffcse, name, noting)
     batch = batch_of(encoder, views=objective.views)
     encoded, _ = scored(encoder, noted.transformer(objective), batch)
     edited += [source_batch for _, source_batch, _ in noted.edits]
@@ -159,7 +159,7 @@ def test_all_operations_are_the_mean_of_the_three(encoder, noted):
         there = every.state_dict()
         objective.load_state_dict({key: there[key] for key in objective.state_dict()})
         with pytest.MonkeyPatch.context() as patched:
-            patched.setitem(_difference.OPERATIONS, name, lambda *_, done=edits[name]: done)
+            patched.setitem(diffcse.OPERATIONS, name, lambda *_, done=edits[name]: done)
             alone.append(scored(encoder, objective, batch)[1]["rtd"])
     assert_close(terms["rtd"], torch.stack(alone).mean(), **CLOSE)
 
@@ -195,14 +195,14 @@ def predicted(objective, states):
 def test_conditional_masked_language_modelling(source, encoder, noted, monkeypatch):
     objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
     assert objective.difference.editing.generator is None
-    masks, mask_tokens = [], _difference.mask_tokens
+    masks, mask_tokens = [], diffcse.mask_tokens
 
     def noting(batch, rate, *given):
         assert rate == 0.4
         masks.append((batch, mask_tokens(batch, rate, *given)))
         return masks[-1][1]
 
-    monkeypatch.setattr(_difference, "mask_tokens", noting)
+    monkeypatch.setattr(diffcse, "mask_tokens", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((original, masked),) = masks
     given, embeddings = noted.call
@@ -227,13 +227,13 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
         mask_rate=0.4,
         edit_positions=positions,
     )
-    edits, replace = [], _difference.replace
+    edits, replace = [], diffcse.replace
 
     def noting(batch, editing):
         edits.append((batch, replace(batch, editing)))
         return edits[-1][1]
 
-    monkeypatch.setattr(_difference, "replace", noting)
+    monkeypatch.setattr(diffcse, "replace", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((original, edit),) = edits
     given, embeddings = noted.call

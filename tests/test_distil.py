@@ -86,7 +86,7 @@ def test_a_teacher_of_any_width_gives_a_target_for_each_sentence(width, teacher,
 def test_targets_are_computed_once(teacher, text, monkeypatch):
     folder = teacher(24)
     first = targets_of(folder, text, 16)
-    monkeypatch.setattr(distil, "_write_targets", None)
+    monkeypatch.setattr(distil, "write_rows", None)
     assert np.array_equal(targets_of(folder, text, 16), first)
 
 

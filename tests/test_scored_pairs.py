@@ -115,11 +115,11 @@ def test_each_dimension_has_a_head_of_its_own(rng):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"matryoshka": [4, 4]}, "names a number twice"),
-        ({"matryoshka": "64"}, r"such as \[32, 64, 128\]"),
+        ({"matryoshka": [4, 4]}, "give different numbers of dimensions"),
+        ({"matryoshka": "64"}, "objective.matryoshka cannot be '64'"),
         ({"matryoshka": [9]}, "asks for 9 dimensions, but embeddings have 8"),
-        ({"matryoshka": [4], "matryoshka_weights": [1, 2]}, "give 1 numbers above 0"),
-        ({"matryoshka_weights": [1]}, "has no objective.matryoshka"),
+        ({"matryoshka": [4], "matryoshka_weights": [1, 2]}, "as many weights as there are"),
+        ({"matryoshka_weights": [1]}, r"objective.matryoshka is \[\]"),
         ({"matryoshka": [4], "mlm_weight": 0.1}, "read embeddings only.*needs the"),
     ],
 )

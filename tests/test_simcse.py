@@ -101,21 +101,6 @@ def test_the_anchors_and_the_positives_text_are_no_negatives(views, rng):
     assert same == (views in NO_DUPLICATES)
 
 
-def test_a_batch_of_one_sentence_over_and_over_has_no_negatives(rng):
-    pooled = rng(2, 4, WIDTH).requires_grad_()
-    loss = loss_of(build(), pooled, batch_of("aaaa", "aaaa"))
-    loss.backward()
-    assert loss == 0
-    assert pooled.grad.isfinite().all()
-
-
-def test_sentences_that_begin_alike_are_not_the_same(rng):
-    batch = pack([[1, 5, 2], [1, 5, 6, 2], [1, 5, 2], [1, 5, 6, 2]], views=2)
-    pooled = rng(2, 2, WIDTH)
-    whole = loss_of(build(exclude_duplicates=False), pooled, batch)
-    assert loss_of(build(), pooled, batch) == whole
-
-
 @pytest.mark.parametrize(
     ("data_views", "hard_negatives", "views"),
     [

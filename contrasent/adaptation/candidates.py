@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,12 @@ _HELD_OUT, _HELD_OUT_SHARE = 500, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way of adapting an encoder."""
+    """A way of adapting an encoder: settings of a packaged recipe that differ from it."""
 
     name: str  # as ``--candidates`` takes it
     description: str  # what it trains on
-    recipe: str = "unsup-simcse"  # the packaged recipe
-    # of the recipe, where they are others
     settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = "unsup-simcse"
     needs: str = ""  # a key of `NEEDS`, or nothing
     cost: float = 1.0  # of a step, in steps of ``dropout``
     general_text: bool = False  # whether shipped Wikipedia sentences are added to the text
@@ -57,48 +56,28 @@ class Candidate:
         return {*self.settings, *(["encoder.freeze_layers"] if self.frozen_share else [])}
 
 
+_SENTENCE_CROPS = {"view.name": "crop_sentences", "view.sides": "both"}
+_CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
+_NEXT = {"view.name": "next_sentence"}
+_WHITENED = {"train.whitening_sentences": 5000}
+_TEXTS, _HEAD = "more_texts_than_dimensions", "masked_lm"
+_MLM_FIRST = "half of the steps find masked words, then dropout"
 CANDIDATES = {
-    candidate.name: candidate
-    for candidate in (
+    it.name: it
+    for it in (
+        Candidate("next-sentence", "a sentence and the next one", _NEXT, needs="documents"),
         Candidate(
-            "next-sentence",
-            "a sentence and the next one",
-            settings={"view.name": "next_sentence"},
-            needs="documents",
-        ),
-        Candidate(
-            "sentences",
-            "two crops of the sentences of a text",
-            settings={"view.name": "crop_sentences", "view.sides": "both"},
-            needs="texts",
+            "sentences", "two crops of the sentences of a text", _SENTENCE_CROPS, needs="texts"
         ),
         Candidate("dropout", "a sentence twice, apart by dropout"),
-        Candidate(
-            "slow", "dropout, at a third of the rate", settings={"train.learning_rate": 1e-5}
-        ),
-        Candidate(
-            "crops",
-            "two crops of the words of a text",
-            settings={"view.name": "crop", "view.share": 0.5, "view.sides": "both"},
-        ),
+        Candidate("slow", "dropout, at a third of the rate", {"train.learning_rate": 1e-5}),
+        Candidate("crops", "two crops of the words of a text", _CROPS),
         Candidate("general", "dropout, with sentences from Wikipedia", general_text=True),
         Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
-        Candidate(
-            "whitening",
-            "dropout, with whitened embeddings too",
-            settings={"train.whitening_sentences": 5000},
-            needs="more_texts_than_dimensions",
-        ),
-        Candidate(
-            "mlm-first",
-            "half of the steps find masked words, then dropout",
-            needs="masked_lm",
-            mlm_first=True,
-        ),
-        Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
-        Candidate(
-            "diffcse", "dropout, and find edited words", "diffcse", needs="masked_lm", cost=3.0
-        ),
+        Candidate("whitening", "dropout, with whitened embeddings too", _WHITENED, needs=_TEXTS),
+        Candidate("mlm-first", _MLM_FIRST, needs=_HEAD, mlm_first=True),
+        Candidate("tsdae", "rebuild a damaged sentence from its embedding", {}, "tsdae", cost=2.5),
+        Candidate("diffcse", "dropout, and find edited words", {}, "diffcse", _HEAD, 3.0),
     )
 }
 """In the order of what is left out last where time is short; to add one, add a row."""
@@ -106,31 +85,28 @@ CANDIDATES = {
 NEEDS = {
     "texts": "texts of which half have several sentences",
     "documents": "a .txt whose documents have an empty line between them",
-    "masked_lm": "a masked language model to start from",
-    "more_texts_than_dimensions": "more texts than an embedding has dimensions",
+    _HEAD: "a masked language model to start from",
+    _TEXTS: "more texts than an embedding has dimensions",
 }
 """What a candidate may need, in words."""
 
 _FIXED = {
-    "encoder.name": "name the start as the argument ENCODER",
+    "encoder.name": "give the argument ENCODER instead",
     "data.file": "give --data instead",
     "objective.name": "give --candidates instead",
-    "train.max_steps": "give --minutes instead",
-    "train.epochs": "give --minutes instead",
+    **dict.fromkeys(("train.max_steps", "train.epochs"), "give --minutes instead"),
     "train.seed": "give --seed instead",
-    "train.start_shares": "leave it out",
+    **dict.fromkeys(("train.start_shares", "evaluation.every"), "leave it out"),
     "evaluation.task": "give --dev instead",
-    "evaluation.every": "leave it out",
     "evaluation.final": "give --test instead",
 }
 """Settings that no user of a search chooses, and what to do instead."""
 
 
 def refuse_fixed(settings: Iterable[str]) -> None:
-    """ConfigError if the search itself sets one of ``settings``."""
-    for key in settings:
-        if key in _FIXED:
-            raise ConfigError(f"the search itself sets {key}; {_FIXED[key]}")
+    """Raise ConfigError if the search itself sets one of ``settings``."""
+    for key in _FIXED.keys() & set(settings):
+        raise ConfigError(f"the search itself sets {key}; {_FIXED[key]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +119,7 @@ class Text:
 
     @classmethod
     def read(cls, source: str, columns: Sequence[str] | None = None) -> Text:
-        """Read a file or data set of one sentence or text per example; line breaks become spaces.
-
-        DataError if it is missing, damaged, or has examples of several sentences.
-        """
+        """Read a file or data set of a sentence or text per example; line breaks become spaces."""
         examples = open_examples(source, columns)
         if examples.views > 1:
             raise DataError(
@@ -156,7 +129,7 @@ class Text:
         lines = [" ".join(text.split()) for (text,) in examples]
         lengths = document_lengths(examples) if examples.is_lines else np.ones(len(lines), int)
         if len(lengths) < 2:
-            return cls(source, [[line] for line in lines], in_documents=False)
+            lengths = np.ones(len(lines), int)
         ends = np.cumsum(lengths)
         documents = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         return cls(source, documents, in_documents=bool((lengths > 1).any()))
@@ -204,22 +177,20 @@ class Text:
         ends = (0, count) if has_dev else (count, 2 * count)
         parts = documents[ends[1] :], documents[: ends[0]], documents[ends[0] : ends[1]]
         train, dev, test = (Text(self.source, part, self.in_documents) for part in parts)
+        units = "documents" if self.in_documents else "texts"
         if has_dev and test.queries < FEWEST:
             train, test = replace(train, documents=documents), replace(test, documents=[])
-        elif not has_dev and min(dev.queries, test.queries) < FEWEST:
+        elif not has_dev and (queries := min(dev.queries, test.queries)) < FEWEST:
             raise DataError(
-                f"{self.source} has {len(documents)} different "
-                f"{'documents' if self.in_documents else 'texts'}, too few to choose and to report "
-                f"by: a tenth, for each, makes {min(dev.queries, test.queries)} queries "
-                f"({'sentences with a next one' if self.in_documents else 'texts of 8 words'}), "
-                f"and {FEWEST} are needed; give more text, or rated pairs with --dev"
+                f"{self.source} has {len(documents)} different {units}, too few to choose and to "
+                f"report by: a tenth, for each, makes {queries} queries, and {FEWEST} are needed; "
+                "give more text, or rated pairs with --dev"
             )
         if train.lines < fewest:
             raise DataError(
-                f"{self.source} has {sum(map(len, documents))} "
-                f"{'sentences in different documents' if self.in_documents else 'different texts'},"
-                f" of which {train.lines} are left to train on; a step takes {fewest}, so give "
-                "more, or a smaller --train.batch_size"
+                f"{self.source} has {len(documents)} different {units}, of which {train.lines} "
+                f"lines are left to train on; a step takes {fewest}, so give more, or a smaller "
+                "--train.batch_size"
             )
         return train, dev, test
 
@@ -294,12 +265,9 @@ class SearchState:
     def read(cls, path: Path, request: SearchRequest) -> SearchState:
         """Read it again; ConfigError if the search was asked for something else."""
         state = TypeAdapter(cls).validate_json(path.read_bytes())
-        changed = [
-            f"{each.name} {before}, not {now}"
-            for each in fields(SearchRequest)
-            if (before := getattr(state.request, each.name)) != (now := getattr(request, each.name))
-        ]
-        if changed:
+        before, now = asdict(state.request), asdict(request)
+        if before != now:
+            changed = (f"{k} {before[k]}, not {now[k]}" for k in now if before[k] != now[k])
             raise ConfigError(
                 f"the search in {path.parent} has {'; '.join(changed)}; ask for the same, or "
                 "replace it with --overwrite"
@@ -308,11 +276,7 @@ class SearchState:
 
 
 def split_text(request: SearchRequest, folder: Path) -> SearchState:
-    """Read the text, write its parts into a folder, and choose the candidates that fit.
-
-    ConfigError if one that was asked for does not fit the text or the encoder; DataError if there
-    is too little text.
-    """
+    """Read the text, write its parts into a folder, and choose the candidates that fit."""
     recipe = load_recipe("unsup-simcse", request.settings)
     text = Text.read(request.data, recipe.data.columns)
     has_dev = request.dev is not None
@@ -322,12 +286,11 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     if not is_sentence_encoder(request.encoder):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it
             MaskedLm.load(request.encoder)
-            given.add("masked_lm")
+            given.add(_HEAD)
     if parts[0].lines > start.width:
-        given.add("more_texts_than_dimensions")
+        given.add(_TEXTS)
     for name in request.candidates:
-        needs = CANDIDATES[name].needs
-        if needs not in given:
+        if (needs := CANDIDATES[name].needs) not in given:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
     if request.candidates and all(CANDIDATES[name].mlm_first for name in request.candidates):
         raise ConfigError(
@@ -342,8 +305,7 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     parts[0].write(folder / MIXED, general)
     return SearchState(
         request=request,
-        candidates=request.candidates
-        or [n for n, each in CANDIDATES.items() if each.needs in given],
+        candidates=request.candidates or [n for n, it in CANDIDATES.items() if it.needs in given],
         proxy=NEXT if text.in_documents else CROPS,
         max_tokens=parts[0].max_tokens,
         depth=start.backbone.depth,

@@ -44,7 +44,6 @@ from contrasent.report.html.page import write_report
 from contrasent.settings import checked
 from contrasent.training.callbacks import DevScore
 from contrasent.training.run import score_result, train
-from contrasent.training.run_folder import complete
 from contrasent.training.scoring import BeforeAndAfter
 from contrasent.training.setup import start_as_it_comes
 
@@ -58,14 +57,9 @@ _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 3
-_START_SHARES = [0.5]
 # Of the user's settings, those that a masked language model is trained with too.
-_OF_PRETRAINING = (
-    "data.max_tokens",
-    "train.batch_size",
-    "train.gradient_checkpointing",
-    "train.precision",
-)
+_OF_PRETRAINING = {"data.max_tokens", "train.batch_size", "train.gradient_checkpointing"}
+_OF_PRETRAINING |= {"train.precision"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +88,8 @@ class Search:
         self.device, self.show_progress = device, show_progress
 
     def begin(self) -> None:
-        """Score the start, and measure how long a step takes and a trial beside its steps.
-
-        Candidates that were not asked for by name are left out where there is no time for them.
-        ConfigError if a candidate cannot take the user's settings, what is to choose gives no
-        score, or there is not enough time.
-        """
+        """Score the start, and measure how long a step takes and a trial beside its steps."""
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
-        self._check_settings()
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, state.request.encoder)
         scores: list[DevScore] = []
         result = train(recipe, folder, device=self.device, on_evaluation=scores.append)
@@ -114,31 +102,14 @@ class Search:
         state.overhead = time.monotonic() - began - result.seconds
         shutil.rmtree(folder)
         if not state.request.candidates:
-            state.candidates = self._in_time()
+            state.candidates = self._affordable()
         self._steps(state.candidates, self._seconds(_TIME_SHARES[0]))
 
-    def _check_settings(self) -> None:
-        """ConfigError if a candidate cannot take the user's settings, or sets one itself."""
-        request, names = self.state.request, self.state.candidates
-        reasons = dict[str, str]()
-        for name in names:
-            if taken := sorted(CANDIDATES[name].own & set(request.settings)):
-                reasons[name] = f"the candidate {name} sets {', '.join(taken)} itself"
-                continue
-            try:
-                complete(self._recipe(CANDIDATES[name], _PROBED_STEPS, request.encoder))
-            except ConfigError as error:
-                reasons[name] = f"the candidate {name} cannot take your settings: {error}"
-        if reasons:
-            rest = ",".join(name for name in names if name not in reasons)
-            remedy = f"name the others: --candidates {rest}" if rest else "leave the setting out"
-            raise ConfigError("\n".join([*reasons.values(), remedy]))
-
-    def _in_time(self) -> list[str]:
+    def _affordable(self) -> list[str]:
         """The first candidates that can each make a few steps in the first rung."""
         state, kept, missing = self.state, list[str](), list[str]()
         for name in state.candidates:
-            cost = max(CANDIDATES[each].cost for each in [*kept, name])
+            cost = max(CANDIDATES[it].cost for it in [*kept, name])
             each = state.overhead + _FEWEST_STEPS * state.seconds_per_step * cost
             fits = (len(kept) + 1) * each <= self._seconds(_TIME_SHARES[0])
             (kept if fits or not kept else missing).append(name)
@@ -151,11 +122,7 @@ class Search:
         return 60 * share * self.state.request.minutes
 
     def run(self) -> None:
-        """Make the trials that are left: all candidates, the better half, the best.
-
-        What failed is tried again, unless the search has ended. ConfigError if the time does not
-        suffice for a few steps of each; ContrasentError if every candidate failed.
-        """
+        """Make the trials that are left or failed: all candidates, the better half, the best."""
         self._keep_best()
         state, last, share = self.state, len(_TIME_SHARES) - 1, sum(_TIME_SHARES)
         names = state.candidates
@@ -167,11 +134,11 @@ class Search:
             steps = self._steps(names, self._seconds(_TIME_SHARES[rung] if rung < last else share))
             share -= _TIME_SHARES[rung]
             for name in names:
-                before = self._latest(rung).get(name)
+                before = self._longest(rung).get(name)
                 longer = before is None or (before.rung < rung and before.steps < steps[name])
                 if longer and name not in self._failed(rung):
                     self._try(name, rung, steps[name])
-            tried, failed = self._latest(rung), self._failed(rung)
+            tried, failed = self._longest(rung), self._failed(rung)
             names = [name for name in names if name not in failed]
             names.sort(key=lambda name: -tried[name].score)
             names = names[: 1 if rung == last - 1 else (len(names) + 1) // 2]
@@ -179,7 +146,7 @@ class Search:
             reasons = (f"{failure.candidate}: {failure.reason}" for failure in state.failures)
             raise ContrasentError("\n".join(["every candidate failed:", *reasons]))
 
-    def _latest(self, rung: int) -> dict[str, Trial]:
+    def _longest(self, rung: int) -> dict[str, Trial]:
         """The longest trial of each candidate up to a rung."""
         trials = sorted(self.state.trials, key=lambda trial: trial.rung)
         return {trial.candidate: trial for trial in trials if trial.rung <= rung}
@@ -188,13 +155,9 @@ class Search:
         return {it.candidate for it in self.state.failures if it.rung <= rung}
 
     def final_tasks(self, test: Sequence[str]) -> Suite:
-        """What start and result are scored on: ``test``, held-out text, and general pairs.
-
-        ConfigError if one of ``test`` is no task; DataError if its data is missing or damaged.
-        """
-        state = self.state
+        """What start and result are scored on: ``test``, held-out text, and general pairs."""
         file = self.folder / TEST
-        held_out = [f"{state.proxy}{file}"] if file.is_file() else []
+        held_out = [f"{self.state.proxy}{file}"] if file.is_file() else []
         suite = load_suite([*dict.fromkeys([*test, *held_out, str(GENERAL_PAIRS)])])
         for problem in suite.problems:
             raise DataError(problem.message)
@@ -236,9 +199,8 @@ class Search:
 
     def _recipe(self, candidate: Candidate, steps: int, encoder: str) -> Recipe:
         request, state = self.state.request, self.state
-        finished = is_sentence_encoder(request.encoder)
         defaults = {
-            "encoder.pooler": None if finished else "mean",
+            "encoder.pooler": None if is_sentence_encoder(request.encoder) else "mean",
             "data.max_tokens": state.max_tokens,
             "encoder.freeze_layers": int(candidate.frozen_share * state.depth),
             **candidate.settings,
@@ -249,7 +211,7 @@ class Search:
             "data.columns": None,
             "train.max_steps": steps,
             "train.seed": request.seed,
-            "train.start_shares": _START_SHARES,
+            "train.start_shares": [0.5],
             "evaluation.task": request.dev or f"{state.proxy}{self.folder / DEV}",
             "evaluation.every": -(-steps // _EVALUATIONS),
             "evaluation.final": "none",
@@ -257,49 +219,46 @@ class Search:
         return load_recipe(candidate.recipe, {**defaults, **request.settings, **fixed})
 
     def _steps(self, names: Sequence[str], seconds: float) -> dict[str, int]:
-        """The steps of each candidate in a rung, all of them taking as long.
-
-        ConfigError if they are too few to tell anything.
-        """
-        state = self.state
-        costs = {name: state.seconds_per_step * CANDIDATES[name].cost for name in names}
+        """The steps of each candidate in a rung, all taking as long, and some epochs at most."""
+        state, steps = self.state, dict[str, int]()
         each = seconds / len(names) - state.overhead
-        if any(each / cost < _FEWEST_STEPS for cost in costs.values()):
-            needed = len(names) * (state.overhead + _FEWEST_STEPS * max(costs.values()))
+        costs = {name: state.seconds_per_step * CANDIDATES[name].cost for name in names}
+        if each < (least := _FEWEST_STEPS * max(costs.values())):
+            needed = len(names) * (state.overhead + least)
             raise ConfigError(
                 f"--minutes {state.request.minutes:g} is too short for {_FEWEST_STEPS} steps of "
                 f"{', '.join(names)}; give at least {needed / min(_TIME_SHARES) / 60:.1f}, or "
                 "fewer --candidates"
             )
-        return {name: min(int(each / cost), self._most(name)) for name, cost in costs.items()}
-
-    def _most(self, name: str) -> int:
-        """The steps of a candidate beyond which it would only see its text again."""
-        recipe = self._recipe(CANDIDATES[name], 1, self.state.request.encoder)
-        lines = self.state.lines[Path(recipe.data.file).name]
-        return _MOST_EPOCHS * -(-lines // recipe.train.batch_size)
+        for name, cost in costs.items():
+            recipe = self._recipe(CANDIDATES[name], 1, state.request.encoder)
+            epoch = -(-state.lines[Path(recipe.data.file).name] // recipe.train.batch_size)
+            steps[name] = min(int(each / cost), _MOST_EPOCHS * epoch)
+        return steps
 
     def _try(self, name: str, rung: int, steps: int) -> None:
         """Train a candidate, and keep its run if it is the best so far; note it if it fails."""
-        candidate, began = CANDIDATES[name], time.monotonic()
+        state, candidate, began = self.state, CANDIDATES[name], time.monotonic()
         logger.info("%s: %s, %d steps", name, candidate.description, steps)
         folder = self.folder / "trials" / f"{rung}-{name}"
-        encoder, first = self.state.request.encoder, steps // 2 if candidate.mlm_first else 0
+        encoder, first = state.request.encoder, steps // 2 if candidate.mlm_first else 0
         try:
+            if taken := sorted(candidate.own & set(state.request.settings)):
+                raise ConfigError(f"it sets {', '.join(taken)} itself")
             if first:
                 encoder = self._pretrain(folder.name, first)
             self._train(self._recipe(candidate, steps - first, encoder), folder)
         except ContrasentError as error:
             logger.warning("%s failed: %s", name, error)
-            self.state.failures.append(Failure(name, rung, str(error)))
-            self.state.write(self.folder / _STATE)
+            state.failures.append(Failure(name, rung, str(error)))
+            state.write(self.folder / _STATE)
             self._remove(folder.name)
             return
         ended = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         seconds = time.monotonic() - began
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
-        self.state.trials.append(trial)
-        self.state.write(self.folder / _STATE)
+        state.trials.append(trial)
+        state.write(self.folder / _STATE)
         self._keep_best()
 
     def _keep_best(self) -> None:
@@ -352,15 +311,14 @@ def adapt(
         encoder: the start: a folder, a run or a Hugging Face id.
         data: text without labels: a file or data set as ``--data`` takes it, or strings. Sentences
             or longer texts; of a ``.txt`` an empty line ends a document.
-        settings: of every candidate's recipe, by dotted name; not those that the search or a
-            candidate sets itself.
+        settings: of every candidate's recipe, by dotted name; not those that the search sets. A
+            candidate that sets or lacks one fails.
         show_progress: progress bars on standard error.
         **options: by name.
 
     Raises:
-        ConfigError: no such candidate or task, or a candidate that does not fit or cannot take the
-            settings; ``output`` holds another search or another process's; the time is too short
-            for a few steps of each candidate.
+        ConfigError: no such candidate or task, or a candidate that does not fit; ``output`` holds
+            another search or another process's; the time is too short for a few steps of each.
         ContrasentError: every candidate failed.
         DataError: there is too little text, or a file is missing or damaged.
 

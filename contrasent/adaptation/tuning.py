@@ -7,6 +7,7 @@ best trial is known; start and result are then scored once on the final tasks.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 GRIDS = {
-    "simcse": (
-        "train.batch_size=64,128,256,512",
-        "train.learning_rate=1e-5,3e-5,5e-5",
-    ),
+    "simcse": ("train.batch_size=64,128,256,512", "train.learning_rate=1e-5,3e-5,5e-5"),
     "diffcse": (
         "train.batch_size=64,128",
         "train.learning_rate=2e-6,3e-6,5e-6,7e-6,1e-5",
@@ -44,7 +42,8 @@ GRIDS = {
 
 _STATE, _BASE = "search.json", "base.yaml"
 _USUAL_TRIALS = 20
-_LOG = "log"
+_AXIS = re.compile(r"\s*(?:--)?([\w-]+\.[\w-]+)\s*=\s*(\S.*)", re.DOTALL)
+_RANGE = re.compile(r"(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +52,38 @@ class Axis:
 
     key: str
     choices: tuple[str, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    whole: bool = False  # whole numbers alone
+    low: float = 0  # two whole numbers are ends of whole numbers alone
+    high: float = 0
     log: bool = False  # as many between 1 and 10 as between 10 and 100
 
     @classmethod
     def read(cls, text: str) -> Axis:
-        """Such as ``train.batch_size=64,128`` or ``train.learning_rate=1e-6..1e-4:log``.
-
-        Raises:
-            ConfigError: it is neither.
-        """
-        key, _, values = text.partition("=")
-        key = key.strip().removeprefix("--").replace("-", "_")
-        if "." not in key or not values.strip():
+        """Read ``train.batch_size=64,128`` or ``train.learning_rate=1e-6..1e-4:log``."""
+        setting = _AXIS.fullmatch(text)
+        if setting is None:
             raise ConfigError(
                 f"--space {text} is no setting with its values, such as train.batch_size=64,128 or "
                 f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
             )
+        key, values = setting[1].replace("-", "_"), setting[2].strip()
         if ".." not in values:
-            choices = tuple(dict.fromkeys(it.strip() for it in values.split(",")))
-            return cls(key, choices)
-        ends, _, scale = values.partition(":")
-        low, _, high = (it.strip() for it in ends.partition(".."))
-        try:
-            between = float(low), float(high)
-        except ValueError:
-            between = 0.0, 0.0
-        log = scale.strip() == _LOG
-        if between[0] >= between[1] or (scale and not log) or (log and between[0] <= 0):
-            raise ConfigError(
-                f"--space {text} is no range LOW..HIGH, or LOW..HIGH:log of numbers above 0"
-            )
-        return cls(key, (), *between, whole=low.isdecimal() and high.isdecimal(), log=log)
+            return cls(key, tuple(dict.fromkeys(it.strip() for it in values.split(","))))
+        if ends := _RANGE.fullmatch(values):
+            whole = ends[1].isdecimal() and ends[2].isdecimal()
+            try:
+                low, high = (int(it) if whole else float(it) for it in ends.groups()[:2])
+            except ValueError:
+                low, high = 0, 0
+            if low < high and (low > 0 or not ends[3]):
+                return cls(key, (), low, high, log=bool(ends[3]))
+        raise ConfigError(
+            f"--space {text} is no range LOW..HIGH, or LOW..HIGH:log of numbers above 0"
+        )
+
+    @property
+    def described(self) -> list[Any]:
+        """As a search's file has it."""
+        return [*self.choices] if self.choices else [self.low, self.high, self.log]
 
     @property
     def distribution(self) -> BaseDistribution:
@@ -95,29 +92,21 @@ class Axis:
 
         if self.choices:
             return distributions.CategoricalDistribution(self.choices)
-        if self.whole:
-            return distributions.IntDistribution(int(self.low), int(self.high), log=self.log)
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return distributions.IntDistribution(self.low, self.high, log=self.log)
         return distributions.FloatDistribution(self.low, self.high, log=self.log)
-
-    @property
-    def probes(self) -> tuple[Any, ...]:
-        """Values that the recipe must be able to take: all choices, or both ends."""
-        ends = (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
-        return self.choices or ends
 
 
 def read_space(texts: Sequence[str]) -> tuple[Axis, ...]:
-    """The axes of a search, of settings or of the papers' grids by their names.
-
-    Raises:
-        ConfigError: one cannot be read, or a setting is named twice.
-    """
+    """Read the axes of a search, settings or the papers' grids by their names."""
     axes = [Axis.read(line) for text in texts for line in GRIDS.get(text.strip(), (text,))]
     keys = [axis.key for axis in axes]
-    if not keys:
-        raise ConfigError("name what to search with --space, such as train.learning_rate=1e-5,3e-5")
-    if len(set(keys)) < len(keys):
-        raise ConfigError(f"--space names a setting twice: {', '.join(keys)}")
+    if not keys or len(set(keys)) < len(keys):
+        raise ConfigError(
+            "name what to search with --space, such as train.learning_rate=1e-5,3e-5"
+            if not keys
+            else f"--space names a setting twice: {', '.join(keys)}"
+        )
     return tuple(axes)
 
 
@@ -138,6 +127,9 @@ class _State:
     space: dict[str, list[Any]]  # what is searched
     trials: list[TuningTrial] = field(default_factory=list)
     running: dict[str, Any] | None = None  # the settings of the trial that has not ended
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / _STATE, json.dumps(asdict(self), indent=1) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,70 +158,49 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
 ) -> Tuning:
     """Search settings of a recipe, as ``contrasent tune`` does.
 
-    Without ``trials``, or with at least as many as there are combinations of lists, every
-    combination is tried once (the papers' grid search); otherwise Optuna's tree-structured Parzen
-    estimator proposes so many, each from the trials before it and from the recipe's seed. Of the
-    runs only the best one keeps its encoders.
-
-    Raises:
-        ConfigError: a setting cannot be searched, nothing decides, or ``output`` holds another
-            search or is searched by another process.
-        MissingExtraError: Optuna is not installed.
-        ContrasentError: every trial failed.
+    Without ``trials``, or with as many as there are combinations of lists, every combination is
+    tried once (the papers' grid search); otherwise Optuna's tree-structured Parzen estimator
+    proposes so many, each from the trials before it and from the recipe's seed. Only the best run
+    keeps its encoders. ConfigError if a setting cannot be searched, nothing decides, or ``output``
+    holds another search; ContrasentError if every trial failed.
     """
-    _require_optuna()
-    with exclusive(output):
-        if begins_anew(output, _STATE, resume=resume, overwrite=overwrite):
-            with writing_folder(output) as partial:
-                _begin(recipe, space, partial)
-        search = _Search(output, space, recipe, {"device": device, "show_progress": show_progress})
-        search.run(trials, on_trial)
-        return search.finish()
-
-
-def _require_optuna() -> None:
     try:
         import optuna
     except ImportError as error:
         raise MissingExtraError(f"tune needs Optuna: {install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def _begin(recipe: Recipe, space: Sequence[Axis], folder: Path) -> None:
-    """Write what is searched, after every value was tried on the recipe."""
-    write_text(folder / _BASE, to_yaml(recipe))
-    for axis in space:
-        for value in axis.probes:
-            complete(load_recipe(folder / _BASE, {axis.key: value}))
-    if recipe.evaluation.task == "none":
-        raise ConfigError("evaluation.task is none, so nothing decides; name a dev task")
-    if recipe.evaluation.task != "auto":
-        dev_task(recipe.evaluation)
-    final_tasks(recipe.evaluation)
-    _write(folder, _State(_described(space)))
-
-
-def _write(folder: Path, state: _State) -> None:
-    write_text(folder / _STATE, json.dumps(asdict(state), indent=1) + "\n")
-
-
-def _described(space: Sequence[Axis]) -> dict[str, list[Any]]:
-    return {axis.key: [*axis.choices] or [axis.low, axis.high, axis.log] for axis in space}
+    described = {axis.key: axis.described for axis in space}
+    with exclusive(output):
+        if begins_anew(output, _STATE, resume=resume, overwrite=overwrite):
+            with writing_folder(output) as folder:
+                write_text(folder / _BASE, to_yaml(recipe))
+                for axis in space:
+                    for value in axis.choices or (axis.low, axis.high):
+                        complete(load_recipe(folder / _BASE, {axis.key: value}))
+                if recipe.evaluation.task == "none":
+                    raise ConfigError("evaluation.task is none, so nothing decides; name a task")
+                if recipe.evaluation.task != "auto":
+                    dev_task(recipe.evaluation)
+                final_tasks(recipe.evaluation)
+                _State(described).write(folder)
+        search = _Search(output, space, recipe, {"device": device, "show_progress": show_progress})
+        if load_recipe(output / _BASE) != recipe or search.state.space != described:
+            raise ConfigError(
+                f"{output} holds a search of other settings ({_BASE} and {_STATE} have them); ask "
+                "for the same, name another --output, or replace it with --overwrite"
+            )
+        search.run(trials, on_trial)
+        return search.finish()
 
 
 class _Search:
-    """A search in a folder; ConfigError if the one there is another."""
+    """A search in a folder."""
 
     def __init__(
         self, folder: Path, space: Sequence[Axis], recipe: Recipe, options: Mapping[str, Any]
     ) -> None:
         self.folder, self.space, self.seed, self.options = folder, space, recipe.train.seed, options
         self.state = TypeAdapter(_State).validate_json((folder / _STATE).read_bytes())
-        if load_recipe(folder / _BASE) != recipe or self.state.space != _described(space):
-            raise ConfigError(
-                f"{folder} holds a search of other settings ({_BASE} and {_STATE} have them); ask "
-                "for the same, name another --output, or replace it with --overwrite"
-            )
 
     def run(self, trials: int | None, on_trial: Callable[[TuningTrial], object]) -> None:
         """Go on with a trial that was cut off, try again what failed, and make the trials left."""
@@ -276,7 +247,7 @@ class _Search:
         score, folder = self._score(settings), self._run(number)
         if score is None:
             state.running = settings
-            _write(self.folder, state)
+            state.write(self.folder)
             recipe = load_recipe(self.folder / _BASE, settings)
             recipe = replace(recipe, evaluation=replace(recipe.evaluation, final="none"))
             try:
@@ -287,16 +258,15 @@ class _Search:
                 failure = str(error)
         state.running = None
         state.trials.append(TuningTrial(number, settings, score, failure))
-        _write(self.folder, state)
+        state.write(self.folder)
         self._keep_best()
         return state.trials[-1]
 
     def _keep_best(self) -> None:
         """Remove the encoders of all trials but the best, also those that a kill left in part."""
-        if all(it.score is None for it in self.state.trials):
-            return
-        for trial in self.state.trials:
-            if trial.number != self._best().number:
+        best = self._best()
+        for trial in self.state.trials if best else []:
+            if trial != best:
                 for name in ("best", "last", "best-twin", "last-twin"):
                     shutil.rmtree(self._run(trial.number) / name, ignore_errors=True)
 
@@ -311,17 +281,17 @@ class _Search:
             it for it in self.state.trials if it.score is not None or it.settings not in succeeded
         ]
 
-    def _best(self) -> TuningTrial:
-        """The first of the highest score."""
+    def _best(self) -> TuningTrial | None:
+        """The first of the highest score; None where every trial failed."""
         scored = [(it.score, -it.number, it) for it in self.trials if it.score is not None]
-        if not scored:
-            reasons = dict.fromkeys(it.failure for it in self.trials)
-            raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
-        return max(scored, key=lambda it: it[:2])[2]
+        return max(scored, key=lambda it: it[:2])[2] if scored else None
 
     def finish(self) -> Tuning:
         """Write the recipe of the best trial, and score its run beside the start."""
         best, path = self._best(), self.folder
+        if best is None:
+            reasons = dict.fromkeys(it.failure for it in self.trials)
+            raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
         recipe = load_recipe(path / _BASE, best.settings)
         write_text(path / "recipe.yaml", to_yaml(recipe))
         run, scores = RunFolder(self._run(best.number)), BeforeAndAfter()

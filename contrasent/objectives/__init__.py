@@ -54,17 +54,15 @@ def build(
     encoder: SentenceEncoder | None = None,
     batch_size: int | None = None,
 ) -> Objective:
-    """Make the objective ``name``, one of ``available`` or ``module:Class``.
+    """Make the objective ``name`` of fields of its ``Config``, and of ``matryoshka`` if asked for.
 
-    ``settings`` are fields of its ``Config``, and ``matryoshka``: numbers of leading dimensions
-    that it is computed on too, with ``matryoshka_weights``. The rest is that of `Start`.
     ConfigError if there is no such objective or setting, or examples have too few sentences.
     """
     config, kind = config_of(name, settings), objective_class(name)
     start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
-    if dimensions:
-        return Matryoshka(partial(kind, config), start, dimensions)
-    return kind(config, start)
+    return (
+        Matryoshka(partial(kind, config), start, dimensions) if dimensions else kind(config, start)
+    )
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:
@@ -94,10 +92,7 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def name_of(objective: type[Objective]) -> str:
-    """The name under which ``build`` and recipes know a class.
-
-    Raises ConfigError if it stands in a function, where a resumed run could not import it.
-    """
+    """The name under which recipes know a class; ConfigError if a resumed run cannot import it."""
     module, name = objective.__module__, objective.__qualname__
     if "<locals>" in name:
         raise ConfigError(f"{name} is defined in a function; define it at the top of a module")

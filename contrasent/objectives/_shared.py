@@ -1,30 +1,26 @@
-"""Parts that objectives share: masked language modelling, classes of pairs, momentum, queues.
+"""Parts that objectives share: a contrast, masked language modelling, classes of pairs.
 
-Shapes: B pairs or examples, V views of each, D embedding width; T tokens end to end, M of them
-chosen to be predicted; K places of a queue.
+Shapes: B pairs or examples, C candidates, D embedding width; T tokens end to end, M of them chosen
+to be predicted.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contrasent.data.batch import Batch, Need, concat
+from contrasent.data.batch import Batch, Need
 from contrasent.distributed import split, total
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.functional import cosine_matrix, info_nce, masked_cross_entropy
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import evaluating
+from contrasent.functional import info_nce, masked_cross_entropy
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
@@ -52,8 +48,7 @@ class Contrast(Objective):
     config_class = ContrastConfig
 
     def __init__(self, config: Any, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         self.head = head_named(config.head, start.width)
 
     def contrast(
@@ -70,11 +65,9 @@ _HIDDEN = 256
 """Hidden tokens whose logits are in memory at once, of a step in chunks."""
 
 Feature = Literal["u", "v", "difference", "product", "max_square"]
+Features = Annotated[list[Feature], Field(min_length=1)]
 SBERT: tuple[Feature, ...] = ("u", "v", "difference")
-"""Features of SBERT's classifier."""
-
-JOINT: tuple[Feature, ...] = (*SBERT, "max_square")
-"""Features of ConSERT's classifier."""
+"""Features of SBERT's classifier; ConSERT's has max_square too."""
 
 _FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "u": lambda u, _: u,
@@ -95,11 +88,6 @@ class PairClassifier(nn.Module):
     def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
         """Classify by ``features`` of pairs ``(B, width)``, by way of ``hidden`` linear layers."""
         super().__init__()
-        if not features or len(set(features)) < len(features):
-            raise ConfigError(
-                f"objective.features is [{', '.join(features)}]; name at least one of "
-                f"{', '.join(_FEATURES)}, and each once"
-            )
         self._features = [_FEATURES[name] for name in features]
         widths = [len(features) * width, *hidden]
         self.hidden = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
@@ -117,10 +105,7 @@ class PairClassifier(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedBatch(Batch):
-    """A batch of which some sentences, the last ones, have hidden tokens.
-
-    ``source`` is the batch before anything was hidden or added, ``masked`` its hidden tokens.
-    """
+    """A batch before anything was hidden or added, and with hidden tokens in its last sentences."""
 
     source: Batch
     masked: Masked
@@ -149,19 +134,10 @@ class HiddenTokens(nn.Module):
             masked.token_ids, batch.offsets, batch.views, batch.longest, source=batch, masked=masked
         )
 
-    def beside(self, batch: Batch, *, masks_views: bool = False) -> MaskedBatch:
-        """``batch`` with a copy of each view after all of them, in which tokens are hidden.
-
-        With ``masks_views`` they are hidden in the views too, the same ones.
-        """
-        hidden = self.hide(batch)
-        both = concat([hidden if masks_views else batch, hidden], 2 * batch.views)
-        return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         """The mean cross-entropy of the M hidden tokens, 0 if there are none.
 
-        ``encoded`` are the last states of ``batch``, which ``hide`` or ``beside`` made.
+        ``encoded`` are the last states of ``batch``, of which ``hide`` made the last sentences.
         """
         hidden = require_masked(batch)
         before = len(batch.token_ids) - len(hidden.source.token_ids)
@@ -177,11 +153,7 @@ class HiddenTokens(nn.Module):
         return hidden.masked.chosen, hidden.source.token_ids
 
     def sums(self, states: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-        """``(3,)``: the cross-entropy of the chosen tokens, how many are right, and their number.
-
-        Of states ``(T, D)``, where ``chosen (T,)``; ``wanted (T,)`` are the tokens before some were
-        hidden.
-        """
+        """``(3,)``: cross-entropy of ``chosen (T,)`` tokens, how many are right, their number."""
         places = chosen.nonzero().squeeze(1)
         pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)
 
@@ -203,35 +175,6 @@ class HiddenTokens(nn.Module):
         return Terms({"mlm": loss / count.clamp(min=1)}, {"mlm_accuracy": (right / count).detach()})
 
 
-class AuxiliaryMlm(nn.Module):
-    """SimCSE's auxiliary objective (Gao et al. 2021, section 4.2 and Table D.2).
-
-    Every sentence of a batch, positives and hard negatives included, is encoded once more with
-    tokens hidden. The head starts as the checkpoint's, and its decoder is not tied to the
-    embeddings, as in the reference implementation.
-    """
-
-    def __init__(
-        self, start: Start, weight: float, mask_rate: float, *, masks_views: bool = False
-    ) -> None:
-        """Copy the head of the checkpoint that the encoder was loaded from."""
-        super().__init__()
-        head = copy.deepcopy(load_masked_lm(start, weight).head)
-        self.tokens = HiddenTokens(start, head, mask_rate)
-        self._weight, self._masks_views = weight, masks_views
-
-    def prepare(self, batch: Batch) -> Batch:
-        """``batch`` with its masked copies after it."""
-        return self.tokens.beside(batch, masks_views=self._masks_views)
-
-    def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
-        """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
-        terms = self.tokens(encoded, batch)
-        source = require_masked(batch).source
-        kept = Encoded(encoded.pooled[: source.views], {})
-        return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
-
-
 def load_masked_lm(start: Start, weight: float) -> MaskedLm:
     """The masked LM of the encoder's checkpoint; ConfigError if it has no head."""
     try:
@@ -248,70 +191,3 @@ def require_masked(batch: Batch) -> MaskedBatch:
     if not isinstance(batch, MaskedBatch):
         raise TypeError("no token of this batch is hidden: prepare it first")
     return batch
-
-
-class MomentumEncoder(nn.Module):
-    """An encoder and a head with weights that follow the trained ones slowly.
-
-    After each step a weight is ``momentum`` times itself plus the rest times the trained one. The
-    weights are a buffer: no optimiser changes them, and a resumed run goes on with them.
-    """
-
-    weights: Tensor
-
-    def __init__(self, encoder: SentenceEncoder, head: nn.Module, momentum: float) -> None:
-        """Start with the weights of ``encoder`` and ``head``, which are not kept as its own."""
-        super().__init__()
-        # In a tuple, so that they are trained and saved by their owners alone.
-        self._followed = (encoder, head)
-        self._momentum = momentum
-        flat = [weights.detach().flatten() for weights in self._trained()]
-        self.register_buffer("weights", torch.cat(flat))
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Move the weights towards the trained ones."""
-        trained, share = self._trained(), 1 - self._momentum
-        torch._foreach_lerp_(self._parts(), [w.flatten() for w in trained], share)
-
-    @torch.no_grad()
-    def embed(self, batch: Batch) -> Tensor:
-        """``(V, B, D)``, after the head, with dropout off."""
-        encoder, head = self._followed
-        parts = iter(self._parts())
-        of_encoder, of_head = (
-            {name: next(parts).view_as(w) for name, w in module.named_parameters()}
-            for module in self._followed
-        )
-        with evaluating(encoder), evaluating(head):
-            encoded: Encoded = functional_call(encoder, of_encoder, (batch,))
-            rows: Tensor = functional_call(head, of_head, (encoded.pooled,))
-        return rows
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [weights for module in self._followed for weights in module.parameters()]
-
-    def _parts(self) -> list[Tensor]:
-        """The weights of each trained parameter, as parts of the buffer."""
-        return list(torch.split(self.weights, [w.numel() for w in self._trained()]))
-
-
-class Queue(nn.Module):
-    """The last ``size`` embeddings that were put in; a place that is still empty counts nothing."""
-
-    rows: Tensor
-
-    def __init__(self, size: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("rows", torch.zeros(size, width))
-
-    @torch.no_grad()
-    def put(self, rows: Tensor) -> None:
-        """Take ``(B, D)`` in, and drop as many of the oldest."""
-        self.rows.copy_(torch.cat([rows.to(self.rows.dtype), self.rows])[: len(self.rows)])
-
-    def logits(self, anchor: Tensor, temperature: float) -> Tensor:
-        """``(B, K)``, the cosines of ``anchor (B, D)`` with the queue over ``temperature``."""
-        rows = self.rows.clone()  # put() changes them before the backward pass
-        empty = ~rows.any(dim=1)
-        return (cosine_matrix(anchor, rows) / temperature).masked_fill(empty, float("-inf"))

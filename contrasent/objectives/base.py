@@ -9,10 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need
@@ -21,6 +22,10 @@ from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
+from contrasent.recipe import validate
+from contrasent.settings import settings
+
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Terms(dict[str, Tensor]):
@@ -66,8 +71,9 @@ class Objective(nn.Module, ABC):
 
     It may own modules of its own (a head, a discriminator); they are trained with the encoder and
     left out of the saved encoder. It never holds the encoder, so it can be tested on random
-    tensors. Training computes matrix products of its modules in ``train.precision``; the formulas
-    of `contrasent.functional` and the heads of `contrasent.model.heads` stay in fp32.
+    tensors; what it still runs of it, or reads of its weights, stands in a tuple. Training computes
+    matrix products of its modules in ``train.precision``; the formulas of `contrasent.functional`
+    and the heads of `contrasent.model.heads` stay in fp32.
     """
 
     # its settings, a class made by `settings`
@@ -89,16 +95,16 @@ class Objective(nn.Module, ABC):
     # processes can be had with it
     in_parts: bool = False
 
+    def __init__(self, config: Any = None, start: Start | None = None) -> None:
+        super().__init__()
+        self.config = config
+
     @property
     def layers(self) -> tuple[int, ...]:
         """The token states it reads beside the embeddings, by layer."""
         return (-1,) if Need.TOKEN_STATES in self.needs else ()
 
-    def columns(
-        self,
-        examples: Examples,
-        show_progress: bool = False,
-    ) -> Mapping[Need, np.ndarray]:
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         """``(N, ...)`` each, the numbers of all examples that it computes before the first step."""
         return {}
 
@@ -147,33 +153,27 @@ MATRYOSHKA = ("matryoshka", "matryoshka_weights")
 """Settings of every objective that reads embeddings only."""
 
 
+@settings
+class _Dimensions:
+    matryoshka: list[PositiveInt] = Field(default_factory=list)
+    matryoshka_weights: list[PositiveFloat] | None = None
+
+
 def read_dimensions(settings: Mapping[str, Any]) -> dict[int, float]:
     """The weight of each number of dimensions; nothing without the setting ``matryoshka``.
 
     ConfigError if they are no list of different whole numbers above 0, or weights do not fit.
     """
-    dimensions, weights = (settings.get(name) for name in MATRYOSHKA)
-    if not dimensions:
-        if weights:
-            raise ConfigError("objective.matryoshka_weights has no objective.matryoshka to weigh")
-        return {}
-    if not isinstance(dimensions, list | tuple) or not all(
-        isinstance(it, int) and not isinstance(it, bool) and it > 0 for it in dimensions
-    ):
+    given = {name: settings[name] for name in MATRYOSHKA if settings.get(name) is not None}
+    asked = validate(_Dimensions, given, "objective")
+    sizes, weights = asked.matryoshka, asked.matryoshka_weights
+    weights = [1.0] * len(sizes) if weights is None else weights
+    if len(set(sizes)) < len(sizes) or len(weights) != len(sizes):
         raise ConfigError(
-            f"objective.matryoshka is {dimensions!r}; give numbers of dimensions such as "
-            "[32, 64, 128]"
+            f"objective.matryoshka is {sizes}, objective.matryoshka_weights {weights}; give "
+            "different numbers of dimensions, and as many weights as there are of these"
         )
-    if len(set(dimensions)) < len(dimensions):
-        raise ConfigError(f"objective.matryoshka {dimensions} names a number twice")
-    weights = [1.0] * len(dimensions) if weights is None else weights
-    is_list = isinstance(weights, list | tuple) and len(weights) == len(dimensions)
-    if not is_list or not all(isinstance(it, int | float) and it > 0 for it in weights):
-        raise ConfigError(
-            f"objective.matryoshka_weights is {weights!r}; give {len(dimensions)} numbers above 0, "
-            "one for each of objective.matryoshka"
-        )
-    return dict(zip(dimensions, map(float, weights), strict=True))
+    return dict(zip(sizes, weights, strict=True))
 
 
 class Matryoshka(Objective):
@@ -190,12 +190,12 @@ class Matryoshka(Objective):
                 f"{start.width}; leave it out"
             )
         whole = make(start)
-        unsuited = [need for need in whole.needs if not need.is_number]
+        unsuited = [need.value for need in whole.needs if not need.is_number]
         if unsuited or whole.provides_views:
-            reason = next((need.value for need in unsuited), "makes views of its own")
             raise ConfigError(
                 f"objective.matryoshka is for objectives that read embeddings only, but this one "
-                f"needs {reason}; leave it out, or choose another, such as simcse"
+                f"needs {[*unsuited, 'views of its own'][0]}; leave it out, or choose another, "
+                "such as simcse"
             )
         self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
         self.spans, self.max_tokens = whole.spans, whole.max_tokens
@@ -208,25 +208,22 @@ class Matryoshka(Objective):
         self.parts = nn.ModuleDict({str(size): part for size, part in parts.items()})
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        return self._of(max(self.weights)).columns(examples, show_progress)
+        return self._whole().columns(examples, show_progress)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = Terms({})
         for size, weight in self.weights.items():
             pooled = encoded.pooled[..., :size]
-            of_size = self._of(size)(replace(encoded, pooled=pooled), batch)
+            of_size: Terms = self.parts[str(size)](replace(encoded, pooled=pooled), batch)
             terms.update({f"{name}_{size}": weight * it for name, it in of_size.items()})
             terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
         return terms
 
     def negatives(self, examples: int) -> int:
-        return self._of(max(self.weights)).negatives(examples)
+        return self._whole().negatives(examples)
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        self._of(max(self.weights)).save(encoder, folder, info)
+        self._whole().save(encoder, folder, info)
 
-    def _of(self, size: int) -> Objective:
-        part = self.parts[str(size)]
-        if not isinstance(part, Objective):
-            raise TypeError(f"{part} is no objective")
-        return part
+    def _whole(self) -> Objective:
+        return cast(Objective, self.parts[str(max(self.weights))])

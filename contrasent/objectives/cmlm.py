@@ -9,10 +9,9 @@ Shapes: B sentences, N vectors made of each embedding, T tokens of the next sent
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
@@ -20,7 +19,7 @@ from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import HiddenTokens, require_masked
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Share, Start, Terms
 from contrasent.settings import settings
 
 
@@ -29,12 +28,10 @@ class Config:
     """Settings of CMLM."""
 
     vectors: PositiveInt = 15
-    """N, vectors before the next sentence: the embedding, and N - 1 that three layers make of it,
-    which are dropped after training."""
+    """N, vectors before the next sentence: the embedding, and N - 1 made of it by three layers."""
 
-    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens of the next sentence to predict; 80 % of them are masked, 10 % random,
-    10 % kept."""
+    mask_rate: Share = 0.15
+    """Share of the tokens of the next sentence to predict: 80 % masked, 10 % random, 10 % kept."""
 
 
 class Cmlm(Objective):
@@ -55,10 +52,19 @@ class Cmlm(Objective):
         self.max_tokens = encoder.max_tokens - config.vectors
         masked_lm = MaskedLm.load(encoder.name, new_head=True)
         masked_lm.share(backbone)
-        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._backbone = (backbone,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
-        self.projector = _projector(start.width, config.vectors - 1)
+        self.projector: nn.Sequential | None = None
+        if config.vectors > 1:
+            width = start.width
+            self.projector = nn.Sequential(
+                nn.Linear(width, width),
+                nn.GELU(),
+                nn.Linear(width, width),
+                nn.GELU(),
+                nn.Linear(width, (config.vectors - 1) * width),
+            )
+            init_linear(self.projector)
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with tokens of the next sentences hidden."""
@@ -73,30 +79,12 @@ class Cmlm(Objective):
             states: Tensor = backbone(after, first_state=vectors)[-1]
             return self.tokens.sums(states.float().index_select(0, places), chosen, wanted)
 
-        vectors, tokens = self._vectors(encoded.pooled[0]), self.tokens.columns(hidden)
+        vectors = encoded.pooled[0].unsqueeze(1)  # (B, N, D)
+        if self.projector is not None:
+            others = self.projector(encoded.pooled[0]).float()
+            vectors = torch.cat([vectors, others.view(len(vectors), -1, vectors.shape[-1])], 1)
+        tokens = self.tokens.columns(hidden)
         return self.tokens.terms(sums_by_parts(sums, hidden, rows=[vectors], tokens=tokens))
-
-    def _vectors(self, embeddings: Tensor) -> Tensor:
-        """``(B, N, D)`` of ``(B, D)``."""
-        itself = embeddings.unsqueeze(1)
-        if self.projector is None:
-            return itself
-        others: Tensor = self.projector(embeddings)
-        return torch.cat([itself, others.float().view(len(itself), -1, itself.shape[-1])], 1)
-
-
-def _projector(width: int, vectors: int) -> nn.Sequential | None:
-    if not vectors:
-        return None
-    projector = nn.Sequential(
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, vectors * width),
-    )
-    init_linear(projector)
-    return projector
 
 
 def _make_room(batch: Batch, count: int) -> tuple[Batch, Tensor]:

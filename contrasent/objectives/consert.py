@@ -20,7 +20,7 @@ from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import JOINT, Feature, PairClassifier
+from contrasent.objectives._shared import SBERT, Features, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -35,9 +35,8 @@ class Config:
     """Settings of the ConSERT objective."""
 
     first: Augmentation = "feature_cutoff"
-    """What makes the first view: features of all token embeddings of a sentence set
-    to 0, tokens set to 0, tokens in another order, single numbers set to 0, a step that makes the
-    classifier worse (adversarial, with classify alone), or nothing."""
+    """What makes the first view: features, tokens or single numbers of the token embeddings set to
+    0, another order, a step that makes the classifier worse (with classify alone), or nothing."""
 
     second: Augmentation = "shuffle"
     """What makes the second view."""
@@ -55,12 +54,12 @@ class Config:
     """tau of NT-Xent; the cosine is divided by it."""
 
     weight: PositiveFloat = 0.15
-    """alpha, of the contrastive term, which is the only one without classify."""
+    """alpha, of the contrastive term."""
 
     classify: bool = False
     """Also tell entailment, neutral and contradiction apart ("joint"): for labelled pairs."""
 
-    features: list[Feature] = Field(default_factory=lambda: [*JOINT])
+    features: Features = Field(default_factory=lambda: [*SBERT, "max_square"])
     """What the classifier knows of the embeddings u and v of the first views; see nli_softmax."""
 
     exclude_duplicates: bool = True
@@ -74,8 +73,7 @@ class Consert(Objective):
     provides_views = True
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         self.views = 2 if config.classify else 1
         self.aligned = not config.classify
         self.needs = frozenset({Need.LABELS} if config.classify else ())
@@ -91,7 +89,6 @@ class Consert(Objective):
                 "an adversarial view follows the gradient of the classifier, and there is none; "
                 "set objective.classify, with labelled pairs, or choose another view"
             )
-        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._encoder = (encoder,)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -108,23 +105,16 @@ class Consert(Objective):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled.chunk(2)
-        texts = batch.same_text().view(len(encoded.pooled), -1)
-        losses = [
-            nt_xent(a, b, self.config.temperature, excluded=self._excluded(text))
-            for a, b, text in zip(first, second, texts, strict=False)
-        ]
+        losses, texts = [], batch.same_text().view(len(encoded.pooled), -1)
+        for a, b, text in zip(first, second, texts, strict=False):
+            both = torch.cat([text, text])
+            same = both == both.unsqueeze(1) if self.config.exclude_duplicates else None
+            losses.append(nt_xent(a, b, self.config.temperature, excluded=same))
         terms = {"contrast": self.config.weight * torch.stack(losses).mean()}
         if self.classifier is None:
             return Terms(terms)
         classes = self.classifier(first[0], first[1], batch)
         return Terms({**terms, **classes}, classes.measures)
-
-    def _excluded(self, texts: Tensor) -> Tensor | None:
-        """``(2B, 2B)``, where two rows are views of the same text."""
-        if not self.config.exclude_duplicates:
-            return None
-        both = torch.cat([texts, texts])
-        return both == both.unsqueeze(1)
 
     def _edit(self, batch: Batch, name: Augmentation, rate: float) -> Batch:
         if name == "shuffle":

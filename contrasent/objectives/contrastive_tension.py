@@ -31,8 +31,8 @@ class Config:
     """K, pairs of different sentences for each pair of a sentence with itself."""
 
     negative_pairs: Literal["others", "anchor"] = "others"
-    """Of what: two other sentences, as in the authors' code, so that 1 + 2 K sentences make a
-    group; or the sentence of the positive pair and another one, in groups of 1 + K."""
+    """Two other sentences, as in the authors' code, so that 1 + 2 K sentences make a group; or the
+    sentence of the positive pair and another one, in groups of 1 + K."""
 
     reduction: Literal["mean", "sum"] = "mean"
     """Over the pairs of a batch: mean as in the authors' code, or sum."""
@@ -50,8 +50,7 @@ class ContrastiveTension(Objective):
     aligned = False
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         self._others = config.negative_pairs == "others"
         self._group = 1 + config.negatives * (2 if self._others else 1)
         if start.batch_size is not None and start.batch_size % self._group:

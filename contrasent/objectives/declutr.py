@@ -5,9 +5,7 @@ Shapes: B documents, A anchors of each, P positives of each anchor, N = A * B, D
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
@@ -15,7 +13,7 @@ from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import HiddenTokens, load_masked_lm
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Share, Start, Terms
 from contrasent.settings import settings
 
 
@@ -24,8 +22,7 @@ class Config:
     """Settings of DeCLUTR."""
 
     anchors: PositiveInt = 2
-    """A, spans of each document that do not overlap. Those of one document are negatives of each
-    other, too."""
+    """A, spans of each document that do not overlap, and are negatives of each other too."""
 
     positives: PositiveInt = 2
     """P, spans near each anchor, whose mean is its positive."""
@@ -34,23 +31,19 @@ class Config:
     """Words of the shortest span."""
 
     max_words: PositiveInt = 512
-    """Words of the longest span. Documents with fewer than 2 * anchors * max_words are left out,
-    and data.max_tokens cuts what has more tokens."""
+    """Words of the longest span; documents with fewer than 2 * anchors * max_words are left out."""
 
     near: Near = "any"
-    """Where positives lie: adjacent to their anchor, subsumed by it, or any place where they touch
-    or overlap it."""
+    """Where positives lie: adjacent to their anchor, subsumed by it, or any that touches it."""
 
     temperature: PositiveFloat = 0.05
     """tau of NT-Xent; the cosine is divided by it."""
 
     mlm_weight: NonNegativeFloat = 1.0
-    """Of masked language modelling on the anchors, which are then embedded with their tokens
-    hidden; 0 leaves it out."""
+    """Of masked language modelling on the anchors, embedded with hidden tokens; 0 leaves it out."""
 
-    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens of an anchor to predict; 80 % of them are masked, 10 % random, 10 %
-    kept."""
+    mask_rate: Share = 0.15
+    """Share of the tokens of an anchor to predict: 80 % masked, 10 % random, 10 % kept."""
 
 
 class Declutr(Objective):
@@ -84,7 +77,8 @@ class Declutr(Objective):
         return batch if self.tokens is None else self.tokens.hide(batch, self.config.anchors)
 
     def negatives(self, examples: int) -> int:
-        return 2 * self.config.anchors * examples - 2
+        anchors: int = self.config.anchors
+        return 2 * anchors * examples - 2
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchors, positives = encoded.pooled.tensor_split([self.config.anchors])

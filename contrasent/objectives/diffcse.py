@@ -4,35 +4,38 @@ The contrastive term makes embeddings insensitive to dropout. The other one make
 to words: a discriminator that knows only the embedding of a sentence has to find the tokens that a
 masked language model has replaced in it. docs/fidelity.md explains settings with two values.
 
-Shapes: B examples, V views of each, S = V * B sentences, D embedding width.
+Shapes: B examples, V views of each, S = V * B sentences, T tokens, D width, C classes.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from contrasent.data.batch import Batch, Need, concat
+from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
-from contrasent.functional import info_nce, rtd_divisor
-from contrasent.model.generator import Editing, Generator
-from contrasent.model.heads import head_named
-from contrasent.model.masked_lm import MaskedLm, require_mask_token
-from contrasent.model.protocol import Encoded
-from contrasent.objectives._difference import (
-    OPERATIONS,
-    Conditional,
-    CorrectedTokens,
-    Difference,
-    MaskedTokens,
-    ReplacedTokens,
+from contrasent.functional import (
+    corrective_lm,
+    info_nce,
+    masked_cross_entropy,
+    replaced_token_loss,
+    rtd_divisor,
 )
-from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.generator import Edit, Editing, Generator, delete, insert, replace
+from contrasent.model.heads import head_named
+from contrasent.model.masked_lm import MaskedLm, mask_tokens, require_mask_token
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.base import Objective, Share, Start, Terms, duplicates
+from contrasent.profiling import part
 from contrasent.settings import settings
 
 
@@ -44,65 +47,207 @@ class Config:
     """tau of the contrastive term; the cosine is divided by it."""
 
     contrast: bool = True
-    """Whether there is a contrastive term (Table 3, "w/o contrastive loss")."""
+    """Whether there is a contrastive term (Table 3)."""
 
     projector: Literal["batchnorm", "mlp", "none"] = "batchnorm"
-    """Head that is trained and then dropped (Table 5): two linear layers with batch normalisation,
-    SimCSE's Linear+Tanh, or none."""
+    """Head that is trained and then dropped (Table 5): two layers, Linear+Tanh, or none."""
 
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
 
     task: Literal["rtd", "cmlm", "corrective"] = "rtd"
-    """What the conditional network does (Table 3): find replaced tokens, predict masked ones, or
-    correct replaced ones."""
+    """Table 3: find replaced tokens, predict masked ones, or correct replaced ones (corrective)."""
 
     rtd_weight: NonNegativeFloat = 0.005
-    """lambda, the weight of that task (Table 8); at 0 nothing of it is computed. Without effect, as
-    all of that task, where edit_role is not difference."""
+    """lambda, the weight of that task (Table 8), where edit_role is difference; 0 leaves it out."""
 
     copy_weight: NonNegativeFloat = 50.0
     """Of the copy decisions beside the corrections in task corrective (COCO-LM's 50)."""
 
     rtd_embedding: Literal["projected", "pooled"] = "projected"
-    """What the conditional network knows of a sentence: its embedding after the projector, as in
-    the authors' code by default, or before it."""
+    """The embedding of the task: after the projector, as in the authors' code, or before."""
 
     rtd_reduction: Literal["mean", "sum"] = "mean"
-    """Of task rtd, over the tokens of a batch: mean as in the authors' code, for which rtd_weight
-    is meant, or the sum of the paper's formula."""
+    """Of task rtd, over tokens: the mean of the authors' code, or the paper's sum."""
 
     rtd_padding: Literal["ignored", "as_reference"] = "ignored"
-    """Of task rtd: as_reference divides by the number of tokens that a padded batch has, as the
-    authors' mean does, so that the term gets smaller the more the lengths differ."""
+    """Of task rtd: as_reference divides by the tokens of a padded batch, as the authors' mean."""
 
     generator: str | None = None
-    """The masked language model that edits (Table 6): a folder or Hugging Face id with the
-    encoder's vocabulary; null takes the encoder's own checkpoint."""
+    """The masked language model that edits (Table 6); null takes the encoder's own checkpoint."""
 
     generator_dropout: bool = False
     """Whether its dropout is on, as it is by accident in the authors' code."""
 
-    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    mask_rate: Share = 0.3
     """Share of the tokens that are masked, inserted or deleted (Table 7)."""
 
     edit: Literal["argmax", "sample"] = "sample"
-    """How the generator fills a masked place: with its likeliest token, as the authors' code does,
-    or with a draw from its distribution, as the paper says."""
+    """How a place is filled: the likeliest token (the authors' code), or a draw (paper)."""
 
     edit_positions: Literal["all", "masked"] = "masked"
-    """Where a replacement takes the generator's token: everywhere, so that tokens which were not
-    masked may change as well, as in the authors' code, or where tokens were masked."""
+    """Where its token is taken: everywhere, as in the authors' code, or where masked."""
 
     edit_operation: Literal["replace", "insert", "delete", "all"] = "replace"
     """What an edit does (Table 4)."""
 
     edit_source: Literal["same", "next", "both"] = "same"
-    """Which sentence is edited (Table 3): the embedded one, the next in its document, or each."""
+    """Which sentence is edited (Table 3): the embedded one, the next in its document, or both."""
 
     edit_role: Literal["difference", "positives", "negatives"] = "difference"
-    """What edits are for: to be told from the original, or to be further positives or negatives of
-    the contrastive term (Table 15)."""
+    """Edits are told from the original, or are further positives or negatives (Table 15)."""
+
+
+class Conditional(nn.Module):
+    """A copy of a backbone whose first state of every sentence is an embedding.
+
+    The embedding takes the place of the first token after the embedding layer, with gradient, so
+    that every layer can compare each token with it (Chuang et al. 2022, section 3).
+    """
+
+    def __init__(self, backbone: Backbone, heads: Mapping[str, nn.Module]) -> None:
+        """Copy ``backbone``, which has to take a first state; ``heads`` make logits of states."""
+        super().__init__()
+        backbone.require_first_state()
+        # Under this name, since it belongs to no encoder.
+        self.transformer = copy.deepcopy(backbone)
+        self.heads = nn.ModuleDict(heads)
+
+    def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
+        """The last states ``(T, D)`` float32 of the tokens, given an embedding of each sentence."""
+        with part("discriminator"):
+            states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
+        return states.float()
+
+    def logits(self, name: str, states: Tensor) -> Tensor:
+        """``(N, C)`` float32 of the head ``name``, computed in fp32 if there are few classes."""
+        head, device = self.heads[name], states.device.type
+        in_fp32 = torch.autocast(device, enabled=False)
+        with in_fp32 if isinstance(head, nn.Linear) else nullcontext():
+            logits: Tensor = head(states)
+        return logits.float()
+
+
+OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
+    "replace": replace,
+    "insert": insert,
+    "delete": delete,
+}
+
+
+class Difference(nn.Module):
+    """A task on an edit of each sentence, scored given its embedding ``(S, D)``."""
+
+    def __init__(self, conditional: Conditional, editing: Editing) -> None:
+        super().__init__()
+        self.conditional, self.editing = conditional, editing
+
+
+class ReplacedTokens(Difference):
+    """Detection of edited tokens: replaced, inserted, or preceded by a deletion.
+
+    With several operations each edits every sentence and has a head, and the loss is their mean.
+    """
+
+    def __init__(
+        self,
+        conditional: Conditional,
+        editing: Editing,
+        operations: Sequence[str],
+        divisor: Callable[[Tensor, int], Tensor | int],
+    ) -> None:
+        """``divisor`` of the lengths and the number of tokens makes a loss of a sum over tokens."""
+        super().__init__(conditional, editing)
+        self._operations, self._divisor = operations, divisor
+
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
+        together = concat([edit.batch for edit in edits])
+        edited = torch.cat([edit.edited for edit in edits])
+        operation = [
+            torch.full_like(edit.edited, number, dtype=torch.long)
+            for number, edit in enumerate(edits)
+        ]
+        *losses, edited_right, others_right = sums_by_parts(
+            self._sums,
+            together,
+            rows=[embeddings.repeat(len(edits), 1)],
+            tokens=[edited, torch.cat(operation)],
+        )
+        means = [
+            loss / self._divisor(edit.batch.lengths, len(edit.edited))
+            for loss, edit in zip(losses, edits, strict=True)
+        ]
+        measures = {
+            "rtd_accuracy_edited": edited_right.detach() / edited.sum(),
+            "rtd_accuracy_original": others_right.detach() / (~edited).sum(),
+            "share_edited": edited.float().mean(),
+        }
+        return Terms({"rtd": torch.stack(means).mean()}, measures)
+
+    def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
+        """The cross-entropy of each operation, and how many edited and other tokens are found."""
+        states, one = self.conditional(batch, embeddings), len(self._operations) == 1
+        losses, edited_right, others_right = [], [], []
+        for number, name in enumerate(self._operations):
+            rows = slice(None) if one else operation == number
+            logits, label = self.conditional.logits(name, states[rows]), edited[rows]
+            losses.append(replaced_token_loss(logits, label, batch.lengths, reduction="sum"))
+            right = logits.detach().argmax(-1) == label
+            edited_right.append((right & label).sum())
+            others_right.append((right & ~label).sum())
+        counts = torch.stack([torch.stack(edited_right).sum(), torch.stack(others_right).sum()])
+        return torch.cat([torch.stack(losses), counts.float()])
+
+
+class MaskedTokens(Difference):
+    """Prediction of masked tokens: a conditional masked LM (Yang et al. 2021, CMLM)."""
+
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        editing = self.editing
+        masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
+        hidden = dataclasses.replace(batch, token_ids=masked.token_ids, duplicate_of=None)
+        columns = [masked.chosen, batch.token_ids]
+        loss, right, count = sums_by_parts(self._sums, hidden, rows=[embeddings], tokens=columns)
+        return Terms(
+            {"cmlm": loss / count.clamp(min=1)}, {"cmlm_accuracy": (right / count).detach()}
+        )
+
+    def _sums(self, batch: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        """The cross-entropy of the masked tokens, how many are right, and their number."""
+        states = self.conditional(batch, embeddings)[chosen]
+        logits, targets = self.conditional.logits("vocabulary", states), wanted[chosen]
+        right = (logits.detach().argmax(-1) == targets).float().sum()
+        loss = masked_cross_entropy(logits, targets, mean=False)
+        return torch.stack([loss, right, loss.new_full((), len(targets))])
+
+
+class CorrectedTokens(Difference):
+    """Correction of replaced tokens: corrective LM (Meng et al. 2021, COCO-LM)."""
+
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        edit = replace(batch, self.editing)
+        columns = [edit.edited, edit.chosen, batch.token_ids]
+        some = edit.chosen.sum().clamp(min=1)
+        corrected, copying, right = sums_by_parts(
+            partial(self._shares, len(edit.edited), some),
+            edit.batch,
+            rows=[embeddings],
+            tokens=columns,
+        )
+        measures = {"copy_accuracy": right.detach(), "share_edited": edit.edited.float().mean()}
+        return Terms({"copy": copying, "corrective": corrected}, measures)
+
+    def _shares(self, tokens: int, masked: Tensor, *part: Any) -> Tensor:
+        """What a part adds to both losses, and to the accuracy of copies."""
+        batch, embeddings, edited, chosen, wanted = part
+        states = self.conditional(batch, embeddings)
+        copies = self.conditional.logits("copy", states).squeeze(-1)
+        logits, targets = self.conditional.logits("vocabulary", states[chosen]), wanted[chosen]
+        corrected, copying = corrective_lm(logits, targets, copies, edited, chosen)
+        right, share = ((copies.detach() < 0) == edited).float().mean(), len(edited) / tokens
+        corrected = corrected * (masked.new_full((), max(len(targets), 1)) / masked)
+        return torch.stack([corrected, share * copying, share * right])
 
 
 class DiffCSE(Objective):
@@ -112,9 +257,8 @@ class DiffCSE(Objective):
     in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
+        super().__init__(config, start)
         _refuse_at_odds(config)
-        self.config = config
         self.views = max(2, start.data_views)
         following = {Need.NEXT_SENTENCES} if config.edit_source != "same" else set()
         self.needs = frozenset({Need.TOKENS, *following})
@@ -140,16 +284,19 @@ class DiffCSE(Objective):
         return (self.views - 1) * examples - 1 if self.config.contrast else 0
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        projected = self.projector(encoded.pooled)
-        terms = Terms(
-            {"contrast": self._contrast(projected, batch)} if self.config.contrast else {}
-        )
+        config, projected, terms = self.config, self.projector(encoded.pooled), Terms({})
+        if config.contrast:
+            terms["contrast"] = self._contrast(projected, batch)
         if self.difference is not None:
-            chosen = projected if self.config.rtd_embedding == "projected" else encoded.pooled
-            difference = self.difference(*self._sources(chosen.flatten(0, 1), batch))
-            weights = {"copy": self.config.copy_weight}
+            chosen = projected if config.rtd_embedding == "projected" else encoded.pooled
+            sources = [] if config.edit_source == "next" else [batch]
+            if config.edit_source != "same":
+                sources.append(concat([batch.following()] * batch.views))
+            embeddings = chosen.flatten(0, 1).repeat(len(sources), 1)
+            difference: Terms = self.difference(concat(sources), embeddings)
             for name, term in difference.items():
-                terms[name] = self.config.rtd_weight * weights.get(name, 1.0) * term
+                weight = config.copy_weight if name == "copy" else 1.0
+                terms[name] = config.rtd_weight * weight * term
             terms.measures.update(difference.measures)
         return terms
 
@@ -169,13 +316,6 @@ class DiffCSE(Objective):
             for group, left_out in zip(groups, excluded, strict=True)
         ]
         return torch.stack(losses).mean()
-
-    def _sources(self, embeddings: Tensor, batch: Batch) -> tuple[Batch, Tensor]:
-        """The sentences that are edited, and the embedding that goes with each."""
-        sources = [] if self.config.edit_source == "next" else [batch]
-        if self.config.edit_source != "same":
-            sources.append(concat([batch.following()] * batch.views))
-        return concat(sources), embeddings.repeat(len(sources), 1)
 
     def _task(self, start: Start, editing: Editing) -> Difference:
         config, encoder = self.config, start.require_encoder()
@@ -218,24 +358,19 @@ def _editing(config: Config, start: Start) -> Editing:
 
 def _refuse_at_odds(config: Config) -> None:
     """Raise ConfigError for settings of which one would do nothing."""
-    role = f"objective.edit_role {config.edit_role!r}"
-    as_views, task = config.edit_role != "difference", f"objective.task {config.task!r}"
-    at_odds = {
-        f"objective.contrast is false, but with {role} and objective.rtd_weight "
-        f"{config.rtd_weight:g} there is no other term; keep the contrastive one, or take "
-        "edit_role difference and a weight above 0": (
-            not config.contrast and (as_views or not config.rtd_weight)
-        ),
-        f"{role} embeds edits of the sentence itself, so objective.edit_source must be same, not "
-        f"{config.edit_source!r}": as_views and config.edit_source != "same",
-        f"{role} has no conditional network, so objective.task must be rtd, its default, not "
-        f"{config.task!r}": as_views and config.task != "rtd",
-        f"{task} takes means of its own, so objective.rtd_reduction must be mean, its default, not "
-        f"{config.rtd_reduction!r}": config.task != "rtd" and config.rtd_reduction != "mean",
-        f"{task} predicts tokens that were masked, so objective.edit_operation must be replace, "
-        f"not {config.edit_operation!r}": config.task != "rtd"
-        and config.edit_operation != "replace",
-    }
-    for problem, is_there in at_odds.items():
-        if is_there:
-            raise ConfigError(problem)
+    as_views, other_task = config.edit_role != "difference", config.task != "rtd"
+    if not config.contrast and (as_views or not config.rtd_weight):
+        raise ConfigError(
+            "objective.contrast is false, but without objective.edit_role difference and an "
+            "objective.rtd_weight above 0 there is no other term"
+        )
+    if as_views and (config.edit_source != "same" or other_task):
+        raise ConfigError(
+            f"objective.edit_role {config.edit_role} embeds edits of the sentence itself, so "
+            "objective.edit_source must be same, and objective.task rtd, its default"
+        )
+    if other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"):
+        raise ConfigError(
+            f"objective.task {config.task} takes means of masked tokens, so "
+            "objective.rtd_reduction must be mean, and objective.edit_operation replace"
+        )

@@ -9,7 +9,7 @@ Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -35,11 +35,10 @@ class Config:
     """Settings of distillation."""
 
     teacher: str | None = None
-    """The encoder to follow, which must be named: a folder, a training run, a Hugging Face id, or
-    word vectors."""
+    """The encoder to follow: a folder, a training run, a Hugging Face id, or word vectors."""
 
     loss: Literal["cosine", "mse"] = "cosine"
-    """1 minus the cosine, or the mean squared difference of all numbers of the embeddings."""
+    """1 minus the cosine, or the mean squared difference of all numbers."""
 
 
 class Distil(Objective):
@@ -51,17 +50,26 @@ class Distil(Objective):
     aligned = False
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config, self._width = config, start.width
+        super().__init__(config, start)
+        self._width = start.width
         self._device = str(start.encoder.device) if start.encoder else None
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        teacher = load_encoder(self.config.teacher or "", device=self._device)
-        key = [_FORMAT, examples.sha256, examples.views, self._width]
+        teacher, width = load_encoder(self.config.teacher or "", device=self._device), self._width
+        key = [_FORMAT, examples.sha256, examples.views, width]
         key += [teacher.fingerprint(), teacher.resolve_precision("auto")]
 
         def write(folder: Path) -> None:
-            _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
+            wider = teacher.width > width
+            path = folder / ("teacher.npy" if wider else _TARGETS)
+            rows = write_rows(path, examples, [teacher], width, show_progress=show_progress)
+            if wider:  # what may be more than memory holds
+                axes = principal_axes(rows[:: -(-len(rows) // _SAMPLE)], width)
+                shape = len(rows), width
+                targets = np.lib.format.open_memmap(folder / _TARGETS, "w+", np.float32, shape)
+                for start in range(0, len(rows), _SAMPLE):
+                    targets[start : start + _SAMPLE] = rows[start : start + _SAMPLE] @ axes.T
+                path.unlink()
 
         what = "the embeddings of the teacher"
         return {Need.TARGETS: cached("targets", what, key, partial(open_rows, _TARGETS), write)}
@@ -83,12 +91,6 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     return signed.astype(np.float32)
 
 
-def new_rows(path: Path, examples: Examples, width: int) -> np.ndarray:
-    """A file ``path`` for ``(N, width)`` float32 numbers of ``examples``, in memory as needed."""
-    shape = (sum(1 for _ in examples), width)
-    return np.lib.format.open_memmap(path, "w+", np.float32, shape)
-
-
 def open_rows(name: str, entry: Path) -> np.ndarray:
     """The rows of the file ``name`` of an entry of the cache, mapped from disk."""
     rows: np.ndarray = np.asarray(np.load(entry / name, mmap_mode="r"))
@@ -96,31 +98,25 @@ def open_rows(name: str, entry: Path) -> np.ndarray:
 
 
 def write_rows(
-    rows: np.ndarray,
-    teacher: LoadedEncoder,
+    path: Path,
     examples: Examples,
+    teachers: Sequence[LoadedEncoder],
+    width: int = 0,
     *,
     normalize: bool | None = None,
     show_progress: bool = False,
-) -> None:
-    """Write the embeddings of the first sentence of each example into ``rows (N, E)``."""
-    texts, start = (text for text, *_ in examples), 0
-    for block in teacher.encode_stream(texts, normalize=normalize, show_progress=show_progress):
-        rows[start : start + len(block)] = block
-        start += len(block)
+) -> np.ndarray:
+    """Write the embeddings of the first sentence of each example, all teachers' side by side.
 
-
-def _write_targets(
-    folder: Path, teacher: LoadedEncoder, examples: Examples, width: int, *, show_progress: bool
-) -> None:
-    """Write ``(N, D)`` embeddings, of what may be more text than memory holds."""
-    wider = teacher.width > width
-    path = folder / ("teacher.npy" if wider else _TARGETS)
-    embeddings = new_rows(path, examples, max(width, teacher.width))
-    write_rows(embeddings[:, : teacher.width], teacher, examples, show_progress=show_progress)
-    if wider:
-        axes = principal_axes(embeddings[:: -(-len(embeddings) // _SAMPLE)], width)
-        targets = new_rows(folder / _TARGETS, examples, width)
-        for start in range(0, len(embeddings), _SAMPLE):
-            targets[start : start + _SAMPLE] = embeddings[start : start + _SAMPLE] @ axes.T
-        (folder / "teacher.npy").unlink()
+    ``(N, E)`` float32, mapped from the file; further columns are 0 where ``width`` is larger.
+    """
+    shape = (sum(1 for _ in examples), max(width, sum(it.width for it in teachers)))
+    rows: np.ndarray = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    first = 0
+    for teacher in teachers:
+        texts, start, end = (text for text, *_ in examples), 0, first + teacher.width
+        for block in teacher.encode_stream(texts, normalize=normalize, show_progress=show_progress):
+            rows[start : start + len(block), first:end] = block
+            start += len(block)
+        first = end
+    return rows

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
+from contrasent.functional import cosine_matrix
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import evaluating
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import Contrast, ContrastConfig, MomentumEncoder, Queue
+from contrasent.objectives._shared import Contrast, ContrastConfig
 from contrasent.objectives.base import Start, Terms
 from contrasent.settings import settings
 
@@ -26,6 +32,72 @@ class Config(ContrastConfig):
 
     queue: PositiveInt = 160
     """Its embeddings of earlier batches that are further negatives."""
+
+
+class MomentumEncoder(nn.Module):
+    """An encoder and a head with weights that follow the trained ones slowly.
+
+    After each step a weight is ``momentum`` times itself plus the rest times the trained one. The
+    weights are a buffer: no optimiser changes them, and a resumed run goes on with them.
+    """
+
+    weights: Tensor
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module, momentum: float) -> None:
+        super().__init__()
+        # In a tuple, so that they are trained and saved by their owners alone.
+        self._followed = (encoder, head)
+        self._momentum = momentum
+        flat = [weights.detach().flatten() for weights in self._trained()]
+        self.register_buffer("weights", torch.cat(flat))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the weights towards the trained ones."""
+        trained, share = self._trained(), 1 - self._momentum
+        torch._foreach_lerp_(self._parts(), [w.flatten() for w in trained], share)
+
+    @torch.no_grad()
+    def embed(self, batch: Batch) -> Tensor:
+        """``(V, B, D)``, after the head, with dropout off."""
+        encoder, head = self._followed
+        parts = iter(self._parts())
+        of_encoder, of_head = (
+            {name: next(parts).view_as(w) for name, w in module.named_parameters()}
+            for module in self._followed
+        )
+        with evaluating(encoder), evaluating(head):
+            encoded: Encoded = functional_call(encoder, of_encoder, (batch,))
+            rows: Tensor = functional_call(head, of_head, (encoded.pooled,))
+        return rows
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [weights for module in self._followed for weights in module.parameters()]
+
+    def _parts(self) -> list[Tensor]:
+        """The weights of each trained parameter, as parts of the buffer."""
+        return list(torch.split(self.weights, [w.numel() for w in self._trained()]))
+
+
+class Queue(nn.Module):
+    """The last ``size`` embeddings that were put in; a place that is still empty counts nothing."""
+
+    rows: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(size, width))
+
+    @torch.no_grad()
+    def put(self, rows: Tensor) -> None:
+        """Take ``(B, D)`` in, and drop as many of the oldest."""
+        self.rows.copy_(torch.cat([rows.to(self.rows.dtype), self.rows])[: len(self.rows)])
+
+    def logits(self, anchor: Tensor, temperature: float) -> Tensor:
+        """``(B, K)``, the cosines of ``anchor (B, D)`` with the queue over ``temperature``."""
+        rows = self.rows.clone()  # put() changes them before the backward pass
+        empty = ~rows.any(dim=1)
+        return (cosine_matrix(anchor, rows) / temperature).masked_fill(empty, float("-inf"))
 
 
 class ESimCSE(Contrast):

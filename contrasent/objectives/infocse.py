@@ -20,7 +20,7 @@ from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import diffcse
 from contrasent.objectives._shared import HiddenTokens, load_masked_lm
-from contrasent.objectives.base import Start, Terms
+from contrasent.objectives.base import Share, Start, Terms
 from contrasent.profiling import part
 from contrasent.settings import settings
 
@@ -35,11 +35,11 @@ class Config(diffcse.Config):
     mlm_weight: PositiveFloat = 1e-5
     """The weight of the masked language model."""
 
-    mlm_mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    mlm_mask_rate: Share = 0.4
     """Share of the tokens that it has to predict."""
 
     lower_layers: PositiveInt | None = None
-    """Layers of the start that read the masked sentence (InfoCSE: 6 of 12); null is half of it."""
+    """Layers of the start that read the masked sentence (InfoCSE: 6 of 12); null is half."""
 
     upper_layers: PositiveInt = 2
     """New layers that predict the tokens, and are dropped after training."""
@@ -52,7 +52,6 @@ class InfoCSE(diffcse.DiffCSE):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        self.info = config
         encoder = start.require_encoder()
         backbone = encoder.backbone
         if not isinstance(backbone, PackedBert):
@@ -69,7 +68,6 @@ class InfoCSE(diffcse.DiffCSE):
             )
         lower = copy.deepcopy(backbone).eval().requires_grad_(requires_grad=False)
         lower.set_checkpointing(False)
-        # In a tuple, because it is neither trained nor saved.
         self._lower = (lower,)
         self.upper = backbone.new_layers(config.upper_layers)
         head = copy.deepcopy(load_masked_lm(start, config.mlm_weight).head)
@@ -80,7 +78,7 @@ class InfoCSE(diffcse.DiffCSE):
         hidden = self.tokens.hide(batch)
         rows, tokens = [encoded.pooled.flatten(0, 1)], self.tokens.columns(hidden)
         mlm = self.tokens.terms(sums_by_parts(self._sums, hidden, rows=rows, tokens=tokens))
-        terms["mlm"] = self.info.mlm_weight * mlm["mlm"]
+        terms["mlm"] = self.config.mlm_weight * mlm["mlm"]
         terms.measures.update(mlm.measures)
         return terms
 

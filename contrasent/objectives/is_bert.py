@@ -77,8 +77,7 @@ class IsBert(Objective):
     needs = frozenset({Need.TOKEN_STATES})
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         encoder = start.require_encoder()
         local = encoder.convolutions or encoder.backbone
         if encoder.head is not None or start.width != local.width:

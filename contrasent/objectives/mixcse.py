@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from contrasent.data.batch import Batch
 from contrasent.functional import cosine_matrix
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import Contrast, ContrastConfig
-from contrasent.objectives.base import Terms
+from contrasent.objectives.base import Share, Terms
 from contrasent.settings import settings
 
 
@@ -20,7 +19,7 @@ from contrasent.settings import settings
 class Config(ContrastConfig):
     """Settings of the MixCSE objective."""
 
-    mix: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    mix: Share = 0.2
     """lambda, the share of a sentence in its mixture; the rest is the next sentence's."""
 
     head: Literal["mlp", "batchnorm", "none"] = "none"

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import HiddenTokens
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Share, Start, Terms
 from contrasent.settings import settings
 
 
@@ -24,7 +22,7 @@ from contrasent.settings import settings
 class Config:
     """Settings of masked language modelling."""
 
-    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mask_rate: Share = 0.15
     """Share of the tokens to predict; 80 % of them are masked, 10 % random, 10 % kept."""
 
 
@@ -41,7 +39,6 @@ class Mlm(Objective):
         encoder = start.require_encoder()
         masked_lm = MaskedLm.load(encoder.name, new_head=True)
         masked_lm.share(encoder.backbone)
-        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._masked_lm = (masked_lm,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import SBERT, Feature, PairClassifier
+from contrasent.objectives._shared import SBERT, Features, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -20,13 +20,12 @@ from contrasent.settings import settings
 class Config:
     """Settings of the classification objective."""
 
-    features: list[Feature] = Field(default_factory=lambda: [*SBERT])
+    features: Features = Field(default_factory=lambda: [*SBERT])
     """What the classifier knows of the embeddings u and v (Table 6): u, v, difference |u - v|,
     product u v, max_square max(u, v)^2."""
 
     hidden: list[PositiveInt] = Field(default_factory=list)
-    """Widths of linear layers before the last one, with nothing between them (InferSent: 512,
-    512); empty for SBERT's single layer."""
+    """Widths of linear layers before the last one, without activation (InferSent: 512, 512)."""
 
 
 class NliSoftmax(Objective):

@@ -36,12 +36,12 @@ class Config(ContrastConfig):
     anchor's."""
 
     negative: str | None = None
-    """Prompt of a hard negative of each example that says the opposite (CoT-BERT), such as 'The
-    sentence : "{text}" does not mean {mask}'; null is no such negative."""
+    """Prompt of a hard negative that says the opposite (CoT-BERT), such as 'The sentence : "{text}"
+    does not mean {mask}'; null is none."""
 
     bias: Literal["positions", "padding", "none"] = "positions"
-    """What is taken away from an embedding: the one of the prompt alone, with the positions that
-    its tokens have around the text (PromptBERT), or around as much padding (CoT-BERT); or none."""
+    """Taken away from an embedding: that of the prompt alone, with the positions it has around the
+    text (PromptBERT), or around as much padding (CoT-BERT); or none."""
 
 
 class Prompt(Contrast):
@@ -60,7 +60,14 @@ class Prompt(Contrast):
             self.templates.append(tokenizer.template_of(config.negative))
         self.views = len(self.templates)
         self.provides_views = len(set(self.templates)) > 1
-        _require_one_place(self.templates, encoder.pooler)
+        first = {template.before[:1] for template in self.templates}
+        last = {template.after[-1:] for template in self.templates}
+        if len({"cls": first, "last": last}.get(encoder.pooler, ())) > 1:
+            raise ConfigError(
+                f"encoder.pooler is {encoder.pooler}, but the tokens that it reads differ from "
+                "prompt to prompt; begin all prompts with {mask} for cls, or end all with it for "
+                "last"
+            )
         self._longest = max(map(len, self.templates))
         self.max_tokens = encoder.max_tokens + len(tokenizer.template) - self._longest
         self._padding = tokenizer.special_ids.pad
@@ -71,7 +78,6 @@ class Prompt(Contrast):
                 f"objective.bias is padding, but the tokenizer of {tokenizer.source} has no token "
                 "for it; take positions or none"
             )
-        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._encoder = (encoder,)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -117,16 +123,6 @@ class Prompt(Contrast):
                 positions += [*range(len(before)), *range(end, end + len(after))]
         batch = pack(sentences)
         return batch if padded else replace(batch, positions=torch.tensor(positions))
-
-
-def _require_one_place(templates: Sequence[Template], pooler: str) -> None:
-    """Raise ConfigError if the token that ``pooler`` reads is not the same in all prompts."""
-    first, last = {t.before[:1] for t in templates}, {t.after[-1:] for t in templates}
-    if len({"cls": first, "last": last}.get(pooler, ())) > 1:
-        raise ConfigError(
-            f"encoder.pooler is {pooler}, but the tokens that it reads differ from prompt to "
-            "prompt; begin all prompts with {mask} for cls, or end all with it for last"
-        )
 
 
 def with_templates(batch: Batch, present: Template, wanted: Sequence[Template]) -> Batch:

@@ -12,13 +12,11 @@ import dataclasses
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
 
 from contrasent.data.batch import Batch, Need, concat
-from contrasent.errors import ConfigError
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Terms
 from contrasent.settings import settings
 
 
@@ -45,17 +43,6 @@ class QuickThoughts(Objective):
     provides_views = True
     aligned = False
 
-    def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
-        least = config.context + 2
-        if start.batch_size is not None and start.batch_size < least:
-            raise ConfigError(
-                f"objective.context is {config.context}, so a sentence, {config.context} after it "
-                f"and one that is no neighbour are at least {least} sentences, but "
-                f"train.batch_size is {start.batch_size}"
-            )
-
     def prepare(self, batch: Batch) -> Batch:
         """The same sentences as two views, for two encoders."""
         texts = batch.same_text()
@@ -67,26 +54,15 @@ class QuickThoughts(Objective):
         return examples - 1
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        config, positions = self.config, batch.column(Need.POSITIONS)
+        distance = (positions.unsqueeze(1) - positions).abs()
+        near = (distance > 0) & (distance <= config.context)
+        excluded = None
+        if config.exclude_duplicates:  # the text of a sentence, or of a neighbour of it
+            texts = batch.same_text()[: batch.examples]
+            same = texts == texts.unsqueeze(1)
+            excluded = same | (near.float() @ same.float() > 0)
         first, second = encoded.pooled
-        near = self._near(batch)
-        loss, right = neighbours(
-            first,
-            second,
-            near,
-            own_score=self.config.own_score,
-            excluded=self._same_text(batch, near) if self.config.exclude_duplicates else None,
-        )
+        loss, right = neighbours(first, second, near, own_score=config.own_score, excluded=excluded)
         share = (near.any(1)).float().mean()
         return Terms({"neighbours": loss}, {"neighbour_accuracy": right, "with_neighbour": share})
-
-    def _near(self, batch: Batch) -> Tensor:
-        """``(B, B)``, which sentences are neighbours."""
-        positions = batch.column(Need.POSITIONS)
-        distance = (positions.unsqueeze(1) - positions).abs()
-        return (distance > 0) & (distance <= self.config.context)
-
-    def _same_text(self, batch: Batch, near: Tensor) -> Tensor:
-        """``(B, B)``, which sentences have the text of another one, or of a neighbour of it."""
-        texts = batch.same_text()[: batch.examples]
-        same = texts == texts.unsqueeze(1)
-        return same | (near.float() @ same.float() > 0)

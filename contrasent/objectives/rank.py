@@ -11,26 +11,20 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.files import cached
-from contrasent.functional import (
-    cosine_matrix,
-    dot_matrix,
-    jensen_shannon,
-    list_mle,
-    list_net,
-)
+from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, list_mle, list_net
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import Contrast, ContrastConfig
-from contrasent.objectives.base import Start, Terms
-from contrasent.objectives.distil import new_rows, open_rows, write_rows
+from contrasent.objectives.base import Share, Start, Terms
+from contrasent.objectives.distil import open_rows, write_rows
 from contrasent.settings import settings
 
 _FORMAT, _ROWS = 1, "teachers.npy"
@@ -41,18 +35,16 @@ class Config(ContrastConfig):
     """Settings of the RankCSE objective."""
 
     teacher: str | None = None
-    """The encoder whose ranking of the batch is followed, which must be named: a folder, a training
-    run, a Hugging Face id, or word vectors."""
+    """The encoder whose ranking is followed: a folder, run, Hugging Face id, or word vectors."""
 
     second_teacher: str | None = None
-    """Another one, whose cosines are averaged with those of the first; null is none."""
+    """Another one, whose cosines are averaged with the first's; null is none."""
 
-    teacher_share: Annotated[float, Field(gt=0, lt=1)] = 0.33
+    teacher_share: Share = 0.33
     """alpha, the share of the first teacher where there are two."""
 
     loss: Literal["list_mle", "list_net"] = "list_mle"
-    """How the ranking is followed: the likelihood of the teachers' order (ListMLE), or the
-    cross-entropy of their top-one probabilities (ListNet)."""
+    """The likelihood of the teachers' order (list_mle), or of its top (list_net)."""
 
     teacher_temperature: PositiveFloat = 0.025
     """tau2, of the teachers' cosines in list_net."""
@@ -87,13 +79,12 @@ class RankCSE(Contrast):
         key += [[it.fingerprint(), it.resolve_precision("auto")] for it in teachers]
 
         def write(folder: Path) -> None:
-            rows, first = new_rows(folder / _ROWS, examples, sum(it.width for it in teachers)), 0
-            for teacher, share in zip(teachers, shares, strict=True):
-                # Products of these rows are the mean of the teachers' cosines.
-                columns = rows[:, first : first + teacher.width]
-                write_rows(columns, teacher, examples, normalize=True, show_progress=show_progress)
-                columns *= math.sqrt(share)
-                first += teacher.width
+            rows = write_rows(
+                folder / _ROWS, examples, teachers, normalize=True, show_progress=show_progress
+            )
+            # Products of these rows are the mean of the teachers' cosines.
+            factors = [math.sqrt(share) for share in shares]
+            rows *= np.repeat(factors, [it.width for it in teachers]).astype(np.float32)
 
         read, what = partial(open_rows, _ROWS), "the teachers' embeddings"
         return {Need.TARGETS: cached("teachers", what, key, read, write)}

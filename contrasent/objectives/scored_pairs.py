@@ -22,7 +22,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.errors import DataError
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Terms
 from contrasent.settings import settings
 
 _SAME = 0.5
@@ -33,9 +33,8 @@ class Config:
     """Settings of training on scored pairs."""
 
     loss: Literal["cosent", "angle", "cosine", "contrastive"] = "cosent"
-    """cosent and angle rank pairs by their scores; cosine brings the cosine to the score, divided
-    by top_score; contrastive takes a pair for the same if that quotient is above one half, and
-    pushes the others apart up to a margin."""
+    """cosent and angle rank pairs by scores; cosine brings the cosine to score / top_score;
+    contrastive takes a pair for the same if that is above 0.5, and pushes the others apart."""
 
     temperature: PositiveFloat = 0.05
     """Of cosent and angle: similarities are divided by it."""
@@ -44,8 +43,7 @@ class Config:
     """Of contrastive: the cosine distance from which on a pair is apart."""
 
     top_score: PositiveFloat | None = None
-    """Of cosine and contrastive: the score of two sentences that mean the same; null for the
-    largest in the data."""
+    """Of cosine and contrastive: the score of equal meaning; null for the largest in the data."""
 
 
 class ScoredPairs(Objective):
@@ -55,10 +53,6 @@ class ScoredPairs(Objective):
     views = 2
     needs = frozenset({Need.SCORES})
     aligned = False
-
-    def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         for _ in examples:

@@ -37,8 +37,7 @@ class Config:
     """lambda of the squared distance of the tuned weights from the start."""
 
     clone_dropout: bool = False
-    """Leave the dropout of the frozen clone on, as the authors' code does, whose `train()` switches
-    it on again."""
+    """Leave the dropout of the frozen clone on, as the authors' code does."""
 
     exclude_duplicates: bool = True
     """Leave sentences of the same text out of the negatives."""
@@ -53,8 +52,7 @@ class SgOpt(Objective):
     needs = frozenset({Need.TOKENS})
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         encoder = start.require_encoder()
         encoder.backbone.require_transformer()
         start.require_width(encoder.backbone.width)
@@ -62,7 +60,6 @@ class SgOpt(Objective):
         guide.requires_grad_(requires_grad=False)
         guide.set_checkpointing(False)
         pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)
-        # In tuples: one is not trained, the others are trained and kept by the encoder alone.
         self._guide = (guide,)
         self._moved = tuple(pair for pair in pairs if pair[0].requires_grad)
         self.projector = nn.Sequential(

@@ -6,22 +6,30 @@ or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
-from torch import Tensor
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from torch import nn
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead, head_named
+from contrasent.model.heads import MlpHead
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import AuxiliaryMlm, ContrastConfig
-from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.objectives._shared import (
+    Contrast,
+    ContrastConfig,
+    HiddenTokens,
+    load_masked_lm,
+    require_masked,
+)
+from contrasent.objectives.base import Share, Start, Terms, duplicates
 from contrasent.settings import settings
 
 
@@ -36,47 +44,67 @@ class Config(ContrastConfig):
     """What compares two embeddings; dot is the column N/A of Table D.1."""
 
     hard_negatives: NonNegativeInt | None = None
-    """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has, which
-    must be pairs at least. Single sentences take 0."""
+    """Hard negatives of each example (eq. 5); null takes all of the data, pairs at least."""
 
     hard_negative_weight: PositiveFloat = 1.0
     """alpha of eq. 8, the weight of an anchor's own hard negatives in the sum."""
 
     head: Literal["mlp", "batchnorm", "none"] = "mlp"
-    """A head that is trained and then dropped: Linear+Tanh, or DiffCSE's two linear layers with
-    batch normalisation; none if the encoder keeps one."""
+    """A head that is trained and then dropped: Linear+Tanh (mlp), DiffCSE's (batchnorm), none."""
 
     keep_head: bool = False
-    """Save the trained mlp in head/, beside the encoder, which is still used without it:
-    `contrasent evaluate RUN --head mlp` scores the same run with it."""
+    """Save the trained mlp in head/: `contrasent evaluate RUN --head mlp` scores with it."""
 
     unsupervised_weight: NonNegativeFloat = 0.0
-    """With pairs or triplets: the weight of the unsupervised loss (eq. 4) of the anchors beside
-    the supervised one; above 0 every anchor is encoded once more, with its own dropout. The paper
-    tried both together and found no gain (section 4)."""
+    """With pairs or triplets: weight of the unsupervised loss (eq. 4) of the anchors beside the
+    supervised one (section 4: no gain)."""
 
     mlm_weight: NonNegativeFloat = 0.0
-    """lambda of the auxiliary masked language modelling (Table D.2; the paper's choice is 0.1);
-    above 0 every sentence is encoded once more, with tokens masked."""
+    """lambda of the auxiliary masked language modelling, on a masked copy (Table D.2: 0.1)."""
 
     mlm_views: Literal["plain", "masked"] = "plain"
-    """What is contrasted with mlm_weight above 0: the sentences as they are, or with the same
-    tokens masked. The numbers of Tables D.2 and E.1 come from code that masked them (mended in
-    November 2021)."""
+    """What is contrasted with mlm_weight above 0: sentences as they are, or with the same tokens
+    masked, as the code behind Tables D.2 and E.1 did (mended in November 2021)."""
 
-    mlm_mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mlm_mask_rate: Share = 0.15
     """Share of the tokens that it masks."""
 
 
-class SimCSE(Objective):
+class AuxiliaryMlm(nn.Module):
+    """SimCSE's auxiliary objective (Gao et al. 2021, section 4.2 and Table D.2).
+
+    Every sentence of a batch, positives and hard negatives included, is encoded once more with
+    tokens hidden. The head starts as the checkpoint's, and its decoder is not tied to the
+    embeddings, as in the reference implementation.
+    """
+
+    def __init__(self, start: Start, config: Config) -> None:
+        super().__init__()
+        head = copy.deepcopy(load_masked_lm(start, config.mlm_weight).head)
+        self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
+        self._weight, self._masks_views = config.mlm_weight, config.mlm_views == "masked"
+
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with its masked copies after it, whose tokens may be hidden in it too."""
+        hidden = self.tokens.hide(batch)
+        both = concat([hidden if self._masks_views else batch, hidden], 2 * batch.views)
+        return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
+        """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
+        terms, source = self.tokens(encoded, batch), require_masked(batch).source
+        kept = Encoded(encoded.pooled[: source.views], {})
+        return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
+
+
+class SimCSE(Contrast):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
 
     config_class = Config
     in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         self.needs_pairs = config.hard_negatives is None or config.unsupervised_weight > 0
         self.views = max(2, start.data_views)
         if config.hard_negatives is not None:
@@ -92,17 +120,11 @@ class SimCSE(Objective):
                 f"objective.keep_head keeps a Linear+Tanh, but objective.head is {config.head}; "
                 "set it to mlp, or keep_head to false"
             )
-        self.head = head_named(config.head, start.width)
         if config.unsupervised_weight:
             self.needs = frozenset({Need.TOKENS})
         self.mlm: AuxiliaryMlm | None = None
         if config.mlm_weight:
-            self.mlm = AuxiliaryMlm(
-                start,
-                config.mlm_weight,
-                config.mlm_mask_rate,
-                masks_views=config.mlm_views == "masked",
-            )
+            self.mlm = AuxiliaryMlm(start, config)
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     def prepare(self, batch: Batch) -> Batch:
@@ -114,29 +136,19 @@ class SimCSE(Objective):
         return (self.views - 1) * examples - 1
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        if self.mlm is None:
-            return Terms(self._contrasts(encoded, batch))
-        encoded, batch, mlm = self.mlm(encoded, batch)
-        return Terms({**self._contrasts(encoded, batch), **mlm}, mlm.measures)
-
-    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        trained = self.config.keep_head and info.get("step") != 0
-        head = self.head if trained and isinstance(self.head, MlpHead) else None
-        encoder.save(folder, info, kept_head=head)
-
-    def _contrasts(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
-        """The loss of the data's sentences, and that of the anchors' further copies if asked."""
-        config = self.config
+        config, mlm = self.config, Terms({})
+        if self.mlm is not None:
+            encoded, batch, mlm = self.mlm(encoded, batch)
         anchor, *others = self.head(encoded.pooled)
         excluded = duplicates(batch) if config.exclude_duplicates else None
         kept = self.views - 1
-        terms = {"contrast": (others[:kept], config.hard_negative_weight, 1.0)}
+        groups = {"contrast": (others[:kept], config.hard_negative_weight, 1.0)}
         if config.unsupervised_weight:
-            terms["unsupervised"] = (others[kept:], 1.0, config.unsupervised_weight)
-        losses, start = {}, 0
-        for name, (views, own_weight, weight) in terms.items():
+            groups["unsupervised"] = (others[kept:], 1.0, config.unsupervised_weight)
+        terms, start = Terms({}, mlm.measures), 0
+        for name, (views, own_weight, weight) in groups.items():
             end = start + len(views) * len(anchor)
-            loss = info_nce(
+            terms[name] = weight * info_nce(
                 anchor,
                 torch.cat(views),
                 config.temperature if config.similarity == "cosine" else 1.0,
@@ -144,5 +156,11 @@ class SimCSE(Objective):
                 own_weight=own_weight,
                 excluded=None if excluded is None else excluded[:, start:end],
             )
-            losses[name], start = weight * loss, end
-        return losses
+            start = end
+        terms.update(mlm)
+        return terms
+
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        trained = self.config.keep_head and info.get("step") != 0
+        head = self.head if trained and isinstance(self.head, MlpHead) else None
+        encoder.save(folder, info, kept_head=head)

@@ -39,12 +39,10 @@ class Config:
     """Settings of TSDAE."""
 
     deletion_rate: Annotated[float, Field(ge=0, lt=1)] = 0.6
-    """Share of the words to delete before a sentence is embedded, each by itself; one word of a
-    sentence always stays."""
+    """Share of the words to delete before a sentence is embedded; one word always stays."""
 
     tie: bool = True
-    """Whether encoder and decoder are one transformer; otherwise the decoder starts as a copy. The
-    cross-attention is the decoder's alone."""
+    """Whether encoder and decoder are one transformer; otherwise the decoder starts as a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,6 @@ class Tsdae(Objective):
             )
         self.config = config
         self.decoder = None if config.tie else copy.deepcopy(backbone)
-        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._backbone = (self.decoder or backbone,)
         masked_lm = MaskedLm.load(encoder.name, new_head=True)
         masked_lm.share(self._backbone[0])

@@ -23,7 +23,6 @@ from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
-from contrasent.training.loop import below_min_rate, decayed_factor
 from contrasent.training.scoring import DevTask
 from contrasent.training.setup import start_as_it_comes
 from contrasent.training.state import averaged, whitened
@@ -39,13 +38,12 @@ class Callback:
 
     name = "evaluating"  # shown meanwhile
 
-    def __init__(self, run: Session) -> None:
-        self.run = run
-        self.steps, self.settings = run.parts.steps, run.recipe.evaluation
+    def __init__(self, run: Session, every: int) -> None:
+        self.run, self.every = run, every
 
     def is_due(self, step: int) -> bool:
         """Whether there is something to do after ``step`` updates."""
-        raise NotImplementedError
+        return step == self.run.parts.steps or step % self.every == 0
 
     def start(self) -> None:
         """Called before the first update of a run."""
@@ -55,18 +53,11 @@ class Callback:
 
 
 class GeometryLog(Callback):
-    """Writes the trajectory of an encoder: SimCSE's Figure 2.
-
-    A measurement draws no random number and leaves every part in its mode, so the run goes on as
-    it would have without. CheckpointError if an embedding is zero or not finite.
-    """
+    """Writes the trajectory of an encoder (SimCSE's Figure 2); it draws no random number."""
 
     def __init__(self, run: Session, pairs: RatedPairs) -> None:
-        super().__init__(run)
+        super().__init__(run, run.recipe.evaluation.geometry_every or 1)
         self._pairs = pairs
-
-    def is_due(self, step: int) -> bool:
-        return step == self.steps or step % (self.settings.geometry_every or 1) == 0
 
     def start(self) -> None:
         self.after_update()
@@ -74,11 +65,10 @@ class GeometryLog(Callback):
     def after_update(self) -> None:
         run, step = self.run, self.run.progress.step
         encoder = run.group.encoder(run.parts.encoder)
-        geometry = measurement(encoder, self._pairs, self.settings.precision)
+        geometry = measurement(encoder, self._pairs, run.recipe.evaluation.precision)
         run.metrics.write({"step": step, KEY: geometry})
         logged = {name: geometry[name] for name in ("alignment", "uniformity")}
-        if run.recipe.train.trackers:
-            run.accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
+        run.accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
         logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)
 
@@ -115,10 +105,7 @@ def metric_name(metric: str) -> str:
 def score_dev(
     dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, recipe: Recipe, step: int
 ) -> DevScore:
-    """Evaluate the encoder after ``step`` updates, and its twin where the better one is kept.
-
-    Of equal ones the first is kept.
-    """
+    """Evaluate the encoder, and its twin where the better is kept; of equal ones the first is."""
     precision = recipe.evaluation.precision
     ((name, first),) = dev.score(encoder, precision=precision).items()
     if twin is None or recipe.encoder.keep == "first":
@@ -136,12 +123,9 @@ class Selection(Callback):
     """
 
     def __init__(
-        self,
-        run: Session,
-        dev: DevTask,
-        on_evaluation: Callable[[DevScore], object] | None,
+        self, run: Session, dev: DevTask, on_evaluation: Callable[[DevScore], object] | None
     ) -> None:
-        super().__init__(run)
+        super().__init__(run, run.recipe.evaluation.every)
         self._dev, self._on_evaluation = dev, on_evaluation
         self._shares = run.recipe.train.start_shares
         weights = run.parts.encoder.named_parameters()
@@ -149,94 +133,88 @@ class Selection(Callback):
             name: weight.detach().clone() for name, weight in weights if self._shares
         }
 
-    def is_due(self, step: int) -> bool:
-        return step == self.steps or step % self.settings.every == 0
-
     def start(self) -> None:
-        """Score the start as it comes, which is best until something beats it.
-
-        The loading of an encoder may draw weights that are replaced then; the generator is put
-        back, so that the run is the same as without.
-        """
+        """Score the start as it comes, best until something beats it; loading it draws nothing."""
         with torch.random.fork_rng(devices=[]):
             start = start_as_it_comes(self.run.recipe.encoder)
         if not isinstance(start, SentenceEncoder):
             return  # the mean of word vectors is no encoder of the kind that is trained
         start.to(self.run.accelerator.device).eval()
         try:
-            best = self._best(start, None)
+            best = self._score(start, None)
         except (CheckpointError, DataError) as error:
             logger.warning("the start has no dev score: %s", error)
             return
-        with self._variant(start, best.start_share, mapped=best.whitened):
-            self._keep_if_best(best, (start, None if self.run.parts.twin is None else start))
+        self._keep_best(best, start, (start, None if self.run.parts.twin is None else start))
 
     def after_update(self) -> None:
         parts, progress = self.run.parts, self.run.progress
-        best = self._best(parts.encoder, parts.twin)
+        best = self._score(parts.encoder, parts.twin)
         progress.twin_is_better = best.twin_is_better
-        with self._variant(parts.encoder, best.start_share, mapped=best.whitened):
-            self._keep_if_best(best, self.run.trained())
-        patience = self.settings.patience
+        self._keep_best(best, parts.encoder, self.run.trained())
+        patience = self.run.recipe.evaluation.patience
         if patience is not None and progress.without_best >= patience:
             logger.info("no new best in %d evaluations: stopping", progress.without_best)
             progress.ended = True
 
-    def _best(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
+    def _score(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
         """The scores of the best variant; of equal ones the first."""
-        step, group = self.run.progress.step, self.run.group
+        step, group, text = self.run.progress.step, self.run.group, self.run.parts.whitening_text
         encoders = group.encoder(encoder), None if twin is None else group.encoder(twin)
         shares = (0.0, *self._shares) if step else (0.0,)
-        mapped = (False, True) if self.run.parts.whitening_text else (False,)
+        maps = (False, True) if text and encoder.transform is None else (False,)
         scores = []
-        for share, is_mapped in product(shares, mapped if encoder.transform is None else (False,)):
-            with self._variant(encoder, share, mapped=is_mapped):
+        for share, mapped in product(shares, maps):
+            with self._variant(encoder, share, mapped=mapped):
                 score = score_dev(self._dev, *encoders, self.run.recipe, step)
-            scores.append(replace(score, start_share=share, whitened=is_mapped))
+            scores.append(replace(score, start_share=share, whitened=mapped))
         best = max(scores, key=lambda score: score.score)
         return best if step or not best.whitened else replace(best, plain=scores[0].score)
+
+    def _keep_best(
+        self,
+        best: DevScore,
+        encoder: SentenceEncoder,
+        kept: tuple[SentenceEncoder, SentenceEncoder | None],
+    ) -> None:
+        """Log the scores, and save the variant of ``encoder`` that has them if they are best."""
+        run, progress, scores = self.run, self.run.progress, {best.name: best.score}
+        others = {"beside": best.other, "plain": best.plain}
+        beside = {of: {best.name: it} for of, it in others.items() if it is not None}
+        run.metrics.write({"step": best.step, "evaluation": scores, **beside})
+        run.accelerator.log(scores, step=best.step)
+        is_best = progress.best_score is None or best.score > progress.best_score
+        progress.without_best = 0 if is_best else progress.without_best + 1
+        if is_best:
+            progress.best_step, progress.best_score = best.step, best.score
+            progress.best_is_start = best.step == 0 and not best.whitened
+            with self._variant(encoder, best.start_share, mapped=best.whitened):
+                run.save(run.folder.best, kept, best)
+        logger.info("step %d: %s%s", best.step, best.summary, " *" if is_best else "")
+        if self._on_evaluation is not None:
+            self._on_evaluation(best)
 
     @contextmanager
     def _variant(self, encoder: SentenceEncoder, share: float, *, mapped: bool) -> Iterator[None]:
         """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
-        text, precision = self.run.parts.whitening_text, self.settings.precision
+        text, precision = self.run.parts.whitening_text, self.run.recipe.evaluation.precision
         fitted = whitened(encoder, text, precision) if mapped else nullcontext()
         with averaged(encoder, self._start, share), fitted:
             yield
-
-    def _keep_if_best(
-        self, score: DevScore, encoders: tuple[SentenceEncoder, SentenceEncoder | None]
-    ) -> None:
-        run, progress = self.run, self.run.progress
-        scores = {score.name: score.score}
-        others = {"beside": score.other, "plain": score.plain}
-        beside = {of: {score.name: it} for of, it in others.items() if it is not None}
-        run.metrics.write({"step": score.step, "evaluation": scores, **beside})
-        run.accelerator.log(scores, step=score.step)
-        is_best = progress.best_score is None or score.score > progress.best_score
-        if is_best:
-            progress.best_step, progress.best_score = score.step, score.score
-            progress.best_is_start = score.step == 0 and not score.whitened
-            progress.without_best = 0
-            run.save(run.folder.best, encoders, score)
-        else:
-            progress.without_best += 1
-        logger.info("step %d: %s%s", score.step, score.summary, " *" if is_best else "")
-        if self._on_evaluation is not None:
-            self._on_evaluation(score)
 
 
 class Plateau(Callback):
     """Lowers the rate of the schedule plateau, and ends the run below the smallest one."""
 
     def is_due(self, step: int) -> bool:
-        return step % self.settings.every == 0
+        return step % self.every == 0
 
     def after_update(self) -> None:
         progress, settings = self.run.progress, self.run.recipe.train
-        is_best = progress.without_best == 0
-        progress.rate_factor = decayed_factor(settings, progress.rate_factor, is_best=is_best)
-        if below_min_rate(settings, progress.rate_factor):
+        shrink = settings.rate_shrink if progress.without_best else 1
+        progress.rate_factor = progress.rate_factor * settings.rate_decay / shrink
+        rate = settings.learning_rate * progress.rate_factor
+        if settings.min_rate is not None and rate < settings.min_rate:
             logger.info("the learning rate is below %g: stopping", settings.min_rate)
             progress.ended = True
 
@@ -247,39 +225,34 @@ class States(Callback):
     name = "saving"
 
     def is_due(self, step: int) -> bool:
-        every = self.run.recipe.train.checkpoint_every or self.settings.every
-        return self.run.progress.ended or step == self.steps or step % every == 0
+        return self.run.progress.ended or super().is_due(step)
 
     def after_update(self) -> None:
         self.run.save_state()
 
 
-class StopRequest:
-    """Ctrl-C as a request to stop after the step that is being made."""
+@contextmanager
+def stop_request(*, alone: bool = True) -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C inside the block sets; a second one stops at once.
 
-    def __init__(self) -> None:
-        self.asked = False  # whether it was pressed
+    One of several processes, which is not ``alone``, stops at once: the others would wait.
+    """
+    asked = threading.Event()
 
-    @contextmanager
-    def listening(self, *, alone: bool = True) -> Iterator[None]:
-        """Take the first Ctrl-C inside the block for a request; a second one stops at once.
-
-        One of several processes, which is not ``alone``, stops at once: the others would wait.
-        """
-        # A thread gets no signals, and whoever has another handler keeps it.
-        takes_it = alone and threading.current_thread() is threading.main_thread()
-        if not takes_it or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield
-            return
-        signal.signal(signal.SIGINT, self._ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
+    def ask(*_: object) -> None:
+        if asked.is_set():
             raise KeyboardInterrupt
-        self.asked = True
+        asked.set()
         # A handler may interrupt a write to sys.stderr, which cannot be entered twice.
         os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
+
+    # A thread gets no signals, and whoever has another handler keeps it.
+    main = threading.current_thread() is threading.main_thread()
+    if not alone or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

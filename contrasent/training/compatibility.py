@@ -1,12 +1,13 @@
 """Compatibility: the combinations of settings, data and objective that a run refuses.
 
-One table, read from top to bottom. A message says what was asked for, why it cannot be, and what
-to do; it is filled in with the attributes of the `Combination`.
+Rows of a condition and a message, read from top to bottom: those of the settings before anything
+is loaded, those of the objective and the encoder once they are. A message says what was asked for,
+why it cannot be, and what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +22,12 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
 from contrasent.recipe import Recipe
 
-_WITH_SHARE = ", ".join(name for name, view in VIEWS.items() if view.takes_share)
-_EDITING = ", ".join(sorted(name for name, view in VIEWS.items() if view.edited))
+Row = tuple[Any, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Settings, data, objective and encoder of a run; the last two as soon as they are loaded.
-
-    ``generator_tokens`` is the longest sentence that the generator of the view mlm takes,
-    ``processes`` the number of those that train together.
-    """
+    """Settings, data, objective and encoder of a run; the last two as soon as they are loaded."""
 
     recipe: Recipe
     data_views: int
@@ -40,324 +36,212 @@ class Combination:
     generator_tokens: int | None = None
     processes: int = 1
 
-    @property
-    def twin(self) -> bool:
-        """Whether a second encoder is trained."""
-        return self.recipe.encoder.encoders == "twin"
 
-    @property
-    def example(self) -> str:
-        """The sentences of an example, in words."""
-        return example_of(self.data_views)
+_READ_BY = {
+    **{
+        f"train.{name}": ("train.schedule", ("plateau",))
+        for name in ("rate_decay", "rate_shrink", "min_rate")
+    },
+    "train.rate_steps": ("train.schedule", ("steps",)),
+    "train.bias_correction": ("train.optimizer", ("adamw",)),
+    "train.start_shares": ("encoder.encoders", ("shared",)),
+    "train.whitening_sentences": ("encoder.encoders", ("shared",)),
+    "encoder.keep": ("encoder.encoders", ("twin",)),
+    "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
+    "view.sides": ("view.name", [name for name, view in VIEWS.items() if view.edited]),
+    "view.generator": ("view.name", ("mlm",)),
+    "view.fixed_dropout": ("view.name", ("dropout",)),
+}
+"""Settings that are read with some values of another one alone: that one, and these values."""
 
-    @property
-    def batch_norm(self) -> str:
-        """The first part of the encoder that normalises over the batch; empty if there is none."""
-        modules = self.encoder.named_modules() if self.encoder else ()
-        norms = (
-            f"{type(module).__name__} {name!r}"
-            for name, module in modules
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+def _value(recipe: Recipe, setting: str) -> Any:
+    section, _, key = setting.partition(".")
+    return getattr(getattr(recipe, section), key)
+
+
+def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
+    train, encoder, view = recipe.train, recipe.encoder, recipe.view
+    usual = Recipe()
+    for setting, (other, values) in _READ_BY.items():
+        value, chosen = _value(recipe, setting), _value(recipe, other)
+        yield (
+            value != _value(usual, setting) and chosen not in values,
+            f"{setting} is {value}, but {other} {chosen} has no use for it; leave it out, or "
+            f"choose {other} {', '.join(values)}",
         )
-        return next(norms, "")
-
-    @property
-    def rate_steps(self) -> str:
-        """The steps of the learning rate, in words."""
-        return str(self.recipe.train.rate_steps or "empty")
-
-    @property
-    def plateau_setting(self) -> str:
-        """The first setting that only the schedule plateau reads; empty if none is given."""
-        train = self.recipe.train
-        given = {
-            "rate_decay": train.rate_decay != 1,
-            "rate_shrink": train.rate_shrink != 1,
-            "min_rate": train.min_rate is not None,
-        }
-        return next((name for name, is_given in given.items() if is_given), "")
-
-    def needs(self, *needs: Need) -> bool:
-        """Whether the objective has one of these needs."""
-        return self.objective is not None and not self.objective.needs.isdisjoint(needs)
-
-    def longer_than(self, limit: int | None) -> bool:
-        """Whether a sentence may have more tokens than ``limit``."""
-        return limit is not None and self.recipe.data.max_tokens > limit
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A combination that is refused, by a format string with value, reason and remedy.
-
-    A ``built`` rule needs the objective and the encoder, and so is looked at later.
-    """
-
-    refuses: Callable[[Combination], Any]
-    message: str
-    built: bool = False
-
-
-def _late(refuses: Callable[[Combination, Objective], Any], message: str) -> Rule:
-    return Rule(lambda c: refuses(c, c.objective) if c.objective else False, message, True)
-
-
-def _chosen_by_dev(name: str) -> tuple[Rule, Rule]:
-    """Rules of a setting of ``train`` that makes more candidates for ``best``."""
-    given = f"train.{name} is {{recipe.train.{name}}}, "
-    return (
-        Rule(
-            lambda c: getattr(c.recipe.train, name) and c.twin,
-            given + "which is for one encoder, but encoder.encoders is twin; leave it out, or "
-            "choose encoder.encoders shared",
-        ),
-        Rule(
-            lambda c: getattr(c.recipe.train, name) and c.recipe.evaluation.task == "none",
-            given + "of which the dev score chooses, but evaluation.task is none; name a task, or "
-            f"leave train.{name} out",
-        ),
+    yield (
+        train.warmup_steps and train.warmup_share,
+        f"train.warmup_steps is {train.warmup_steps} and train.warmup_share {train.warmup_share}, "
+        "which both say how long the warm-up is; give one of them",
+    )
+    yield (
+        train.schedule == "steps" and not train.rate_steps,
+        "train.schedule is steps, but train.rate_steps is empty; give it, as {500: 1e-5}",
+    )
+    yield (
+        recipe.evaluation.task == HELD_OUT and recipe.data.labels != "none",
+        f"evaluation.task is {HELD_OUT}, but data.labels is {recipe.data.labels}, and no task is "
+        "made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
+    )
+    for name in ("start_shares", "whitening_sentences"):
+        yield (
+            getattr(train, name) and recipe.evaluation.task == "none",
+            f"train.{name} is {getattr(train, name)}, of which the dev score chooses, but "
+            f"evaluation.task is none; name a task, or leave train.{name} out",
+        )
+    yield (
+        encoder.lora and train.start_shares,
+        f"train.start_shares is {train.start_shares}, means of all weights, but encoder.lora is "
+        f"{encoder.lora}, which trains changes of them; leave one of the two out",
+    )
+    yield (
+        view.name != "dropout" and data_views > 1,
+        f"view.name is {view.name}, which makes the positive of a single sentence, but the data "
+        f"has {example_of(data_views)}; choose one of its columns with data.columns, or view.name "
+        "dropout",
     )
 
 
-_ONE_EMBEDDING = "view.fixed_dropout is true, so one embedding stands for all views of an example"
-_SPANS = "the objective {recipe.objective[name]} draws spans of documents as its views"
-_NO_CACHE = "train without train.gradcache_chunk, with a smaller train.batch_size"
-
-RULES = (
-    # the settings alone
-    Rule(
-        lambda c: c.recipe.train.warmup_steps and c.recipe.train.warmup_share,
-        "train.warmup_steps is {recipe.train.warmup_steps} and train.warmup_share "
-        "{recipe.train.warmup_share:g}, which both say how long the warm-up is; give one of them",
-    ),
-    Rule(
-        lambda c: (c.recipe.train.schedule == "steps") != bool(c.recipe.train.rate_steps),
-        "train.schedule is {recipe.train.schedule} and train.rate_steps is "
-        "{rate_steps}; they belong together, as in schedule steps with rate_steps "
-        "'{{500: 1e-5, 1000: 5e-6}}'",
-    ),
-    Rule(
-        lambda c: c.recipe.train.optimizer != "adamw" and not c.recipe.train.bias_correction,
-        "train.bias_correction is false, but train.optimizer {recipe.train.optimizer} has none to "
-        "leave out; leave it at true",
-    ),
-    Rule(
-        lambda c: c.plateau_setting and c.recipe.train.schedule != "plateau",
-        "train.schedule is {recipe.train.schedule}, which has no use for train.{plateau_setting}; "
-        "leave that out, or choose train.schedule plateau",
-    ),
-    Rule(
-        lambda c: c.recipe.encoder.keep == "better" and not c.twin,
-        "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; choose "
-        "encoder.encoders twin, or encoder.keep first",
-    ),
-    Rule(
-        lambda c: c.recipe.evaluation.task == HELD_OUT and c.recipe.data.labels != "none",
-        "evaluation.task is {recipe.evaluation.task}, but data.labels is {recipe.data.labels}, and "
-        "no task is made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
-    ),
-    *(rule for name in ("start_shares", "whitening_sentences") for rule in _chosen_by_dev(name)),
-    Rule(
-        lambda c: c.recipe.encoder.lora and c.recipe.train.start_shares,
-        "train.start_shares is {recipe.train.start_shares}, means of all weights, but encoder.lora "
-        "is {recipe.encoder.lora}, which trains changes of them; leave one of the two out",
-    ),
-    # the view and the data
-    Rule(
-        lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,
-        "view.name is {recipe.view.name}, which makes the positive of a single sentence, but the "
-        "data has {example}; choose one of its columns with data.columns, or view.name dropout",
-    ),
-    Rule(
-        lambda c: c.recipe.view.share and not VIEWS[c.recipe.view.name].takes_share,
-        "view.share is {recipe.view.share:g}, but the view {recipe.view.name} takes none; leave it "
-        f"out, or choose view.name {_WITH_SHARE}",
-    ),
-    Rule(
-        lambda c: c.recipe.view.sides == "both" and not VIEWS[c.recipe.view.name].edited,
-        "view.sides is both, but the view {recipe.view.name} edits no sentence; leave it out, or "
-        f"choose view.name {_EDITING}",
-    ),
-    Rule(
-        lambda c: c.recipe.view.generator is not None and c.recipe.view.name != "mlm",
-        "view.generator is {recipe.view.generator}, but the view {recipe.view.name} has none; "
-        "leave it out, or choose view.name mlm",
-    ),
-    # the objective and how its views are embedded
-    _late(
-        lambda c, objective: (
-            objective.spans and (c.recipe.view.name != "dropout" or c.recipe.view.fixed_dropout)
+def _of_views(c: Combination, objective: Objective) -> Iterator[Row]:
+    recipe, view, needs = c.recipe, c.recipe.view, objective.needs
+    name, twin = recipe.objective["name"], recipe.encoder.encoders == "twin"
+    yield (
+        objective.spans and (view.name != "dropout" or view.fixed_dropout),
+        f"the objective {name} draws spans of documents as its views, so view.name and "
+        "view.fixed_dropout have nothing to do; leave them out",
+    )
+    for refused, reason in (
+        (c.data_views > 1, f"the data has {c.data_views} sentences per example"),
+        (twin, "encoder.encoders is twin, which embeds them apart"),
+        (objective.provides_views, f"the objective {name} makes views of its own, which differ"),
+        (Need.TOKEN_STATES in needs, "the objective also reads the token states of every view"),
+    ):
+        yield (
+            view.fixed_dropout and refused,
+            "view.fixed_dropout is true, so one embedding stands for all views of an example, but "
+            f"{reason}; leave it out",
+        )
+    one_view = "the objective takes one view of each example, so that there is"
+    for refused, reason in (
+        (
+            objective.spans is not None,
+            f"the objective {name} draws spans, of which the first are all anchors",
         ),
-        f"{_SPANS}, so view.name and view.fixed_dropout have nothing to do; leave them out",
-    ),
-    _late(
-        lambda c, objective: objective.spans and c.twin,
-        f"{_SPANS}, of which the first are all anchors, but encoder.encoders is twin, which embeds "
-        "the first one alone; choose encoder.encoders shared",
-    ),
-    _late(
-        lambda c, _: c.recipe.view.fixed_dropout and c.data_views > 1,
-        f"{_ONE_EMBEDDING}, but the data has {{data_views}} sentences per example; leave it out, "
-        "or choose one column with data.columns",
-    ),
-    _late(
-        lambda c, _: c.recipe.view.fixed_dropout and c.recipe.view.name != "dropout",
-        f"{_ONE_EMBEDDING}, but the view {{recipe.view.name}} makes another sentence; leave it "
-        "out, or choose view.name dropout",
-    ),
-    _late(
-        lambda c, _: c.recipe.view.fixed_dropout and c.twin,
-        f"{_ONE_EMBEDDING}, but encoder.encoders is twin, which embeds them apart; choose one of "
-        "the two",
-    ),
-    _late(
-        lambda c, objective: c.recipe.view.fixed_dropout and objective.provides_views,
-        f"{_ONE_EMBEDDING}, but the objective {{recipe.objective[name]}} makes views of its own, "
-        "which differ; leave it out",
-    ),
-    _late(
-        lambda c, _: c.recipe.view.fixed_dropout and c.needs(Need.TOKEN_STATES),
-        f"{_ONE_EMBEDDING}, but the objective also reads the token states of every view; leave it "
-        "out, or that term",
-    ),
-    _late(
-        lambda c, objective: c.twin and objective.views < 2 and not objective.provides_views,
-        "encoder.encoders is twin, but the objective takes one view of each example, so that there "
-        "is nothing for a second encoder; choose encoder.encoders shared",
-    ),
-    _late(
-        lambda c, objective: c.recipe.view.name != "dropout" and objective.views < 2,
-        "view.name is {recipe.view.name}, but the objective takes one view of each example, so "
-        "that there is no positive; choose view.name dropout",
-    ),
-    _late(
-        lambda c, _: (
-            c.recipe.view.name == "crop_sentences"
-            and c.needs(Need.POSITIONS, Need.NEXT_SENTENCES, Need.TARGETS)
+        (
+            objective.views < 2 and not objective.provides_views,
+            f"{one_view} nothing for a second encoder",
         ),
+        (Need.TOKEN_STATES in needs, "the objective also reads token states, of one encoder"),
+        (Need.ENCODER in needs, f"the objective {name} also runs the encoder itself"),
+    ):
+        yield twin and refused, f"encoder.encoders is twin, but {reason}; choose shared"
+    yield (
+        view.name != "dropout" and objective.views < 2,
+        f"view.name is {view.name}, but {one_view} no positive; choose view.name dropout",
+    )
+    of_each = {Need.POSITIONS, Need.NEXT_SENTENCES, Need.TARGETS}
+    yield (
+        view.name == "crop_sentences" and not needs.isdisjoint(of_each),
         "view.name is crop_sentences, whose examples are whole texts, but the objective "
-        "{recipe.objective[name]} reads something of each sentence; choose view.name dropout",
-    ),
-    _late(
-        lambda c, _: c.needs(Need.POSITIONS) and c.recipe.data.shuffle,
-        "the objective {recipe.objective[name]} tells the neighbours of a sentence in its document "
-        "from the other sentences of the batch, but data.shuffle is true, so that a batch has "
-        "hardly any; set data.shuffle to false",
-    ),
-    _late(
-        lambda c, _: c.twin and c.needs(Need.TOKEN_STATES),
-        "encoder.encoders is twin, but the objective also reads token states, which would be those "
-        "of two encoders; choose encoder.encoders shared, or leave that term out",
-    ),
-    _late(
-        lambda c, _: c.twin and c.needs(Need.ENCODER),
-        "encoder.encoders is twin, but the objective {recipe.objective[name]} also runs the "
-        "encoder itself, of which there would be two; choose encoder.encoders shared",
-    ),
-    _late(
-        lambda c, _: not c.recipe.objective.get("teacher", "not needed"),
-        "the objective {recipe.objective[name]} follows the embeddings of another encoder, but "
-        "objective.teacher is empty; name a folder or a model with --objective.teacher",
-    ),
-    _late(
-        lambda c, objective: objective.needs_pairs and c.data_views == 1,
-        "the objective {recipe.objective[name]} takes pairs here, but {recipe.data.file} has "
-        "{example}; set data.file to one of two columns or more (anchor, positive, hard "
-        "negatives), or choose a recipe for single sentences, such as unsup-simcse",
-    ),
-    _late(
-        lambda c, _: c.needs(Need.LABELS) and c.recipe.data.labels == "none",
-        "the objective {recipe.objective[name]} needs the label of each pair, but data.labels is "
-        "none; set it to nli, with data that has the columns premise, hypothesis and label "
-        "('contrasent data build nli ... --make labelled' writes such a file)",
-    ),
-    _late(
-        lambda c, _: c.needs(Need.SCORES) and c.recipe.data.labels != "scores",
-        "the objective {recipe.objective[name]} needs the score of each pair, but data.labels is "
-        "{recipe.data.labels}; set it to scores, with data that has the columns sentence1, "
-        "sentence2 and score",
-    ),
-    _late(
-        lambda c, _: not c.needs(Need.SCORES) and c.recipe.data.labels == "scores",
-        "data.labels is scores, but the objective {recipe.objective[name]} reads no scores: it "
-        "would take every pair for one of the same meaning; choose objective scored_pairs, or "
-        "leave data.labels out and give pairs that mean the same",
-    ),
-    _late(
-        lambda c, _: not c.needs(Need.LABELS) and c.recipe.data.labels == "nli",
-        "data.labels is {recipe.data.labels}, but the objective {recipe.objective[name]} reads no "
-        "labels: it would take contradictions for positives; leave data.labels out and give pairs "
-        "or triplets ('contrasent data build nli' makes them), or choose objective nli_softmax",
-    ),
-    # gradient caching
-    _late(
-        lambda c, _: c.recipe.train.gradcache_chunk is not None and c.batch_norm,
-        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, so a batch is encoded in chunks, "
-        "but {batch_norm} of the encoder normalises over the batch, so its embeddings would be "
-        f"others; {_NO_CACHE}, or choose an encoder with LayerNorm",
-    ),
-    _late(
-        lambda c, objective: (
-            c.recipe.train.gradcache_chunk is not None
-            and c.needs(Need.TOKEN_STATES, Need.TOKENS)
-            and not objective.in_parts
-        ),
-        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, but the objective also reads the "
-        "states or the tokens of all sentences at once, which need the memory that it saves; "
-        f"{_NO_CACHE}, and with train.gradient_checkpointing to save memory",
-    ),
-    # several processes
-    _late(
-        lambda c, _: c.processes > 1 and c.batch_norm,
-        "{processes} processes share the train.batch_size of {recipe.train.batch_size}, but "
-        "{batch_norm} of the encoder normalises over the batch, so its embeddings would be others; "
-        "train in one process, or choose an encoder with LayerNorm",
-    ),
-    _late(
-        lambda c, objective: (
-            c.processes > 1 and c.needs(Need.TOKEN_STATES) and not objective.in_parts
-        ),
-        "{processes} processes share the train.batch_size of {recipe.train.batch_size}, but the "
-        "objective {recipe.objective[name]} reads the token states of all sentences at once; train "
-        "in one process, or choose another objective",
-    ),
-    # tokens of a sentence
-    _late(
-        lambda c, _: c.encoder and c.longer_than(c.encoder.max_tokens),
-        "data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at most "
-        "{encoder.max_tokens} tokens; lower it",
-    ),
-    _late(
-        lambda c, objective: (
-            "generator" not in c.recipe.objective and c.longer_than(objective.max_tokens)
-        ),
-        "data.max_tokens is {recipe.data.max_tokens}, but the objective {recipe.objective[name]} "
-        "leaves room for {objective.max_tokens} tokens of a sentence; lower it",
-    ),
-    _late(
-        lambda c, objective: c.longer_than(objective.max_tokens),
-        "data.max_tokens is {recipe.data.max_tokens}, but the generator of objective "
-        "{recipe.objective[name]} takes at most {objective.max_tokens} tokens; lower it, or name "
-        "another objective.generator",
-    ),
-    _late(
-        lambda c, _: c.longer_than(c.generator_tokens),
-        "data.max_tokens is {recipe.data.max_tokens}, but the generator of view mlm takes at most "
-        "{generator_tokens} tokens; lower it, or name another view.generator",
-    ),
-)
+        f"{name} reads something of each sentence; choose view.name dropout",
+    )
 
 
-def refused_by(combination: Combination) -> Rule | None:
-    """The first rule that refuses ``combination``; those of the objective once it is built."""
-    built = combination.objective is not None
-    return next((rule for rule in RULES if rule.built == built and rule.refuses(combination)), None)
+def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
+    recipe, needs, labels = c.recipe, objective.needs, c.recipe.data.labels
+    name = recipe.objective["name"]
+    yield (
+        Need.POSITIONS in needs and recipe.data.shuffle,
+        f"the objective {name} tells the neighbours of a sentence in its document from the other "
+        "sentences of the batch, but data.shuffle is true, so that a batch has hardly any; set it "
+        "to false",
+    )
+    yield (
+        not recipe.objective.get("teacher", "not needed"),
+        f"the objective {name} follows the embeddings of another encoder, but objective.teacher "
+        "is empty; name a folder or a model with --objective.teacher",
+    )
+    yield (
+        objective.needs_pairs and c.data_views == 1,
+        f"the objective {name} takes pairs here, but {recipe.data.file} has {example_of(1)}; set "
+        "data.file to one of two columns or more (anchor, positive, hard negatives), or choose a "
+        "recipe for single sentences, such as unsup-simcse",
+    )
+    kinds = (
+        (Need.LABELS, "nli", "labels: premise, hypothesis, label", "contradictions for positives"),
+        (Need.SCORES, "scores", "scores: sentence1, sentence2, score", "every pair for a positive"),
+    )
+    for need, kind, what, _ in kinds:
+        yield (
+            need in needs and labels != kind,
+            f"the objective {name} reads {what}, but data.labels is {labels}; set it to {kind}, "
+            "with data that has these columns",
+        )
+    for need, kind, _, wrongly in kinds:
+        yield (
+            need not in needs and labels == kind,
+            f"data.labels is {labels}, but the objective {name} reads none and would take "
+            f"{wrongly}; leave it out and give pairs that mean the same, or choose another "
+            "objective",
+        )
+
+
+def _of_shares(c: Combination, objective: Objective, encoder: SentenceEncoder) -> Iterator[Row]:
+    recipe, chunk = c.recipe, c.recipe.train.gradcache_chunk
+    name, longest = recipe.objective["name"], recipe.data.max_tokens
+    norms = [
+        f"{type(module).__name__} {name!r}"
+        for name, module in encoder.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]
+    states = {Need.TOKEN_STATES}
+    for shared, how, remedy, needs in (
+        (
+            chunk is not None,
+            f"train.gradcache_chunk is {chunk}, so a batch is encoded in chunks",
+            "train without train.gradcache_chunk",
+            {*states, Need.TOKENS},
+        ),
+        (
+            c.processes > 1,
+            f"{c.processes} processes share the train.batch_size of {recipe.train.batch_size}",
+            "train in one process",
+            states,
+        ),
+    ):
+        yield (
+            shared and norms,
+            f"{how}, but {''.join(norms[:1])} of the encoder normalises over the batch, so its "
+            f"embeddings would be others; {remedy}, or choose an encoder with LayerNorm",
+        )
+        yield (
+            shared and not objective.in_parts and not objective.needs.isdisjoint(needs),
+            f"{how}, but the objective {name} reads the states or the tokens of all sentences at "
+            f"once; {remedy}, or choose another objective",
+        )
+    for limit, of in (
+        (encoder.max_tokens, recipe.encoder.name),
+        (objective.max_tokens, f"the objective {name}"),
+        (c.generator_tokens, "the generator of view mlm"),
+    ):
+        yield (
+            limit is not None and longest > limit,
+            f"data.max_tokens is {longest}, but {of} takes at most {limit} tokens of a sentence; "
+            "lower it",
+        )
+
+
+def rows(c: Combination) -> list[Row]:
+    """Return what is looked at: a condition each, and the message where it holds."""
+    if c.objective is None or c.encoder is None:
+        return [*_of_settings(c.recipe, c.data_views)]
+    views, data = _of_views(c, c.objective), _of_data(c, c.objective)
+    return [*views, *data, *_of_shares(c, c.objective, c.encoder)]
 
 
 def refuse(combination: Combination) -> None:
     """Raise ConfigError where settings, data and objective do not go together."""
-    rule = refused_by(combination)
-    if rule is not None:
-        derived = ("example", "batch_norm", "rate_steps", "plateau_setting")
-        values = {name: getattr(combination, name) for name in (*combination.__slots__, *derived)}
-        raise ConfigError(rule.message.format(**values))
+    for refused, message in rows(combination):
+        if refused:
+            raise ConfigError(message)

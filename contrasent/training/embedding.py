@@ -28,6 +28,9 @@ from contrasent.training.state import random_state, set_random_state
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
 
+Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
+"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
+
 
 @contextmanager
 def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[None]:
@@ -50,10 +53,7 @@ def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A batch cut into batches of one view, of similar lengths and about equal numbers of tokens.
-
-    ``place (S,)`` is where each sentence of the batch is, counted over all parts.
-    """
+    """A batch cut into batches of one view, of similar lengths; ``place (S,)`` of each sentence."""
 
     parts: list[Batch]
     place: Tensor
@@ -62,9 +62,8 @@ class Chunks:
     def of(cls, batch: Batch, sentences: int) -> Chunks:
         """Cut ``batch`` into as many parts as ``sentences`` in each would make."""
         device = batch.token_ids.device
-        host = replace(batch, duplicate_of=None, next_sentences=None, columns={}).to(
-            torch.device("cpu")
-        )
+        plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
+        host = plain.to(torch.device("cpu"))
         groups = similar_lengths(host.lengths, sentences)
         parts = [host.select(numbers).to(device) for numbers in groups]
         return cls(parts, torch.argsort(torch.cat(groups)).to(device))
@@ -87,17 +86,11 @@ class GradientCache:
         self._compared = False
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        """Embed ``batch``, in the precision of the context.
-
-        The function that is returned too is called once after the backward pass of the loss: it
-        adds to the gradients of the encoder what one pass through the whole batch would. Torch's
-        generators stand where they stood before.
-        """
+        """Embed ``batch``; the function beside adds to the gradients of the encoder."""
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:
             return self._encoder(batch, self._layers), lambda: None
-        chunks = Chunks.of(batch, self._sentences)
-        draws, outputs = [], []
+        chunks, draws, outputs = Chunks.of(batch, self._sentences), [], []
         with torch.no_grad(), self._encoder.backbone.unchanging():
             for part in chunks.parts:
                 draws.append(random_state(device))
@@ -106,10 +99,16 @@ class GradientCache:
         kept = [torch.cat(tensors).requires_grad_() for tensors in of_parts]
 
         def backward() -> None:
-            pieces = zip(*map(_cut_gradient, kept, of_parts), strict=True)
             before = random_state(device)
-            again: list[Tensor]
-            for number, (part, draw, wanted) in enumerate(
+            wanted = [torch.zeros_like(it) if it.grad is None else it.grad for it in kept]
+            pieces = zip(
+                *(
+                    torch.split(gradient, [*map(len, parts)])
+                    for gradient, parts in zip(wanted, of_parts, strict=True)
+                ),
+                strict=True,
+            )
+            for number, (part, draw, gradients) in enumerate(
                 zip(chunks.parts, draws, pieces, strict=True), start=1
             ):
                 set_random_state(draw, device)
@@ -117,7 +116,7 @@ class GradientCache:
                     again = self._encode(part)
                 if not self._compared:
                     _refuse_other_draws(outputs[number - 1][0], again[0].detach())
-                torch.autograd.backward(again, wanted)
+                torch.autograd.backward(again, gradients)
                 if number % _CHUNKS_BETWEEN_TRIMS == 0:
                     give_back_freed_memory()
             set_random_state(before, device)
@@ -145,12 +144,6 @@ class GradientCache:
         return kept
 
 
-def _cut_gradient(whole: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradient of ``whole``, cut as the ``parts`` that it was put together from."""
-    gradient = torch.zeros_like(whole) if whole.grad is None else whole.grad
-    return torch.split(gradient, [len(part) for part in parts])
-
-
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
     """A backbone that takes another way without gradients may draw other masks there."""
     moved = float((again - first).norm() / first.norm())
@@ -162,10 +155,6 @@ def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
         )
 
 
-Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
-"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
-
-
 def embedding(
     encoder: SentenceEncoder,
     objective: Objective,
@@ -175,28 +164,22 @@ def embedding(
     twin: SentenceEncoder | None = None,
     fixed_dropout: bool = False,
 ) -> Embedding:
-    """The way in which a run with these settings embeds its batches.
+    """The way in which a run embeds its batches: a ``twin`` embeds all views but the first."""
+    chunk, layers = settings.gradcache_chunk, objective.layers
 
-    A ``twin`` embeds all views but the first; with ``fixed_dropout`` all views of an example have
-    the same dropout masks.
-    """
+    def shared(model: SentenceEncoder) -> Embedding:
+        if chunk is not None:
+            return _by_all(GradientCache(model, chunk, precision, layers).embed)
+        return _by_all(lambda batch: (model(batch, layers), lambda: None))
 
-    def whole(model: SentenceEncoder) -> Embedding:
-        if settings.gradcache_chunk is not None:
-            return GradientCache(model, settings.gradcache_chunk, precision, objective.layers).embed
-        return lambda batch: (model(batch, objective.layers), lambda: None)
-
-    one = _by_all(whole(encoder))
+    one = shared(encoder)
     if twin is not None:
-        return _by_two(one, _by_all(whole(twin)))
+        return _by_two(one, shared(twin))
     return _once(one, objective.views) if fixed_dropout else one
 
 
 def _by_all(one: Embedding) -> Embedding:
-    """Embed a share of the sentences in each process; all have all embeddings, with gradient.
-
-    Token states stay where they were computed.
-    """
+    """Embed a share of the sentences in each process; all have all embeddings, with gradient."""
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         how = split()
@@ -222,12 +205,19 @@ def _by_all(one: Embedding) -> Embedding:
 def _once(one: Embedding, views: int) -> Embedding:
     """Embed the first of ``views`` equal views, and let it stand for all of them.
 
-    There is no dropout after an encoder's head, so equal masks make equal embeddings. Gao et al.
-    do the same ("Fixed 0.1" in Table 3). Views that an objective added are embedded as they are.
+    There is no dropout after the head, so equal masks make equal embeddings (Gao et al., Table 3,
+    "Fixed 0.1"). Views that an objective added are embedded as they are.
     """
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        encoded, backward = one(_without_copies(batch, views))
+        examples, copies = batch.examples, batch.examples * views
+        # The host knows T; where further views begin it would have to ask the device for.
+        end = len(batch.token_ids) if batch.views == views else int(batch.offsets[copies])
+        left_out = end - end // views
+        tokens = torch.cat([batch.token_ids[: end // views], batch.token_ids[end:]])
+        offsets = [batch.offsets[: examples + 1], batch.offsets[copies + 1 :] - left_out]
+        kept = Batch(tokens, torch.cat(offsets), batch.views - views + 1, batch.longest)
+        encoded, backward = one(kept)
         first, added = encoded.pooled[:1], encoded.pooled[1:]
         return Encoded(torch.cat([first.expand(views, -1, -1), added]), {}), backward
 
@@ -235,10 +225,17 @@ def _once(one: Embedding, views: int) -> Embedding:
 
 
 def _by_two(one: Embedding, other: Embedding) -> Embedding:
-    """The first view by one encoder, the others by another."""
+    """Embed the first view by one encoder, the others by another."""
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        anchors, others = _split_first_view(batch)
+        examples, end = batch.examples, int(batch.offsets[batch.examples])
+        anchors, others = (
+            Batch(batch.token_ids[tokens], offsets, views, batch.longest, **batch.beside(tokens))
+            for tokens, offsets, views in (
+                (slice(end), batch.offsets[: examples + 1], 1),
+                (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
+            )
+        )
         first, backward_through_one = one(anchors)
         rest, backward_through_other = other(others)
 
@@ -249,30 +246,3 @@ def _by_two(one: Embedding, other: Embedding) -> Embedding:
         return Encoded(torch.cat([first.pooled, rest.pooled]), {}), backward
 
     return embed
-
-
-def _without_copies(batch: Batch, views: int) -> Batch:
-    """``batch`` with one of its first ``views`` views, which have the same sentences."""
-    examples, copies = batch.examples, batch.examples * views
-    # The host knows T; where further views begin it would have to ask the device for.
-    end = len(batch.token_ids) if batch.views == views else int(batch.offsets[copies])
-    left_out = end - end // views
-    tokens = torch.cat([batch.token_ids[: end // views], batch.token_ids[end:]])
-    added = batch.offsets[copies + 1 :] - left_out
-    offsets = torch.cat([batch.offsets[: examples + 1], added])
-    return Batch(tokens, offsets, batch.views - views + 1, batch.longest)
-
-
-def _split_first_view(batch: Batch) -> tuple[Batch, Batch]:
-    """The first view, and the others; the host waits for the device to tell where they part."""
-    examples = batch.examples
-    end = int(batch.offsets[examples])
-    parts = (
-        (slice(end), batch.offsets[: examples + 1], 1),
-        (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
-    )
-    first, others = (
-        Batch(batch.token_ids[tokens], offsets, views, batch.longest, **batch.beside(tokens))
-        for tokens, offsets, views in parts
-    )
-    return first, others

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -18,42 +19,22 @@ from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
-from contrasent.objectives.base import Objective
+from contrasent.objectives.base import Objective, Terms
 from contrasent.profiling import keep_freed_memory, part
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
 from contrasent.training.masked_text import MlmView
-from contrasent.training.metrics_log import NOT_KEPT, MetricsReader, StepMetrics, StepScalars
+from contrasent.training.metrics_log import NOT_KEPT, MetricsReader, StepMetrics
 from contrasent.training.state import Progress
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
 
 
-def warmup_steps(settings: TrainSettings, steps: int) -> int:
-    """Updates over which the rate rises, of a run of ``steps``: a share of them is rounded up."""
-    return settings.warmup_steps or math.ceil(settings.warmup_share * steps)
-
-
-def decayed_factor(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
-    """The factor of the rate from an evaluation on in ``plateau``; 1 in other schedules.
-
-    ``factor`` is that before the evaluation; ``is_best`` says that its dev score was a new best, or
-    that there is none.
-    """
-    if settings.schedule != "plateau":
-        return factor
-    return factor * settings.rate_decay / (1 if is_best else settings.rate_shrink)
-
-
-def below_min_rate(settings: TrainSettings, factor: float) -> bool:
-    """Whether the rate is below the smallest that is worth a step."""
-    return settings.min_rate is not None and settings.learning_rate * factor < settings.min_rate
-
-
 def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
-    """The rate of update ``step``, counted from 0, of ``steps``."""
-    peak, warmup = settings.learning_rate, warmup_steps(settings, steps)
+    """The rate of update ``step``, counted from 0, of ``steps``; plateau multiplies it further."""
+    peak = settings.learning_rate
+    warmup = settings.warmup_steps or math.ceil(settings.warmup_share * steps)
     if settings.schedule == "slanted_triangular":
         share = step / warmup if step < warmup else (steps - step) / max(1, steps - warmup)
         return peak * (1 + share * (_RATIO - 1)) / _RATIO
@@ -66,50 +47,28 @@ def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
 
 
 def trainable_parameters(*parts: nn.Module | None) -> list[nn.Parameter]:
-    """The parameters of the ``parts`` that an update changes, in a fixed order.
-
-    One that two parts share, such as a decoder tied to the embeddings, is listed once.
-    """
-    given = [part for part in parts if part is not None]
-    return list(dict.fromkeys(p for part in given for p in part.parameters() if p.requires_grad))
+    """The parameters that an update changes, in a fixed order, shared ones once."""
+    every = (p for part in parts if part is not None for p in part.parameters())
+    return list(dict.fromkeys(p for p in every if p.requires_grad))
 
 
 def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """The optimiser that ``settings`` ask for, of ``parameters``.
-
-    Without ``decay_all``, those that are vectors (biases and normalisations) do not decay.
-    """
-    optimizer = _optimizer(settings, parameters)
-    if settings.decay_all:
-        return optimizer
-    (group,) = optimizer.param_groups
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
-    group["params"] = matrices
-    optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
-    return optimizer
-
-
-def _optimizer(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    if settings.optimizer == "rmsprop":
-        return torch.optim.RMSprop(
-            parameters,
-            lr=settings.learning_rate,
-            alpha=settings.betas[1],
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
+    """The optimiser of ``settings``; without ``decay_all``, vectors do not decay."""
+    given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    first, second = settings.betas
+    optimizer: Optimizer
     if settings.optimizer == "sgd":
-        rate, decay = settings.learning_rate, settings.weight_decay
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
-    return torch.optim.AdamW(
-        parameters,
-        lr=settings.learning_rate,
-        betas=(settings.betas[0], settings.betas[1]),
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+        optimizer = torch.optim.SGD(parameters, **given)
+    elif settings.optimizer == "rmsprop":
+        optimizer = torch.optim.RMSprop(parameters, alpha=second, eps=settings.eps, **given)
+    else:
+        given |= {"betas": (first, second), "eps": settings.eps}
+        optimizer = torch.optim.AdamW(parameters, fused=True, **given)
+    if not settings.decay_all:
+        optimizer.param_groups[0]["params"] = [it for it in parameters if it.ndim > 1]
+        vectors = [it for it in parameters if it.ndim <= 1]
+        optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
+    return optimizer
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -202,14 +161,8 @@ def run(
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
-    embed = embedding(
-        training.encoder,
-        objective,
-        settings,
-        training.precision,
-        twin=training.twin,
-        fixed_dropout=training.fixed_dropout,
-    )
+    given = training.encoder, objective, settings, training.precision
+    embed = embedding(*given, twin=training.twin, fixed_dropout=training.fixed_dropout)
     processes = training.split.processes
     keep_freed_memory()
     for module in training.modules.values():
@@ -235,8 +188,7 @@ def run(
 
         rate = learning_rate(settings, training.steps, progress.step) * progress.rate_factor
         measures = {**_geometry(encoded.pooled.detach(), objective.aligned), **terms.measures}
-        scalars = StepScalars(loss, norm, terms, measures)
-        metrics.send(progress.step, rate, batch, scalars)
+        metrics.send(progress.step, rate, batch, loss, norm, Terms(terms, measures))
         # Read before the update where that costs nothing, so that none is made with a NaN.
         known = metrics.take(everything=is_due(progress.step + 1))
         with part("update"):
@@ -252,11 +204,7 @@ def run(
 
 @torch.no_grad()
 def _require_finite(training: Training, batch: Batch, step: int) -> None:
-    """Raise ContrasentError unless the weights after the last update are of use.
-
-    Its own loss would come with the next step, which is too late for what is saved now. Weights
-    may be finite and yet too large for an embedding, so a sentence of the batch is embedded.
-    """
+    """Raise ContrasentError unless weights and embeddings after the last update are finite."""
     plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
     first = plain.select(batch.offsets.new_zeros(1))
     rows = []
@@ -289,16 +237,6 @@ class Cost:
     # bytes: the most that tensors took on the accelerator, else the most that this process had
     peak_memory: int
 
-    @classmethod
-    def of(cls, training: Training, examples: int, seconds: float) -> Cost:
-        """Of a run that made ``examples`` in so many ``seconds``."""
-        return cls(
-            sum(it.numel() for it in training.encoder.parameters()),
-            sum(it.numel() for it in trainable_parameters(*training.modules.values())),
-            examples / seconds if seconds else 0.0,
-            _peak_memory(training.accelerator.device),
-        )
-
     @property
     def sentence(self) -> str:
         """In words, with the time of a run of the papers' size."""
@@ -310,13 +248,21 @@ class Cost:
         )
 
 
-def _peak_memory(device: torch.device) -> int:
-    """Bytes at most: of tensors on an accelerator, else of this process."""
+def cost_of(training: Training, examples: int, seconds: float) -> Cost:
+    """The cost of a run that made ``examples`` in so many ``seconds``."""
+    device = training.accelerator.device
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
+        memory = torch.cuda.max_memory_allocated(device)
+    elif sys.platform == "win32":
+        memory = 0
+    else:
         import resource
-    except ImportError:  # Windows
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Cost(
+        sum(it.numel() for it in training.encoder.parameters()),
+        sum(it.numel() for it in trainable_parameters(*training.modules.values())),
+        examples / seconds if seconds else 0.0,
+        memory,
+    )

@@ -9,7 +9,6 @@ Shapes: B examples, V views of each, T tokens end to end.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -54,15 +53,13 @@ class MlmView:
             generator = Generator.load(name, encoder.tokenizer)
         except CheckpointError as error:
             raise ConfigError(f"view.name mlm needs a masked language model: {error}") from error
-        both = settings.sides == "both"
-        return cls(generator, encoder.tokenizer, share, both)
+        return cls(generator, encoder.tokenizer, share, settings.sides == "both")
 
     def __call__(self, batch: Batch) -> Batch:
         """``batch`` with tokens replaced, in the precision of the context."""
         # The views are the same sentences still, so each has as many tokens.
         tokens = 0 if self.both else len(batch.token_ids) // batch.views
-        first = 0 if self.both else batch.examples
-        offsets = batch.offsets[first:]
+        offsets = batch.offsets[0 if self.both else batch.examples :]
         edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
         special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
         masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
@@ -71,7 +68,7 @@ class MlmView:
         return replace(batch, token_ids=token_ids, duplicate_of=None)
 
 
-_TOKENS = 4096
+_TOKENS = 4096  # of a portion of held-out text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +101,15 @@ class HeldOutText:
         ids, _ = tokenizer.ids(texts, max_tokens)
         if not ids:
             raise DataError(f"{file} holds no text, so nothing can be measured on it")
-        ids.sort(key=len)
-        return cls([pack(part) for part in _cut(ids)], tokenizer, mask_rate, seed)
+        portions: list[list[np.ndarray]] = [[]]
+        tokens = 0
+        for row in sorted(ids, key=len):
+            if portions[-1] and tokens + len(row) > _TOKENS:
+                portions.append([])
+                tokens = 0
+            portions[-1].append(row)
+            tokens += len(row)
+        return cls([*map(pack, portions)], tokenizer, mask_rate, seed)
 
     @torch.no_grad()
     def measure(
@@ -167,16 +171,3 @@ class HeldOutScores:
         }
         write_text(folder.held_out, json.dumps(values, indent=2) + "\n")
         return replace(self, after=after)
-
-
-def _cut(ids: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """Portions of about as many tokens."""
-    portions: list[list[np.ndarray]] = [[]]
-    tokens = 0
-    for row in ids:
-        if portions[-1] and tokens + len(row) > _TOKENS:
-            portions.append([])
-            tokens = 0
-        portions[-1].append(row)
-        tokens += len(row)
-    return portions

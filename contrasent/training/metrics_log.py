@@ -6,11 +6,10 @@ import json
 import logging
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,23 @@ import torch
 from torch import Tensor
 
 from contrasent.data.batch import Batch
-from contrasent.distributed import Split, launched, timeout
+from contrasent.distributed import launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.recipe import Recipe
+from contrasent.training.run_folder import dotted
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from contrasent.objectives.base import Objective
+    from contrasent.objectives.base import Terms
 
 logger = logging.getLogger("contrasent")
+
+NOT_KEPT = (
+    "nothing was kept that was updated with them. Lower train.learning_rate, raise "
+    "objective.temperature, or use --train.precision fp32"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +56,6 @@ class StepMetrics:
     examples: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepScalars:
-    """Scalars of one step on their device; as in :class:`StepMetrics`."""
-
-    loss: Tensor
-    gradient_norm: Tensor
-    terms: Mapping[str, Tensor]
-    measures: Mapping[str, Tensor]
-
-
-def log_split(split: Split, objective: Objective, batch_size: int) -> None:
-    """Say what each of several processes computes, and how many negatives there are."""
-    if split.processes > 1:
-        negatives, each = objective.negatives(batch_size), batch_size / split.processes
-        shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
-        logger.info("%d processes: %.4g examples in each%s", split.processes, each, shared)
-
-
 def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Values on the host, and what tells that they have arrived, where that takes a while."""
     if values.device.type != "cuda":
@@ -80,24 +67,19 @@ def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return pinned, arrived
 
 
-NOT_KEPT = (
-    "nothing was kept that was updated with them. Lower train.learning_rate, raise "
-    "objective.temperature, or use --train.precision fp32"
-)
-
-
 class MetricsReader:
     """Step metrics; those of an accelerator are read once the next step has been launched."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[torch.cuda.Event | None, Callable[[], StepMetrics]]] = deque()
 
-    def send(self, number: int, learning_rate: float, batch: Batch, scalars: StepScalars) -> None:
-        """Start the copy of a step's scalars."""
-        rest = (*scalars.terms.values(), *scalars.measures.values())
-        tensors = (scalars.loss, scalars.gradient_norm, *rest)
+    def send(
+        self, number: int, rate: float, batch: Batch, loss: Tensor, norm: Tensor, scored: Terms
+    ) -> None:
+        """Start the copy of a step's scalars: its loss, the norm of the gradient, and its terms."""
+        tensors = (loss, norm, *scored.values(), *scored.measures.values())
         values, arrived = _sent(torch.stack([tensor.detach().float() for tensor in tensors]))
-        terms, measures = list(scalars.terms), list(scalars.measures)
+        terms, measures = list(scored), list(scored.measures)
         counts = batch.sentences, batch.examples  # a batch is not kept for its numbers
 
         def read() -> StepMetrics:
@@ -107,15 +89,12 @@ class MetricsReader:
             of_terms = dict(zip(terms, rest, strict=False))
             measured = zip(measures, rest[len(terms) :], strict=True)
             defined = {name: value for name, value in measured if not isnan(value)}
-            return StepMetrics(number, loss, of_terms, learning_rate, norm, defined, *counts)
+            return StepMetrics(number, loss, of_terms, rate, norm, defined, *counts)
 
         self._pending.append((arrived, read))
 
     def take(self, everything: bool) -> list[StepMetrics]:
-        """The steps whose values have arrived; with ``everything``, all are waited for.
-
-        Raises ContrasentError if a loss or gradient is not finite.
-        """
+        """The steps whose values have arrived, or all; ContrasentError if one is not finite."""
         left = 0 if everything or not self._pending or self._pending[-1][0] is None else 1
         steps = [self._pending.popleft()[1]() for _ in range(len(self._pending) - left)]
         for step in steps:
@@ -128,15 +107,13 @@ class MetricsReader:
 
 
 class MetricsFile:
-    """``metrics.jsonl``: a line per step and per evaluation; those from ``first_step`` on go.
-
-    Without a path, in a process that writes nothing, lines are dropped.
-    """
+    """``metrics.jsonl``, without lines from ``first_step`` on; no path drops all lines."""
 
     def __init__(self, path: Path | None, first_step: int) -> None:
         if path is not None:
-            kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
-            write_text(path, "".join(kept))
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            lines = text.splitlines(keepends=True)
+            write_text(path, "".join(line for line in lines if _is_before(line, first_step)))
         self._file = (path or Path(os.devnull)).open("a", encoding="utf-8")
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -147,6 +124,21 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _is_before(line: str, first_step: int) -> bool:
+    """Whether a whole line was written before update ``first_step``; not if it cannot be read.
+
+    An evaluation of step N was made after N updates, the loss of step N before the next. What
+    is measured at step 0 belongs to the start, which a run without a state makes again.
+    """
+    try:
+        values = json.loads(line)
+        after = values["step"] > 0 and ("evaluation" in values or "geometry" in values)
+        reached: int = values["step"] + (0 if after else 1)
+    except (ValueError, KeyError, TypeError):
+        return False
+    return reached <= first_step and line.endswith("\n")
 
 
 def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
@@ -160,19 +152,6 @@ def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
         **step.measures,
         "sentences_per_second": step.sentences / seconds,
     }
-
-
-class Stopwatch:
-    """Seconds between laps."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the last lap; one before work that is not counted starts anew."""
-        now = time.perf_counter()
-        passed, self._since = now - self._since, now
-        return passed
 
 
 class _LogFile(logging.FileHandler):
@@ -200,19 +179,6 @@ def log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-@contextmanager
-def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
-    """The trackers that ``recipe`` names, open inside."""
-    if not recipe.train.trackers:
-        yield
-        return
-    accelerator.init_trackers("contrasent", config=flat_settings(asdict(recipe)))
-    try:
-        yield
-    finally:
-        accelerator.end_training()
-
-
 def check_trackers(names: list[str]) -> None:
     """Raise ConfigError for an unknown tracker, MissingExtraError if its package is missing."""
     if not names:  # accelerate.tracking takes a second to import
@@ -226,16 +192,19 @@ def check_trackers(names: list[str]) -> None:
             raise MissingExtraError(f"tracker {name!r} needs its package: pip install {name}")
 
 
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names, in the types that every tracker takes."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= flat_settings(value, f"{prefix}{key}.")
-        else:
-            simple = isinstance(value, bool | int | float | str)
-            flat[f"{prefix}{key}"] = value if simple else str(value)
-    return flat
+@contextmanager
+def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
+    """The trackers that ``recipe`` names, open inside."""
+    if not recipe.train.trackers:
+        yield
+        return
+    simple = bool | int | float | str  # what every tracker takes
+    settings = {k: v if isinstance(v, simple) else str(v) for k, v in dotted(recipe).items()}
+    accelerator.init_trackers("contrasent", config=settings)
+    try:
+        yield
+    finally:
+        accelerator.end_training()
 
 
 def accelerator_on(
@@ -264,38 +233,11 @@ def accelerator_on(
             "all were started with the same MASTER_ADDR and MASTER_PORT, or wait longer with "
             "CONTRASENT_TIMEOUT (seconds)"
         ) from error
-    refuse_launcher_settings(accelerator)
-    return accelerator
-
-
-def refuse_launcher_settings(accelerator: Accelerator) -> None:
-    """Raise ConfigError if ``accelerate launch`` would train otherwise than the recipe says."""
-    if accelerator.gradient_accumulation_steps != 1 or accelerator.mixed_precision == "fp16":
+    steps, precision = accelerator.gradient_accumulation_steps, accelerator.mixed_precision
+    if steps != 1 or precision == "fp16":
         raise ConfigError(
-            "accelerate was told to use "
-            f"{accelerator.gradient_accumulation_steps} gradient accumulation steps and mixed "
-            f"precision {accelerator.mixed_precision!r}; start without accelerate launch, and "
-            "choose with --train.batch_size and --train.precision"
+            f"accelerate was told to use {steps} gradient accumulation steps and mixed precision "
+            f"{precision!r}; start without accelerate launch, and choose with --train.batch_size "
+            "and --train.precision"
         )
-
-
-def _is_before(line: str, first_step: int) -> bool:
-    """Whether a line was written before update ``first_step``; not if it cannot be read.
-
-    An evaluation of step N was made after N updates, the loss of step N before the next. What
-    is measured at step 0 belongs to the start, which a run without a state makes again.
-    """
-    try:
-        values = json.loads(line)
-        after = values["step"] > 0 and ("evaluation" in values or "geometry" in values)
-        reached: int = values["step"] + (0 if after else 1)
-    except (ValueError, KeyError, TypeError):
-        return False
-    return reached <= first_step
-
-
-def _whole_lines(path: Path) -> Iterator[str]:
-    """The lines of a file without the last one if it was cut off."""
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from (line for line in file if line.endswith("\n"))
+    return accelerator

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,10 +34,10 @@ from contrasent.training.callbacks import (
     Plateau,
     Selection,
     States,
-    StopRequest,
+    stop_request,
 )
 from contrasent.training.embedding import explaining_out_of_memory
-from contrasent.training.loop import Cost, Training, optimizer_of, run, trainable_parameters
+from contrasent.training.loop import Training, cost_of, optimizer_of, run, trainable_parameters
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.run_folder import RunFolder, complete
 from contrasent.training.scoring import BeforeAndAfter, Result, Scorer, before_and_after
@@ -58,37 +60,21 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     on_step: Callable[[StepMetrics], object] | None = None,
     on_evaluation: Callable[[DevScore], object] | None = None,
 ) -> Result | None:
-    """Train, evaluate and save what ``recipe`` says.
+    """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does.
 
-    ContrasentError as :func:`contrasent.training.setup.prepare`, if ``output`` holds another run,
-    or if the loss is not finite. Nothing is written before the first step can be made.
+    ``data`` in memory takes the place of ``data.file``. ``resume`` goes on with the run in
+    ``output``, on a CPU bit-equal to one that was never cut off. Started by torchrun or another
+    launcher, all processes train one run: each embeds its share of every batch and evaluation, and
+    the first writes. Nothing is written before the first step can be made.
 
-    Args:
-        recipe: the settings.
-        output: the run's folder.
-        data: the training text, instead of ``data.file``: an iterable of sentences, of tuples of
-            sentences or of mappings, such as a ``datasets.Dataset``; see
-            :func:`contrasent.data.examples.keep_rows`.
-        resume: continue the run in ``output``, on a CPU bit-equal to one that was never cut off; a
-            folder without a run starts one.
-        overwrite: replace the run in ``output``.
-        device: by default the CUDA device if there is one.
-        show_progress: a progress bar on standard error.
-        on_step: is called after each update with what is known of it; on an accelerator a step
-            later.
-        on_evaluation: is called after each evaluation on the dev task with its scores.
-
-    Started by torchrun or another launcher, all processes train one run: each embeds its share of
-    every batch and of the sentences of every evaluation, and the first writes.
-
-    Returns:
-        Where it ended; None if ``resume`` finds the run complete, and in all but the first process.
+    Returns where it ended; None if ``resume`` finds the run complete, and in all but the first
+    process. ContrasentError as :func:`contrasent.training.setup.prepare`, if ``output`` holds
+    another run, or if the loss is not finite.
     """
     if data is not None:
         recipe = replace(recipe, data=replace(recipe.data, file=str(keep_rows(data))))
     recipe = complete(recipe)
-    folder = RunFolder(Path(output))
-    leads = launched().leads
+    folder, leads = RunFolder(Path(output)), launched().leads
     if leads:
         folder.check(recipe, resume=resume, overwrite=overwrite)
     metrics_log.check_trackers(recipe.train.trackers)
@@ -98,9 +84,9 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         return None
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     holds_out = folder.holds_out if resume else None
-    group = ProcessGroup()
-    show_progress, count = show_progress and leads, group.split.processes
-    parts = prepare(recipe, accelerator.device, show_progress, holds_out, count)
+    group, show_progress = ProcessGroup(), show_progress and leads
+    processes = group.split.processes
+    parts = prepare(recipe, accelerator.device, show_progress, holds_out, processes)
     memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
     with explaining_lost_processes(), memory, ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
@@ -110,25 +96,25 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
             open_files.enter_context(hold)
             open_files.enter_context(metrics_log.log_file(folder.log))
         group.from_leader(None)  # the others look for its files once the folder is taken
-        session = Session(recipe, folder, parts, accelerator, group)
-        session.add_callbacks(on_evaluation if leads else None)
-        session.restore()
-        session.train(on_step if leads else None, show_progress)
+        on_step, on_evaluation = (on_step, on_evaluation) if leads else (None, None)
+        session = Session(recipe, folder, parts, accelerator, group, on_evaluation)
+        session.train(on_step, show_progress)
         result = session.finish(show_progress)
         return result if leads else None
 
 
 class Session:
-    """A run in its folder, as its callbacks see it.
+    """A run in its folder, as its callbacks see it: from its state, or from its start.
+
+    ConfigError if not all processes see the same run.
 
     Attributes:
         progress: the updates made, and the best evaluation.
         metrics: the file of metrics, to which the first process writes.
     """
 
-    progress: Progress
-    metrics: MetricsFile
     _shown: StepProgress
+    _stop: threading.Event
 
     def __init__(
         self,
@@ -137,12 +123,15 @@ class Session:
         parts: RunParts,
         accelerator: Accelerator,
         group: ProcessGroup,
+        on_evaluation: Callable[[DevScore], object] | None,
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         self.accelerator, self.group = accelerator, group
-        settings = recipe.train
+        self._seconds, self._examples, self._since = 0.0, 0, 0.0
+        self._loss: float | None = None
+        settings, every = recipe.train, recipe.evaluation.every
         trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
-        self.training = Training(
+        self.training = training = Training(
             encoder=parts.encoder,
             objective=parts.objective,
             optimizer=optimizer_of(settings, trained),
@@ -155,76 +144,76 @@ class Session:
             fixed_dropout=recipe.view.fixed_dropout,
             split=replace(group.split, chunk=settings.gradcache_chunk),
         )
+        # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
-        self._watch, self._stop = metrics_log.Stopwatch(), StopRequest()
-        self._seconds, self._examples = 0.0, 0
-        self._loss: float | None = None
-
-    def add_callbacks(self, on_evaluation: Callable[[DevScore], object] | None) -> None:
-        """List what is done beside the steps, before the weights of a run that goes on are read."""
-        parts, callbacks = self.parts, self.callbacks
         if parts.followed is not None:
-            callbacks.append(GeometryLog(self, parts.followed))
+            self.callbacks.append(GeometryLog(self, parts.followed))
         if parts.dev is not None:
-            callbacks.append(Selection(self, parts.dev, on_evaluation))
-        if self.recipe.train.schedule == "plateau":
-            callbacks.append(Plateau(self))
-        callbacks.append(States(self))
+            self.callbacks.append(Selection(self, parts.dev, on_evaluation))
+        if settings.schedule == "plateau":
+            self.callbacks.append(Plateau(self, every))
+        self.callbacks.append(States(self, settings.checkpoint_every or every))
 
-    def restore(self) -> None:
-        """Go on where the state in the folder says, or begin; ConfigError if processes differ."""
-        training, device = self.training, self.accelerator.device
-        restored = load_state(self.folder.state, training.modules, training.optimizer, device)
+        device = accelerator.device
+        restored = load_state(folder.state, training.modules, training.optimizer, device)
         self.progress = restored or Progress()
-        self.group.require_equal(
-            {"run": self.folder.is_run, "step": self.progress.step},
-            f"not all processes see the same run, so {self.folder.root} is not one folder that all "
-            "see; put it on a file system that they share",
+        group.require_equal(
+            {"run": folder.is_run, "step": self.progress.step},
+            f"not all processes see the same run, so {folder.root} is not one folder that all see; "
+            "put it on a file system that they share",
         )
-        self.group.copy_weights([*training.modules.values()])
-        file = self.folder.metrics if self.group.split.leads else None
+        group.copy_weights([*training.modules.values()])
+        file = folder.metrics if group.split.leads else None
         self.metrics = MetricsFile(file, self.progress.step)
 
     def train(self, on_step: Callable[[StepMetrics], object] | None, show_progress: bool) -> None:
         """Make the steps that are left, and what is due after each."""
-        first, steps = self.progress.step, self.parts.steps
+        first, steps, device = self.progress.step, self.parts.steps, self.accelerator.device
         batch_size, split = self.recipe.train.batch_size, self.group.split
         logger.info(
             "%s%d steps of %d examples in %s on %s",
             f"resuming after {first} of " if first else "training: ",
-            *(steps, batch_size, self.training.precision, self.accelerator.device),
+            *(steps, batch_size, self.training.precision, device),
         )
-        metrics_log.log_split(split, self.parts.objective, batch_size)
-        end = first if self.progress.ended else steps
-        pinned = self.accelerator.device.type == "cuda"
+        if split.processes > 1:
+            negatives = self.parts.objective.negatives(batch_size)
+            shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
+            each = batch_size / split.processes
+            logger.info("%d processes: %.4g examples in each%s", split.processes, each, shared)
+        end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
             closing(self.metrics),
             metrics_log.trackers(self.accelerator, self.recipe),
             step_progress(steps, first, show_progress) as self._shown,
-            self._stop.listening(alone=split.processes == 1),
+            stop_request(alone=split.processes == 1) as self._stop,
             closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches,
             FULL_FP32,
         ):
             if not first:
                 self._call_each(self.callbacks, "start")
             self._share_progress()
-            self._watch.lap()
+            self._since = time.perf_counter()
 
             def after_steps(done: list[StepMetrics]) -> bool:
-                self._count(done, self._watch.lap())
+                seconds = time.perf_counter() - self._since
+                self._seconds += seconds
                 for step in done:
+                    self._examples, self._loss = self._examples + step.examples, step.loss
+                    values = metrics_log.step_values(step, seconds / len(done))
+                    self.metrics.write(values)
+                    self.accelerator.log(values, step=step.number)
                     self._shown.step(step.number + 1, step.loss)
                     if on_step is not None:
                         on_step(step)
                 self._after_update(done[-1].number + 1)
-                self._watch.lap()
+                self._since = time.perf_counter()
                 return not self.progress.ended
 
             run(self.training, batches, self.progress, self._is_due, after_steps)
 
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""
-        return self._stop.asked or any(callback.is_due(step) for callback in self.callbacks)
+        return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)
 
     def _after_update(self, read: int) -> None:
         """Do what is due; the metrics of so many updates have been read."""
@@ -236,7 +225,7 @@ class Session:
             self._share_progress()
         if step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
-        if self._stop.asked and read == step:
+        if self._stop.is_set() and read == step:
             self.save_state()
             raise KeyboardInterrupt(f"saved after step {step} of {steps}")
 
@@ -245,15 +234,6 @@ class Session:
             self._shown.doing(callback.name)
             getattr(callback, call)()
         self._shown.doing("training")
-
-    def _count(self, done: Sequence[StepMetrics], seconds: float) -> None:
-        """Add up and log steps, which took so many seconds together."""
-        self._seconds += seconds
-        for step in done:
-            self._examples, self._loss = self._examples + step.examples, step.loss
-            values = metrics_log.step_values(step, seconds / len(done))
-            self.metrics.write(values)
-            self.accelerator.log(values, step=step.number)
 
     def _share_progress(self) -> None:
         """Let the other processes wait for the first, and go on as it does."""
@@ -292,20 +272,30 @@ class Session:
 
     def save_state(self) -> None:
         """Write the state from which the run goes on."""
-        its = self.training
         if self.group.split.leads:
+            modules, optimizer = self.training.modules, self.training.optimizer
             device = self.accelerator.device
-            save_state(self.folder.state, self.progress, its.modules, its.optimizer, device)
+            save_state(self.folder.state, self.progress, modules, optimizer, device)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
-        folder, progress = self.folder, self.progress
+        folder, progress, tasks = self.folder, self.progress, self.parts.final
+        leads, scores = self.group.split.leads, BeforeAndAfter()
         self.save(folder.last, self.trained())
         self.group.from_leader(None)  # the others load what it saved
         best = folder.best if progress.best_step is not None else None
-        scores = self._before_and_after(best or folder.last, show_progress)
-        cost = Cost.of(self.training, self._examples, self._seconds)
-        if self.group.split.leads:
+        if tasks is not None:
+            names = ", ".join(name.heading for _, data in tasks.kinds for name in data.names)
+            logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
+            how = self.accelerator.device, show_progress, self.group
+            is_start, target = progress.best_is_start, best or folder.last
+            scores = score_result(tasks, self.recipe, target, is_start, *how)
+            if leads:
+                write_records(folder.scores, scores.records)
+                gains = [gain.sentence for gain in scores.gains]
+                add_scores(target, scores.after, scores.before, gains)
+        cost = cost_of(self.training, self._examples, self._seconds)
+        if leads:
             described = {
                 **asdict(progress),
                 "seconds": self._seconds,
@@ -330,21 +320,6 @@ class Session:
             last_loss=self._loss,
             cost=cost,
         )
-
-    def _before_and_after(self, target: Path, show_progress: bool) -> BeforeAndAfter:
-        tasks, recipe = self.parts.final, self.recipe
-        if tasks is None:
-            return BeforeAndAfter()
-        names = ", ".join(name.heading for _, data in tasks.kinds for name in data.names)
-        logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
-        device, group = self.accelerator.device, self.group
-        is_start = self.progress.best_is_start
-        scores = score_result(tasks, recipe, target, is_start, device, show_progress, group)
-        if self.group.split.leads:
-            write_records(self.folder.scores, scores.records)
-            gains = [gain.sentence for gain in scores.gains]
-            add_scores(target, scores.after, scores.before, gains)
-        return scores
 
 
 def score_result(

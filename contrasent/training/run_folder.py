@@ -21,38 +21,21 @@ from contrasent.records import installed_versions
 
 logger = logging.getLogger("contrasent")
 
-_DECIDING = ("threads", "cpu", "gpu", "torch", "processes")
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
 _LOCK = ".state.lock"
 _HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
 # In this order an old run is removed: as long as anything is left of it, it is known as a run, and
 # none that is half removed is taken for a complete one.
 _WRITTEN = (
-    "result.json",
-    "scores.jsonl",
-    "held_out.json",
-    "metrics.jsonl",
-    "log.txt",
-    "trackers",
-    "profile",
-    "state",
-    "best",
-    "last",
-    "best-twin",
-    "last-twin",
-    _ENVIRONMENT,
-    _DATA,
-    _RECIPE,
+    *("result.json", "scores.jsonl", "held_out.json", "metrics.jsonl", "log.txt", "trackers"),
+    *("profile", "state", "best", "last", "best-twin", "last-twin", _ENVIRONMENT, _DATA, _RECIPE),
 )
 # What an interrupted write leaves: .NAME.partial, .NAME.PROCESS.partial, .NAME.previous
 _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """``recipe`` with every setting of its objective, also those that were left to the default.
-
-    ConfigError if the objective or one of its settings is unknown, or cannot have its value.
-    """
+    """``recipe`` with every setting of its objective, also those left to the default."""
     from contrasent import objectives  # loads torch
 
     given = {"name": "simcse", **recipe.objective}
@@ -79,27 +62,24 @@ def environment() -> dict[str, Any]:
     }
 
 
-def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Warn if a run that goes on here is not bitwise equal to one that had not moved."""
-    before, here = _deciding(then), _deciding(now)
-    changed = [
-        f"{name} {before[name]} then, {here[name]} now"
-        for name in _DECIDING
-        if before[name] != here[name]
-    ]
+    before, here = (
+        {
+            **{name: kept.get(name) for name in ("threads", "cpu", "gpu")},
+            "torch": kept["versions"]["torch"],
+            "processes": kept.get("processes", 1),
+        }
+        for kept in (then, now)
+    )
+    changed = [f"{k} {before[k]} then, {here[k]} now" for k in here if before[k] != here[k]]
     if changed:
-        threads_differ = before["threads"] != here["threads"]
         logger.warning(
             "sums are rounded otherwise here than where this run began (%s), so it will not end "
             "with the bits of a run that was never cut off; the order of the data stays%s",
             "; ".join(changed),
-            "; OMP_NUM_THREADS sets the threads" if threads_differ else "",
+            "; OMP_NUM_THREADS sets the threads" * (before["threads"] != here["threads"]),
         )
-
-
-def _deciding(kept: Mapping[str, Any]) -> dict[str, Any]:
-    here = {name: kept.get(name) for name in _DECIDING}
-    return {**here, "torch": kept["versions"]["torch"], "processes": kept.get("processes", 1)}
 
 
 class RunFolder:
@@ -124,30 +104,51 @@ class RunFolder:
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
         """Raise ConfigError if the folder cannot be written to, or holds anything to be kept."""
+        other = "choose another folder with --output"
         if resume and overwrite:
             raise ConfigError("--resume keeps the run that --overwrite replaces; give one of them")
-        self._refuse_unwritable()
-        entries = self._entries()
-        if not entries:
-            return
-        if not self.is_run:
+        if self.root.is_symlink() and not self.root.exists():
+            raise ConfigError(f"{self.root} is a link to nothing; {other}")
+        parent = self.root.absolute()
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            problem = "cannot be written to" if parent.is_dir() else "is a file"
+            raise ConfigError(f"{parent} {problem}; {other}")
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
+        names = [name for name in names if name != _LOCK and not _is_unfinished(name)]
+        if names and not self.is_run:
             raise ConfigError(
-                f"{self.root} holds files that are not of a training run, such as {entries[0]}; "
-                "choose another folder with --output"
+                f"{self.root} holds files that are not of a training run, such as {names[0]}; "
+                f"{other}"
             )
-        if overwrite:
-            self._refuse_to_remove(entries)
-        elif not resume:
+        foreign = [name for name in names if name not in _WRITTEN]
+        if overwrite and foreign:
+            raise ConfigError(
+                f"{self.root} holds {foreign[0]}, which no training run wrote, so it is not "
+                f"replaced; move that away, or {other}"
+            )
+        if names and not overwrite and not resume:
             raise ConfigError(
                 f"{self.root} holds a training run already; continue it with --resume, replace it "
-                "with --overwrite, or choose another folder with --output"
+                f"with --overwrite, or {other}"
             )
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
         """As :meth:`check_place`; what is there must fit ``recipe``, and not be its start."""
         self.check_place(resume=resume, overwrite=overwrite)
         if resume and self.is_run:
-            self._refuse_other(recipe)
+            kept, now = dotted(complete(load_recipe(self.root / _RECIPE))), dotted(recipe)
+            differing = [
+                f"{name} is {kept.get(name)!r} there, {now.get(name)!r} now"
+                for name in dict.fromkeys([*kept, *now])
+                if kept.get(name) != now.get(name)
+            ]
+            if differing:
+                raise ConfigError(
+                    f"cannot resume {self.root} with other settings: {'; '.join(differing)}. "
+                    "Repeat those of the run, or choose another folder with --output"
+                )
         start = Path(recipe.encoder.name).expanduser()
         here = bool(recipe.encoder.name) and start.exists()
         if here and start.resolve().is_relative_to(self.root.resolve()):
@@ -160,21 +161,23 @@ class RunFolder:
     def hold(
         self, recipe: Recipe, data: Mapping[str, Any], *, resume: bool, overwrite: bool
     ) -> Iterator[None]:
-        """Take the folder, and keep other processes out of it inside the block.
-
-        Recipe, data and environment are written; a new run removes an old one. Raises ConfigError
-        if the run to resume was trained on other data, or another process trains here.
-        """
+        """Take the folder, write recipe, data and environment; others are kept out of it."""
         self.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.state):
             sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             here = environment()
             if resume:
-                self._refuse_other_data(data)
-                if self.state.is_dir() and (self.root / _ENVIRONMENT).is_file():
-                    then = (self.root / _ENVIRONMENT).read_text(encoding="utf-8")
-                    warn_if_not_reproducible(json.loads(then), here)
+                then = (self._kept(_DATA) or data)["sha256"][:12]
+                if then != (now := data["sha256"][:12]):
+                    raise ConfigError(
+                        f"cannot resume {self.root}: the training data has changed since it "
+                        f"started (sha256 {then} then, {now} now); bring it back, or choose "
+                        "another folder with --output"
+                    )
+                before = self._kept(_ENVIRONMENT)
+                if before and self.state.is_dir():
+                    _warn_if_not_reproducible(before, here)
             else:
                 self._clear()
             for encoder in (self.best, self.last):
@@ -208,67 +211,19 @@ class RunFolder:
     @property
     def holds_out(self) -> bool | None:
         """Whether the run here keeps a part of its text out of training; None without a run."""
-        path = self.root / _DATA
-        if not path.is_file():
-            return None
-        return "held_out" in json.loads(path.read_text(encoding="utf-8"))
+        kept = self._kept(_DATA)
+        return None if kept is None else "held_out" in kept
 
-    def _entries(self) -> list[str]:
-        """Names of what lies in the folder, without what an interrupted write left."""
-        if not self.root.is_dir():
-            return []
-        names = sorted(path.name for path in self.root.iterdir())
-        return [name for name in names if name != _LOCK and not _is_unfinished(name)]
+    def _kept(self, name: str) -> Any:
+        """The content of a JSON file; None without it."""
+        path = self.root / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     @property
     def is_run(self) -> bool:
         """Whether the recipe is one that a run wrote, and not one that a user keeps here."""
         path = self.root / _RECIPE
         return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
-
-    def _refuse_unwritable(self) -> None:
-        if self.root.is_symlink() and not self.root.exists():
-            raise ConfigError(f"{self.root} is a link to nothing; choose a folder with --output")
-        parent = self.root.absolute()
-        while not parent.exists():
-            parent = parent.parent
-        if not parent.is_dir():
-            raise ConfigError(f"{parent} is a file; choose a folder with --output")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise ConfigError(f"{parent} cannot be written to; choose another folder with --output")
-
-    def _refuse_to_remove(self, entries: list[str]) -> None:
-        foreign = [name for name in entries if name not in _WRITTEN]
-        if foreign:
-            raise ConfigError(
-                f"{self.root} holds {foreign[0]}, which no training run wrote, so it is not "
-                "replaced; move that away, or choose another folder with --output"
-            )
-
-    def _refuse_other(self, recipe: Recipe) -> None:
-        kept, now = _dotted(complete(load_recipe(self.root / _RECIPE))), _dotted(recipe)
-        differing = [
-            f"{name} is {kept.get(name)!r} there, {now.get(name)!r} now"
-            for name in dict.fromkeys([*kept, *now])
-            if kept.get(name) != now.get(name)
-        ]
-        if differing:
-            raise ConfigError(
-                f"cannot resume {self.root} with other settings: {'; '.join(differing)}. Repeat "
-                "those of the run, or choose another folder with --output"
-            )
-
-    def _refuse_other_data(self, data: Mapping[str, Any]) -> None:
-        if not (self.root / _DATA).is_file():
-            return
-        stored = json.loads((self.root / _DATA).read_text(encoding="utf-8"))
-        then, now = stored["sha256"][:12], data["sha256"][:12]
-        if then != now:
-            raise ConfigError(
-                f"cannot resume {self.root}: the training data has changed since it started "
-                f"(sha256 {then} then, {now} now); bring it back, or choose another folder with "
-                "--output"
-            )
 
     def _clear(self) -> None:
         """Remove an old run, and what an interrupted write left of it."""
@@ -290,7 +245,7 @@ def _is_unfinished(name: str) -> bool:
     return match is not None and match["name"] in _WRITTEN
 
 
-def _dotted(recipe: Recipe) -> dict[str, Any]:
+def dotted(recipe: Recipe) -> dict[str, Any]:
     """Every setting by its dotted name."""
     return {
         f"{section}.{key}": value

@@ -41,7 +41,7 @@ from contrasent.settings import EvaluationSettings
 from contrasent.training.loop import Cost
 
 logger = logging.getLogger("contrasent")
-_DEV, _FINAL = "stsb-dev", "sts"
+_USUAL = {"task": "stsb-dev", "final": "sts"}
 _SELECTING: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
@@ -143,18 +143,26 @@ class Result:
 def tasks_of(
     recipe: Recipe, examples: Examples, holds_out: bool | None = None
 ) -> tuple[DevTask | None, Suite | None, HeldOutTask | None]:
-    """The task that selects ``best``, those scored before and after, and the text held out.
-
-    ``holds_out`` says of a run that goes on whether it keeps text out of training. Errors are those
-    of :func:`dev_task`; DataError also if text is to be held out, and there is too little.
-    """
+    """The task that selects ``best``, those scored before and after, and the text held out."""
     settings = recipe.evaluation
-    dev = None if holds_out else dev_task(settings)
-    final = final_tasks(settings)
-    is_free = dev is None and holds_out is not False and recipe.data.labels == "none"
-    held = _held_out(settings, examples) if is_free else None
-    if held is None:
+    dev, final = None if holds_out else dev_task(settings), final_tasks(settings)
+    if dev is not None or holds_out is False or recipe.data.labels != "none":
         return dev, final, None
+    if settings.task not in ("auto", HELD_OUT):
+        return dev, final, None
+    held = hold_out(examples)
+    if held is None:
+        whole = f", in whole documents of at most {MOST:,} lines in all," * has_documents(examples)
+        reason = f"a tenth of {examples.source}{whole} makes fewer than {FEWEST} queries"
+        if settings.task == HELD_OUT:
+            raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
+        logger.warning(
+            "no dev scores, and only `last` is kept: %s; name scored pairs of your own with "
+            "--evaluation.task FILE.tsv",
+            reason,
+        )
+        return dev, final, None
+    logger.info("%s select `best`: %s", held.task.name.heading, held.task.description)
     proxy = _proxy(held.task)
     if final is None and settings.final == "auto":
         final = proxy
@@ -162,19 +170,14 @@ def tasks_of(
 
 
 def dev_task(settings: EvaluationSettings) -> DevTask | None:
-    """The task that selects ``best``.
-
-    ConfigError if it names correlations and accuracies; DataError if its data is missing, and the
-    recipe names it.
-    """
+    """The task that selects ``best``; DataError if its data is missing, and the recipe names it."""
     if settings.task == HELD_OUT:
         return None
     if settings.task.startswith((CROPS, NEXT)):
         task = retrieval.TASK_TYPE.load([TaskName(settings.task)], Options(settings.data_dir))
         return DevTask(_proxy(task), METRICS[0])
-    quick = TransferProtocol(preset="dev")
-    consequence = "`best` is not selected by human ratings"
-    suite = _named("task", _DEV, settings, consequence, Options(settings.data_dir, learning=quick))
+    options = Options(settings.data_dir, learning=TransferProtocol(preset="dev"))
+    suite = _named("task", settings, "`best` is not selected by human ratings", options)
     if suite is None:
         return None
     if suite.problems:
@@ -196,27 +199,8 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
     """The tasks scored before and after; errors as :func:`dev_task`."""
-    consequence = "no scores before and after on public tasks"
-    return _named("final", _FINAL, settings, consequence, Options(settings.data_dir))
-
-
-def _held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | None:
-    if settings.task not in ("auto", HELD_OUT):
-        return None
-    held = hold_out(examples)
-    if held is not None:
-        logger.info("%s select `best`: %s", held.task.name.heading, held.task.description)
-        return held
-    whole = f", in whole documents of at most {MOST:,} lines in all," * has_documents(examples)
-    reason = f"a tenth of {examples.source}{whole} makes fewer than {FEWEST} queries"
-    if settings.task == HELD_OUT:
-        raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
-    logger.warning(
-        "no dev scores, and only `last` is kept: %s; name scored pairs of your own with "
-        "--evaluation.task FILE.tsv",
-        reason,
-    )
-    return None
+    options = Options(settings.data_dir)
+    return _named("final", settings, "no scores before and after on public tasks", options)
 
 
 def _proxy(task: RetrievalTask) -> Suite:
@@ -224,18 +208,19 @@ def _proxy(task: RetrievalTask) -> Suite:
 
 
 def _named(
-    setting: str, usual: str, settings: EvaluationSettings, consequence: str, options: Options
+    setting: str, settings: EvaluationSettings, consequence: str, options: Options
 ) -> Suite | None:
     """The tasks of a setting; what is wrong with a user's own file stops everything."""
-    name = getattr(settings, setting)
+    name, usual = getattr(settings, setting), _USUAL[setting]
     if name == "none":
         return None
-    asked = (usual if name == "auto" else name).split(",")
+    remedy = f"\nOr train without: --evaluation.{setting} none"
+    types = _SELECTING if setting == "task" else TASK_TYPES
     try:
-        suite = load_suite(asked, options, _SELECTING if setting == "task" else TASK_TYPES)
+        suite = load_suite((usual if name == "auto" else name).split(","), options, types)
     except DataError as error:
         if name != "auto":
-            raise DataError(f"{error}\nOr train without: --evaluation.{setting} none") from error
+            raise DataError(f"{error}{remedy}") from error
         logger.warning(
             "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, usual
         )
@@ -243,7 +228,7 @@ def _named(
     public = {name.label for name in suite.names if name.in_senteval}
     for problem in suite.problems:
         if problem.task not in public:
-            raise DataError(f"{problem.message}\nOr train without: --evaluation.{setting} none")
+            raise DataError(f"{problem.message}{remedy}")
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite
 
@@ -285,8 +270,9 @@ def before_and_after(
     scores = {AS_IT_COMES: as_it_comes}
     before, with_pooler = list(as_it_comes.records), list[Record]()
     for other in others:
-        if _described(other) != _described(usual):
-            named = f"the start with pooler {other.pooler}, head {_described(other)[1]}"
+        own, head = (getattr(it, "head_name", "none") for it in (usual, other))
+        if (other.pooler, head) != (usual.pooler, own):
+            named = f"the start with pooler {other.pooler}, head {head}"
             scores[named] = scorer.score(other)
             with_pooler = list(scores[named].records)
     if seed is None:
@@ -307,18 +293,3 @@ def before_and_after(
     shown = [] if seed is None else gains(comparisons)
     changes = gains(comparisons, every=True)
     return BeforeAndAfter(scorer.tasks, before, with_pooler, after, shown, changes)
-
-
-def _described(encoder: Loaded) -> tuple[str, str]:
-    return encoder.pooler, getattr(encoder, "head_name", "none")
-
-
-def next_to_try(recipe: Recipe) -> str:
-    """What may help where a run did not."""
-    rate = recipe.train.learning_rate / 3
-    tries = [f"a lower rate (--lr {rate:.1g})", "more text of the kind the encoder is for"]
-    if recipe.encoder.pooler is not None:
-        tries.insert(0, "the encoder's own pooler (--encoder.pooler null)")
-    if recipe.view.name == "dropout":
-        tries.append("another view (--view.name crop)")
-    return ", ".join(tries)

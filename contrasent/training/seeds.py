@@ -18,8 +18,6 @@ from contrasent.training.run import train
 from contrasent.training.run_folder import RunFolder
 from contrasent.training.scoring import Result
 
-_SUMMARY = "seeds.json"
-
 
 @dataclass(frozen=True, slots=True)
 class SeedRuns:
@@ -41,21 +39,10 @@ def train_seeds(
     overwrite: bool = False,
     **options: Any,
 ) -> SeedRuns | None:
-    """Train a recipe once for each seed, and compare the runs with the start.
+    """Train a recipe once for each seed into ``output/seed-S``, and compare with the start.
 
-    None in all but the first of several processes.
-
-    Args:
-        recipe: whose ``train.seed`` is replaced.
-        output: the folder; run S is ``output/seed-S``, and ``seeds.json`` has the scores.
-        seeds: of the runs.
-        on_run: is called after each with its seed and result, as :func:`train` returns it.
-        resume: keep runs that are complete and continue the one that was cut off.
-        overwrite: replace runs of these seeds.
-        options: further ones of :func:`train`.
-
-    Raises:
-        ContrasentError: as :func:`train`; ``output`` is a run itself.
+    ``on_run`` is called with a seed and its result; further ``options`` are those of :func:`train`.
+    None in all but the first of several processes. ContrasentError as :func:`train`.
     """
     folders = check_places(output, seeds, resume=resume, overwrite=overwrite)
     for seed, folder in folders.items():
@@ -72,18 +59,14 @@ def train_seeds(
         for it in runs.scores
     ]
     summary = {"seeds": list(folders), "best": runs.best.relative_to(output).as_posix()}
-    write_text(output / _SUMMARY, json.dumps({**summary, "scores": each}, indent=2) + "\n")
+    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
     return runs
 
 
 def check_places(
     output: Path, seeds: Sequence[int], *, resume: bool, overwrite: bool
 ) -> dict[int, Path]:
-    """The folders of the runs by their seeds; the first of several processes looks at them.
-
-    Raises:
-        ConfigError: one of them cannot be there.
-    """
+    """The folders of the runs by their seeds; ConfigError if one of them cannot be there."""
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     if not launched().leads:
         return folders
@@ -116,26 +99,22 @@ def _dev_scores(
     if None in values:
         return []
     file = RunFolder(next(iter(folders.values()))).metrics
-    evaluations = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-    first = next(line for line in evaluations if "evaluation" in line)
+    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    first = next(line for line in lines if "evaluation" in line)
     ((name, score),) = first.get("plain", first["evaluation"]).items()
-    start = score if first["step"] == 0 else None
+    start = None if first["step"] else score
     return [SeedScores(f"{name}, best step", "", tuple(values), start, None)]
 
 
 def _final_scores(results: Sequence[Mapping[str, Any]]) -> list[SeedScores]:
     """The scores that all runs have; none of runs that kept none."""
-    runs = [
-        {(it["of"], it["metric"]): it for it in result.get("changes", ())} for result in results
-    ]
+    runs = [{(it["of"], it["metric"]): it for it in run.get("changes", ())} for run in results]
     scores = []
-    for of, metric in runs[0]:
-        changes = [run[of, metric] for run in runs if (of, metric) in run]
-        if len(changes) == len(runs):
-            compared = [it["compared"] for it in changes]
-            errors = [it["interval"]["error"] for it in compared if it["interval"]]
-            error = fmean(errors) if len(errors) == len(runs) else None
-            start = max(it["value"] - it["compared"]["difference"] for it in changes)
-            values = tuple(it["value"] for it in changes)
-            scores.append(SeedScores(of, metric, values, start, error))
+    for of, metric in (key for key in runs[0] if all(key in run for run in runs)):
+        changes = [run[of, metric] for run in runs]
+        intervals = [it["compared"]["interval"] for it in changes]
+        error = fmean(it["error"] for it in intervals) if all(intervals) else None
+        start = max(it["value"] - it["compared"]["difference"] for it in changes)
+        values = tuple(it["value"] for it in changes)
+        scores.append(SeedScores(of, metric, values, start, error))
     return scores

@@ -16,7 +16,7 @@ from contrasent import objectives
 from contrasent.data.examples import Examples, open_examples
 from contrasent.data.labelled_pairs import open_pairs
 from contrasent.data.loader import Loader
-from contrasent.data.views import Views, open_spans, open_views
+from contrasent.data.views import open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -31,7 +31,7 @@ from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
-from contrasent.settings import EncoderSettings, EvaluationSettings
+from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.masked_text import MlmView
 from contrasent.training.scoring import DevTask, tasks_of
@@ -72,27 +72,66 @@ def prepare(
     encoder cannot be loaded. ``holds_out`` says whether the run that goes on keeps text out of
     training, None for a new one; ``processes`` train together.
     """
-    examples = _open_data(recipe)
+    if not recipe.encoder.name or not recipe.data.file:
+        raise ConfigError(
+            "name a folder or model to start from with --encoder, and the training text, a file or "
+            "data set, with --data"
+        )
+    file, labels, columns = recipe.data.file, recipe.data.labels, recipe.data.columns
+    examples = (
+        open_examples(file, columns) if labels == "none" else open_pairs(file, labels, columns)
+    )
+    logger.info("data: %s", examples.columns)
     refuse(Combination(recipe, examples.views))
     dev, final, held = tasks_of(recipe, examples, holds_out)
-    if recipe.encoder.keep == "better" and dev is None:
-        logger.warning(
-            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
-            "one of the first view is kept"
-        )
-    followed = _followed_pairs(recipe.evaluation)
+    followed = _followed_pairs(recipe)
     text = examples if held is None else open_examples(str(held.rest))
     text.require(2)
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder)
-    objective = _build_objective(recipe, examples.views, encoder).to(device)
+    settings = dict(recipe.objective)
+    objective = objectives.build(
+        str(settings.pop("name")),
+        settings,
+        width=encoder.full_width,
+        data_views=examples.views,
+        encoder=encoder,
+        batch_size=recipe.train.batch_size,
+    ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
-    _warn_of_views(recipe, examples.views, objective, encoder)
+    _warn(recipe, dev, examples.views, objective, encoder)
 
-    views = _open_views(recipe, text, encoder, objective, show_progress)
-    loader = _batches(recipe, views)
+    cut = recipe.data.max_tokens
+    if objective.spans is not None:
+        views = open_spans(objective.spans, text, encoder.tokenizer, cut)
+    else:
+        with reading_progress("examples", show_progress) as advance:
+            views = open_views(
+                recipe.view,
+                text,
+                encoder.tokenizer,
+                cut,
+                views=objective.views,
+                needs=objective.needs,
+                own_columns=partial(objective.columns, show_progress=show_progress),
+                progress=lambda count: advance(completed=count),
+            )
+    size, count = recipe.train.batch_size, len(views.source)
+    logger.info("%d examples; %s", count, views.left_out)
+    logger.info("an example: %s", views.described)
+    seed, order = recipe.train.seed, recipe.data
+    loader = Loader(
+        views.source, batch_size=size, seed=seed, shuffle=order.shuffle, drop_last=order.drop_last
+    )
+    if size > count:
+        logger.warning(
+            "a batch of %d is more than the %d examples there are: every step takes all of them; "
+            "give more text or a smaller --batch-size",
+            *(size, count),
+        )
+    held_out = {} if held is None else {"held_out": held.texts}
     return RunParts(
         encoder=encoder,
         twin=copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None,
@@ -104,31 +143,19 @@ def prepare(
         final=final,
         followed=followed,
         data={
-            "source": Path(recipe.data.file).name,
+            "source": Path(file).name,
             "sha256": examples.sha256,
             "columns": examples.columns,
-            "examples": len(views.source),
-            **({} if held is None else {"held_out": held.texts}),
+            "examples": count,
+            **held_out,
             **views.origin,
         },
         whitening_text=_whitening_text(recipe, text, encoder.full_width),
     )
 
 
-def _open_data(recipe: Recipe) -> Examples:
-    if not recipe.encoder.name:
-        raise ConfigError("no encoder to start from: name a folder or model with --encoder")
-    if not recipe.data.file:
-        raise ConfigError("no training text: name a file or data set with --data")
-    file, labels, columns = recipe.data.file, recipe.data.labels, recipe.data.columns
-    examples = (
-        open_examples(file, columns) if labels == "none" else open_pairs(file, labels, columns)
-    )
-    logger.info("data: %s", examples.columns)
-    return examples
-
-
-def _followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
+def _followed_pairs(recipe: Recipe) -> RatedPairs | None:
+    settings = recipe.evaluation
     if settings.geometry_every is None:
         return None
     try:
@@ -144,55 +171,47 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
     """The start with its new parts, on ``device``, as the recipe trains it."""
     settings = recipe.encoder
     encoder = start_encoder(settings)
+    backbone = encoder.backbone
     torch.manual_seed(recipe.train.seed)
     if settings.lstm is not None:
-        _renew_lstm(encoder, settings)
+        if not isinstance(backbone, WordLstm) or backbone.width != 2 * settings.lstm:
+            raise ConfigError(
+                f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
+                f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
+            )
+        if are_words(settings.name):
+            backbone.lstm.reset_parameters()
     if settings.convolutions is not None:
         _add_convolutions(encoder, settings, settings.convolutions)
     if settings.head == "mlp" and encoder.head is None:
         encoder.head = MlpHead(encoder.full_width)
     if settings.lora is not None:
-        add_lora(encoder.backbone, settings.lora, settings.lora_alpha)
+        add_lora(backbone, settings.lora, settings.lora_alpha)
     encoder.to(device)
     encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
     if settings.freeze_embeddings:
-        encoder.backbone.freeze_embeddings()
+        backbone.freeze_embeddings()
     if settings.freeze_layers:
-        encoder.backbone.freeze_layers(settings.freeze_layers)
-    encoder.backbone.set_checkpointing(recipe.train.gradient_checkpointing)
+        backbone.freeze_layers(settings.freeze_layers)
+    backbone.set_checkpointing(recipe.train.gradient_checkpointing)
     return encoder
-
-
-def _renew_lstm(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
-    """Draw the weights of a new LSTM, or make sure that the one there is what is asked for."""
-    backbone = encoder.backbone
-    if not isinstance(backbone, WordLstm) or backbone.width != 2 * (settings.lstm or 0):
-        raise ConfigError(
-            f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
-            f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
-        )
-    if are_words(settings.name):
-        backbone.lstm.reset_parameters()
 
 
 def _add_convolutions(
     encoder: SentenceEncoder, settings: EncoderSettings, widths: list[int]
 ) -> None:
     """Give ``encoder`` new convolutions, unless it has the same ones."""
-    if encoder.pooler != "mean":
-        raise ConfigError(
-            f"encoder.convolutions are for the mean over tokens, but encoder.pooler is "
-            f"{encoder.pooler}; set it to mean"
-        )
     present = encoder.convolutions
-    if present is None and encoder.head is not None:
-        raise ConfigError(
-            f"{settings.name} has a head for embeddings without convolutions; set encoder.head to "
-            "none to leave it out, or leave encoder.convolutions out"
-        )
-    if present is None:
+    if present is None and encoder.pooler == "mean" and encoder.head is None:
         encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
-    elif (list(present.widths), present.channels) != (widths, settings.channels):
+        return
+    if present is None or encoder.pooler != "mean":
+        raise ConfigError(
+            f"encoder.convolutions are for the mean over tokens without a head of other "
+            f"embeddings, but encoder.pooler is {encoder.pooler} and {settings.name} has the head "
+            f"{encoder.head_name}; set them to mean and none, or leave encoder.convolutions out"
+        )
+    if (list(present.widths), present.channels) != (widths, settings.channels):
         raise ConfigError(
             f"{settings.name} has convolutions of widths {list(present.widths)} with "
             f"{present.channels} channels, not the {widths} with {settings.channels} of "
@@ -200,22 +219,15 @@ def _add_convolutions(
         )
 
 
-def _build_objective(recipe: Recipe, data_views: int, encoder: SentenceEncoder) -> Objective:
-    settings = dict(recipe.objective)
-    return objectives.build(
-        str(settings.pop("name")),
-        settings,
-        width=encoder.full_width,
-        data_views=data_views,
-        encoder=encoder,
-        batch_size=recipe.train.batch_size,
-    )
-
-
-def _warn_of_views(
-    recipe: Recipe, views: int, objective: Objective, encoder: SentenceEncoder
+def _warn(
+    recipe: Recipe, dev: DevTask | None, views: int, objective: Objective, encoder: SentenceEncoder
 ) -> None:
-    """Warn of a prompt that views lack, and of two copies that no noise tells apart."""
+    """Warn of choices without a score, prompts that views lack, and copies without noise."""
+    if recipe.encoder.keep == "better" and dev is None:
+        logger.warning(
+            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
+            "one of the first view is kept"
+        )
     if prompt := encoder.conventions.resolve():
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
@@ -232,59 +244,15 @@ def _warn_of_views(
         )
 
 
-def _open_views(
-    recipe: Recipe,
-    examples: Examples,
-    encoder: SentenceEncoder,
-    objective: Objective,
-    show_progress: bool,
-) -> Views:
-    longest = recipe.data.max_tokens
-    if objective.spans is not None:
-        return open_spans(objective.spans, examples, encoder.tokenizer, longest)
-    with reading_progress("examples", show_progress) as advance:
-        return open_views(
-            recipe.view,
-            examples,
-            encoder.tokenizer,
-            longest,
-            views=objective.views,
-            needs=objective.needs,
-            own_columns=partial(objective.columns, show_progress=show_progress),
-            progress=lambda count: advance(completed=count),
-        )
-
-
-def _batches(recipe: Recipe, views: Views) -> Loader:
-    """The batches of a run, of which a warning says where one is all of the data."""
-    size, count = recipe.train.batch_size, len(views.source)
-    logger.info("%d examples; %s", count, views.left_out)
-    logger.info("an example: %s", views.described)
-    loader = Loader(
-        views.source,
-        batch_size=size,
-        seed=recipe.train.seed,
-        shuffle=recipe.data.shuffle,
-        drop_last=recipe.data.drop_last,
-    )
-    if size > count:
-        logger.warning(
-            "a batch of %d is more than the %d examples there are: every step takes all of them; "
-            "give more text or a smaller --batch-size",
-            *(size, count),
-        )
-    return loader
-
-
 def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]:
     """The first training sentences, as many as a whitening is to be fitted on."""
-    sentences = chain.from_iterable(examples)
-    text = list(islice(sentences, recipe.train.whitening_sentences))
+    count = recipe.train.whitening_sentences
+    text = list(islice(chain.from_iterable(examples), count))
     if text and len(text) <= width:
         raise ConfigError(
-            f"train.whitening_sentences is {recipe.train.whitening_sentences}, of which "
-            f"{recipe.data.file} has {len(text)}; a whitening of {width} dimensions takes more "
-            f"than {width}, so give more, or leave it out"
+            f"train.whitening_sentences is {count}, of which {recipe.data.file} has {len(text)}; a "
+            f"whitening of {width} dimensions takes more than {width}, so give more, or leave it "
+            "out"
         )
     return text
 
@@ -292,12 +260,9 @@ def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     """The encoder a run starts from, before new weights are added.
 
-    A sentence encoder's stored head is taken on. The layer over [CLS] of a plain masked language
-    model is not: it was trained for something else, and SimCSE starts anew. Of word vectors it is a
-    new LSTM, with the largest outputs as the embedding.
-
-    ConfigError if a setting has no sense for it, or it has a fitted map; CheckpointError if it is
-    not there, or damaged.
+    A sentence encoder's stored head is taken on; the layer over [CLS] of a masked language model is
+    not: SimCSE starts anew. Of word vectors it is a new LSTM, with the largest outputs.
+    ConfigError if a setting has no sense for it, or it has a fitted map.
     """
     if are_words(settings.name):
         encoder = _word_lstm(settings)
@@ -325,16 +290,11 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
 
 
 def _word_lstm(settings: EncoderSettings) -> SentenceEncoder:
-    if settings.lstm is None:
+    path = Path(settings.name).expanduser()
+    if settings.lstm is None or path.is_dir():
         raise ConfigError(
             f"{settings.name} holds word vectors, over which an LSTM is trained; say its size with "
-            "encoder.lstm, as the recipe infersent does"
-        )
-    path = Path(settings.name).expanduser()
-    if path.is_dir():
-        raise ConfigError(
-            f"{settings.name} has weights fitted to words (SIF), which an LSTM would leave out; "
-            "name the file of word vectors that it was made from"
+            "encoder.lstm, as the recipe infersent does, and name the file of the vectors"
         )
     store, chosen = open_words(path), settings.pooler or "max"
     require_pooler(chosen)
@@ -348,8 +308,7 @@ def _word_lstm(settings: EncoderSettings) -> SentenceEncoder:
 def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
     """The encoder that a run has to beat: its start with its own pooler and head.
 
-    A masked language model has no sentence embedding of its own: it gets the pooler of the run.
-    For word vectors it is their mean.
+    A masked language model gets the pooler of the run; of word vectors it is their mean.
     """
     if are_words(settings.name):
         return WordEncoder.load(settings.name)

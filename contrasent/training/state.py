@@ -60,7 +60,9 @@ def save_state(
     with writing_folder(target) as partial:
         for name, module in modules.items():
             _save(module.state_dict(), partial / f"{name}.safetensors")
-        _save(_optimizer_tensors(optimizer), partial / "optimizer.safetensors")
+        moments = optimizer.state_dict()["state"]
+        named = {f"{n}.{key}": t for n, values in moments.items() for key, t in values.items()}
+        _save(named, partial / "optimizer.safetensors")
         _save(random_state(device), partial / "random.safetensors")
         described = {"format": _FORMAT, **asdict(progress)}
         (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
@@ -72,10 +74,7 @@ def save_state(
 def load_state(
     folder: Path, modules: Mapping[str, nn.Module], optimizer: Optimizer, device: torch.device
 ) -> Progress | None:
-    """Restore the newest whole state below ``folder``; None if there is none.
-
-    Raises CheckpointError if it is damaged, or belongs to another model.
-    """
+    """Restore the newest whole state below ``folder``; None if there is none."""
     states = sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
     if not states:
         return None
@@ -86,7 +85,11 @@ def load_state(
             raise CheckpointError("it was written by another version of contrasent")
         for name, module in modules.items():
             module.load_state_dict(load_file(newest / f"{name}.safetensors"))
-        _restore_optimizer(optimizer, load_file(newest / "optimizer.safetensors"))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in load_file(newest / "optimizer.safetensors").items():
+            number, _, key = name.partition(".")
+            moments.setdefault(int(number), {})[key] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         set_random_state(load_file(newest / "random.safetensors"), device)
         return Progress(**described)
     except Exception as error:
@@ -106,19 +109,6 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file(stored, path)
 
 
-def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {f"{number}.{key}": t for number, values in state.items() for key, t in values.items()}
-
-
-def _restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, _, key = name.partition(".")
-        state.setdefault(int(number), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's generators, of the CPU and of ``device``."""
     state = {"cpu": torch.get_rng_state()}
@@ -136,11 +126,7 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
-    """Give ``module`` a mean of its weights and others, and its own ones back afterwards.
-
-    ``start`` has the other weights, by the names of its parameters, and ``share``, in [0, 1), of
-    the mean.
-    """
+    """Give ``module`` a mean of its weights and a ``share`` of others; take it back after."""
     trained = {name: p.detach().clone() for name, p in module.named_parameters() if share}
     with torch.no_grad():
         for name in trained:
@@ -155,10 +141,7 @@ def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> It
 
 @contextmanager
 def whitened(encoder: SentenceEncoder, text: Sequence[str], precision: str) -> Iterator[None]:
-    """Give ``encoder`` a whitening fitted on its embeddings of ``text``, and take it off again.
-
-    DataError if there are too few sentences, or their embeddings lack too many dimensions.
-    """
+    """Give ``encoder`` a whitening fitted on its embeddings of ``text``, and take it off again."""
     moments = whitening.Moments(encoder.width)
     moments.add(encoder.encode(text, normalize=False, precision=precision))
     fitted = whitening.fit(moments).transform
@@ -179,10 +162,8 @@ def save_encoders(
 ) -> None:
     """Write the encoder that is evaluated, and its twin, without dev scores, beside it.
 
-    Two folders cannot be replaced at one moment. So the old twin is removed before the first
-    folder is replaced, and the new one written after: wherever this is cut off, a twin that is
-    there was saved at the step of the encoder beside it, and one that would not fit is missing.
-    A resumed run comes back to the same step, and writes both.
+    The old twin is removed before the first folder is replaced, and the new one written after:
+    wherever this is cut off, a twin that is there was saved at the step of the encoder beside it.
     """
     beside = twin_of(folder)
     if twin is not None:
@@ -196,10 +177,7 @@ def save_encoders(
 def add_scores(
     folder: Path, records: Sequence[Record], before: Sequence[Record], gains: Sequence[str]
 ) -> None:
-    """Put the scores over whole tasks beside what is kept with the encoder in ``folder``.
-
-    ``before`` are those of the start, and ``gains`` what training changed, in words.
-    """
+    """Put scores over whole tasks, and gains in words, beside what is kept with an encoder."""
     path = folder / INFO_FILE
     info = json.loads(path.read_text(encoding="utf-8"))
     for name, scores in {"scores": records, "scores_before": before}.items():

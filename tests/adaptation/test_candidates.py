@@ -49,24 +49,12 @@ def test_candidates_follow_the_text():
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
 
 
-def test_of_long_documents_no_more_is_held_out_than_is_enough():
-    long = Text("long", [[f"{n} {k}" for k in range(30)] for n in range(300)], in_documents=True)
-    train_part, dev, test = long.split(1, fewest=16, has_dev=False)
-    assert dev.lines == test.lines == 510 and train_part.lines == 9000 - 2 * 510
-
-
 def test_line_breaks_in_a_text_are_spaces(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": f"{n}\na\n\nb\r\n c"}) + "\n" for n in range(3)))
     text = Text.read(str(path))
     assert text.documents == [[f"{n} a b c"] for n in range(3)]
     assert Text.read(str(text.write(tmp_path / "part.txt"))).documents == text.documents
-
-
-def test_columns_are_those_of_the_text(tmp_path):
-    path = tmp_path / "texts.csv"
-    write(path, ["id,body", "1,a cat", "2,a dog"])
-    assert Text.read(str(path), ["body"]).documents == [["a cat"], ["a dog"]]
 
 
 def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
@@ -79,7 +67,7 @@ def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
 
 def test_too_few_texts_to_train_on_are_counted_without_repeats():
     text = Text("text.txt", [[line] for line in LINES * 2], in_documents=False)
-    with pytest.raises(DataError, match="has 200 different texts, of which 180 are left to train"):
+    with pytest.raises(DataError, match="has 200 different texts, of which 180 lines are left"):
         text.split(1, fewest=181, has_dev=True)
 
 

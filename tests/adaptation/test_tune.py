@@ -86,11 +86,6 @@ def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
     assert "trial 0" not in again.err
 
 
-def test_a_combination_is_tried_once_though_more_trials_are_asked_for(words):
-    said = worked(*words, *RATES, "--trials", "9")
-    assert [f"trial {k}: " in said.err for k in range(3)] == [True, True, False]
-
-
 def test_what_fails_is_named_and_tried_again(words, monkeypatch):
     train = tuning.train
 
@@ -141,12 +136,6 @@ def test_the_start_is_no_result_of_a_trial_unless_whitened(tmp_path, first, foun
 def test_mistakes_are_told_before_any_training(words, tmp_path, space, message):
     assert message in refused(*words, "--space", *space)
     assert not (tmp_path / "found").exists()
-
-
-def test_another_search_is_not_continued(words):
-    worked(*words, *RATES, "--trials", "1")
-    assert "other settings" in refused(*words, *RANGE, "--resume")
-    assert "--resume" in refused(*words, *RATES)
 
 
 @pytest.mark.parametrize("more", [(), ("--resume",), ("--overwrite",)])

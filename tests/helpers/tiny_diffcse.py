@@ -7,7 +7,7 @@ import torch
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives._difference import OPERATIONS
+from contrasent.objectives.diffcse import OPERATIONS
 from helpers.tiny_models import SENTENCES
 
 FOLLOWING = [

@@ -4,9 +4,6 @@ import copy
 
 import pytest
 import torch
-from helpers.careless import prepare, train
-from helpers.command_line import worked
-from helpers.run_files import logged_steps
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -99,16 +96,6 @@ def test_all_views_are_one_embedding_and_chance_still_acts(chunk, make_encoder):
     assert not free[1].allclose(free[0], atol=1e-2)
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-def test_gradient_caching_changes_nothing_without_dropout(fixed, make_encoder):
-    encoder, objective = make_encoder(dropout=0.0), simcse()
-    batch = pack(sentences(3) * 2, views=2)
-    pooled, found = embedded(encoder, objective, batch, 4, fixed_dropout=fixed)
-    expected, wanted = embedded(encoder, objective, batch)
-    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-6)
-    assert_close(found, wanted)
-
-
 def test_views_that_an_objective_added_are_embedded_as_they_are(make_encoder):
     encoder, objective, texts = make_encoder(dropout=0.0), simcse(), sentences(4)
     added = [sentences(5), sentences(6)]
@@ -164,17 +151,3 @@ def test_a_twin_that_has_not_moved_is_the_shared_encoder(chunk, make_encoder):
         torch.testing.assert_close(first + second, whole, rtol=1e-5, atol=2e-6)
         assert first.abs().max() > 0 or whole.abs().max() < 1e-6
         assert second.abs().max() > 0 or whole.abs().max() < 1e-6
-
-
-# From the command line
-
-
-@pytest.fixture
-def desk(tmp_path, monkeypatch, tiny_bert):
-    return prepare(tmp_path, monkeypatch, tiny_bert)
-
-
-def test_one_mask_from_the_command_line(desk):
-    said = worked(*train("--view.fixed_dropout", "true"))
-    assert "an example: the same sentence 2 times, all with the same dropout" in said.err
-    assert [line["alignment"] for line in logged_steps(desk / "out")] == [0, 0]

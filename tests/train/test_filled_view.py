@@ -1,7 +1,6 @@
 """The view ``mlm``: what the generator wrote, where it may, and which generators are refused."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -67,22 +66,6 @@ def test_both_sides_change_each_in_its_own_way(encoder):
     assert not torch.equal(anchor, positive)
 
 
-def test_what_was_known_of_the_old_texts_is_found_anew_and_the_rest_is_kept(encoder):
-    batch = batch_of(encoder)
-    batch = dataclasses.replace(batch, duplicate_of=batch.same_text())
-    assert torch.equal(*batch.duplicate_of.view(2, -1))
-    found = filled(encoder, batch, share=0.5)
-    assert not torch.equal(*found.same_text().view(2, -1))
-    assert (found.views, found.longest) == (batch.views, batch.longest)
-    assert torch.equal(found.next_sentences.token_ids, batch.next_sentences.token_ids)
-
-
-def test_the_share_is_15_percent_if_nobody_says(encoder):
-    view = MlmView.of(ViewSettings(name="mlm"), encoder)
-    assert (view.share, view.both) == (0.15, False)
-    assert MlmView.of(ViewSettings(name="crop"), encoder) is None
-
-
 def test_a_run_with_it_is_repeated_by_its_seed_and_differs_from_dropout(
     recipe, tmp_path, masked_lm
 ):
@@ -113,23 +96,3 @@ def test_generators_that_cannot_be_are_refused(tmp_path, tiny_bert, text_file, m
     said = refused(*command(masked_lm, text_file, tmp_path / "run", "--view.generator", "nowhere"))
     assert "'nowhere' is not a local folder" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_sentences_longer_than_the_generator_has_positions_for_are_refused(
-    tmp_path, text_file, masked_lm
-):
-    short = save_tiny_masked_lm(tmp_path / "short", limit=16)
-    words = ("--view.generator", short, "--data.max_tokens", "17")
-    said = refused(*command(masked_lm, text_file, tmp_path / "run", *words))
-    assert "max_tokens is 17, but the generator of view mlm takes at most 16 tokens; lower" in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path, text_file):
-    folder = save_tiny_masked_lm(tmp_path / "it")
-    path = folder / "tokenizer.json"
-    path.write_text(path.read_text().replace("[MASK]", "[HIDE]"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    said = refused(*command(folder, text_file, tmp_path / "run"))
-    assert said.startswith("this tokenizer has no mask token, so no token can be hidden")

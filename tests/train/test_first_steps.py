@@ -93,12 +93,6 @@ def test_supervised_steps_equal_another_implementation(trained, tiny_bert, tripl
     torch.testing.assert_close(dense["linear.weight"], head["weight"], atol=2e-5, rtol=0)
 
 
-def test_the_first_line_is_the_loss_before_any_update(trained):
-    slow = trained(train__max_steps=1, train__learning_rate=1e-9, **PLAIN)
-    quick = trained(folder="quick", train__max_steps=2, train__learning_rate=1.0, **PLAIN)
-    assert logged_losses(slow.last.parent)[0] == logged_losses(quick.last.parent)[0]
-
-
 def test_frozen_embeddings_stay_those_of_the_start(trained, tmp_path, tiny_bert):
     trained(encoder__freeze_embeddings=True)
     start = load_file(tiny_bert / "model.safetensors")

@@ -3,7 +3,6 @@
 import pytest
 from helpers.run_files import metrics
 
-from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -61,29 +60,3 @@ def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, t
     assert line["geometry"]["sentences"] == len(pairs.sentences)
     assert line["geometry"]["positive_pairs"] == int(pairs.positive.sum())
     assert line["geometry"]["precision"] == "fp32"
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "said"),
-    [
-        ({"evaluation__geometry_every": 0}, ConfigError, "greater than 0"),
-        ({"evaluation__geometry_pairs": "stsb"}, ConfigError, "need the rating above which"),
-        (
-            {"evaluation__geometry_pairs": "gone.tsv>4"},
-            DataError,
-            "Or train without: --evaluation.geometry_every null",
-        ),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_written(changes, kind, said, followed, tmp_path):
-    with pytest.raises(kind) as caught:
-        train(followed(**changes), tmp_path / "run")
-    assert said in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_pairs_of_one_sentence_are_refused(followed, tmp_path):
-    path = tmp_path / "same.tsv"
-    path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
-    with pytest.raises(DataError, match="uniformity needs two different sentences"):
-        train(followed(evaluation__geometry_pairs=f"{path}>3"), tmp_path / "run")

@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.tiny_models import seeded
-from torch import nn
 
 from contrasent import objectives
 from contrasent.data import batch as batches
@@ -14,11 +12,9 @@ from contrasent.distributed import Split, splitting
 from contrasent.errors import ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import _shared
-from contrasent.objectives.base import Objective
 from contrasent.training.embedding import Chunks, GradientCache
 
 CHUNK = 5
@@ -108,85 +104,6 @@ def test_the_gradient_is_that_of_the_whole_batch(views, backbone_kind, make_enco
 def test_with_every_pooler(pooler, backbone_kind, make_encoder):
     objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
     assert_same(make_encoder(backbone_kind, pooler), objective, examples(2))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"exclude_duplicates": False},
-        {"hard_negative_weight": 2.0},
-        {"temperature": 1.0},
-        {"similarity": "dot"},
-        {"head": "batchnorm"},
-    ],
-    ids=str,
-)
-def test_with_other_settings_of_the_objective(settings, make_encoder):
-    torch.manual_seed(0)
-    objective = objectives.build("simcse", settings, width=16, data_views=3)
-    assert_same(make_encoder(), objective, examples(3))
-
-
-def test_a_head_of_the_encoder_is_trained_through_the_chunks(make_encoder):
-    torch.manual_seed(0)
-    objective = objectives.build("simcse", {"head": "none"}, width=8, data_views=2)
-    assert_same(make_encoder(head=MlpHead(16, 8)), objective, examples(2))
-
-
-class Normalised(Objective):
-    """Normalises over the whole batch, and drops, in a head of its own."""
-
-    views = 2
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
-
-    def forward(self, encoded, batch):
-        anchor, positive = self.head(encoded.pooled.flatten(0, 1)).view(2, -1, 8)
-        return {"product": (anchor * positive).mean(), "spread": anchor.square().mean() * 0.3}
-
-
-def test_batch_normalisation_in_the_objective_sees_the_whole_batch_once(make_encoder):
-    objective = seeded(Normalised).train()
-    assert_same(make_encoder(), objective, examples(2))
-    assert objective.head[1].num_batches_tracked == 2
-
-
-def test_without_dropout_it_is_the_gradient_of_one_forward_call(backbone_kind, make_encoder):
-    encoder, batch = make_encoder(backbone_kind), examples(2)
-    encoder.backbone.set_dropout(0.0)
-    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
-    loss_of(objective, encoder(batch).pooled, batch).backward()
-    expected = taken(encoder)
-    _, found, _ = cached(encoder, objective, batch)
-    for gradient, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
-
-
-def test_gradients_add_up_as_in_any_backward_pass(make_encoder):
-    encoder, batch = make_encoder(), examples(2)
-    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
-    _, once, _ = cached(encoder, objective, batch)
-    for _ in range(2):
-        torch.manual_seed(3)
-        encoded, backward = GradientCache(encoder, CHUNK, "fp32").embed(batch)
-        loss_of(objective, encoded.pooled, batch).backward()
-        backward()
-    for twice, single in zip(gradients(encoder), once, strict=True):
-        torch.testing.assert_close(twice, 2 * single)
-
-
-def test_a_batch_that_fits_into_one_chunk_is_encoded_once(make_encoder, monkeypatch):
-    encoder, batch = make_encoder(), examples(2)
-    torch.manual_seed(3)
-    expected = encoder(batch).pooled
-    torch.manual_seed(3)
-    encoded, backward = GradientCache(encoder, batch.sentences, "fp32").embed(batch)
-    assert encoded.pooled.equal(expected)
-    assert encoded.pooled.grad_fn is not None
-    monkeypatch.setattr(encoder, "forward", None)
-    backward()
 
 
 TOKENS = {

@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from helpers.command_line import refused, worked
 from helpers.run_files import logged_losses, metrics
 from helpers.shared_data import SHARED
 from helpers.tiny_glove import save_glove
@@ -59,24 +57,6 @@ def test_the_rate_falls_as_the_dev_scores_say(tmp_path, infersent):
     assert len(set(found)) == 5
 
 
-def test_a_rate_that_is_too_small_ends_the_run(tmp_path, infersent):
-    result = train(infersent(train__min_rate=0.985e-3), tmp_path / "run")
-    assert result.steps == 4
-    without = infersent(train__min_rate=0.985e-3, evaluation__task="none")
-    assert train(without, tmp_path / "without").steps == 4
-
-
-def test_labels_that_the_text_decides_are_learnt(tmp_path, infersent):
-    path = tmp_path / "clear.tsv"
-    words = ("dog", "cat", "bird")
-    rows = [f"the {words[n % 3]} runs\t{sentence(n)}\t{LABELS[n % 3]}" for n in range(48)]
-    path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
-    changed = {"data__file": str(path), "train__epochs": 40, "train__learning_rate": 0.5}
-    train(infersent(**changed, evaluation__task="none", evaluation__every=6), tmp_path / "run")
-    losses = logged_losses(tmp_path / "run")
-    assert losses[0] > 1 and losses[-1] < 0.3
-
-
 def test_a_saved_encoder_is_the_same_here_and_in_sentence_transformers(tmp_path, infersent):
     train(infersent(), tmp_path / "run")
     folder = tmp_path / "run" / "best"
@@ -93,15 +73,6 @@ def test_a_saved_encoder_is_the_same_here_and_in_sentence_transformers(tmp_path,
     assert again.fingerprint() == loaded.fingerprint()
 
 
-def test_a_run_is_a_start_for_another(tmp_path, infersent):
-    train(infersent(), tmp_path / "run")
-    start = {"encoder__name": str(tmp_path / "run"), "encoder__lstm": None}
-    train(infersent(**start, train__learning_rate=1e-12, train__min_rate=None), tmp_path / "more")
-    one, two = (SentenceEncoder.load(tmp_path / run / "best") for run in ("run", "more"))
-    for a, b in zip(one.parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
-
-
 def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
     for start in (tiny_bert, tmp_path / "run" / "best"):
         if not start.exists():
@@ -109,37 +80,6 @@ def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
         changed = {"encoder__name": str(start), "encoder__lstm": 6, "encoder__pooler": "mean"}
         with pytest.raises(ConfigError, match=r"encoder\.lstm is 6, for a new LSTM over a \.txt"):
             train(infersent(**changed), tmp_path / "other")
-
-
-def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs_file, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = ("--encoder.lstm", "4", "--train.batch_size", "8", "--evaluation.every", "5")
-    tasks = ("--evaluation.task", pairs_file, "--evaluation.final", pairs_file)
-    words = ("infersent", "--encoder", glove, "--data", nli_file, "--output", "run")
-    said = worked("train", *words, *small, *tasks, "--train.epochs", "1")
-    assert "40 examples" in said.err
-    assert "before: pooler vectors" in said.out and "after: pooler max" in said.out
-    assert "cut at" not in said.out
-    info = json.loads((tmp_path / "run" / "best" / "contrasent.json").read_text())
-    assert info["recipe"]["encoder"]["lstm"] == 4
-    (tmp_path / "s.txt").write_text("".join(f"{sentence(n)}\n" for n in range(30)))
-    worked("encode", "run", "s.txt", "rows.npy")
-    assert np.load("rows.npy").shape == (30, 8)
-    worked("evaluate", "run", "--tasks", pairs_file)
-    worked("analyze", "run", "--pairs", f"{pairs_file}>4")
-    worked("similarity", "run", "a dog", "the cat")
-    worked("index", "build", "run", "s.txt", "index")
-    assert sentence(3) in worked("search", "index", sentence(3)).out
-    worked("fit", "whitening", "run", "--data", "s.txt", "--output", "white", "--dimensions", "3")
-    white = load_encoder("white")
-    assert white.width == 3 and white.transform is not None
-    worked("evaluate", "white", "--tasks", pairs_file)
-    message = refused("evaluate", "run", "--tasks", pairs_file, "--engine", "int8")
-    assert message.startswith("this needs a transformer, but the encoder is an LSTM over the words")
-    assert refused("evaluate", "run", "--tasks", pairs_file, "--precision", "bf16") == (
-        "an LSTM over word vectors with engine 'torch' computes in fp32, not in bf16; "
-        "leave the precision out"
-    )
 
 
 @pytest.mark.parametrize(

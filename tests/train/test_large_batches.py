@@ -26,11 +26,6 @@ def test_without_dropout_a_cached_run_is_the_plain_one(name, tiny_starts, tmp_pa
     assert len(plain) == 8 and cached == pytest.approx(plain, rel=1e-5, abs=1e-5)
 
 
-def test_a_cached_run_has_the_last_smaller_batch_too(recipe, tmp_path):
-    result = train(recipe(train__batch_size=16, train__gradcache_chunk=5), tmp_path / "run")
-    assert (result.steps, result.examples) == (3, 40)
-
-
 @pytest.mark.parametrize("chunk", [None, 6])
 def test_a_run_with_checkpointed_layers_is_the_plain_one(chunk, recipe, tmp_path):
     changes = {"train__gradcache_chunk": chunk, "evaluation__task": "none"}

@@ -1,29 +1,10 @@
 import pytest
-import torch
 from helpers.tiny_runs import TINY
 
 from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
-from contrasent.settings import TrainSettings
-from contrasent.training.loop import _geometry, learning_rate, trainable_parameters
+from contrasent.training.loop import _geometry
 from contrasent.training.run import train
-
-
-def test_the_rate_falls_linearly_from_the_first_step_to_zero():
-    settings = TrainSettings(learning_rate=1.0)
-    assert [learning_rate(settings, 4, step) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
-
-
-def test_the_rate_rises_in_the_warm_up():
-    settings = TrainSettings(learning_rate=1.0, warmup_steps=2)
-    assert [learning_rate(settings, 4, step) for step in range(5)] == [0.0, 0.5, 1.0, 0.5, 0.0]
-
-
-def test_only_parameters_with_a_gradient_are_trained():
-    encoder, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    encoder.bias.requires_grad_(False)
-    found = trainable_parameters(encoder, objective)
-    assert [p is q for p, q in zip(found, [encoder.weight, *objective.parameters()], strict=True)]
 
 
 def test_alignment_is_of_the_first_two_views_and_uniformity_of_the_first(rng):

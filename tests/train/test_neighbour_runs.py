@@ -1,15 +1,11 @@
 """Quick-Thoughts and the next sentence as runs: contiguous batches, two encoders, refusals."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from helpers.run_files import logged_steps
 from helpers.tiny_sentences import sentence
 
 from contrasent.data.batch import Need
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
 from contrasent.training.run_folder import complete
 from contrasent.training.setup import prepare
@@ -46,19 +42,6 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     assert rows == [list(row) for row in wanted]
     fourth, first = (loader.batch(step).column(Need.POSITIONS).tolist() for step in (4, 1))
     assert fourth == first
-
-
-def test_it_trains_both_encoders_and_keeps_the_first(documents, trained, tmp_path, tiny_bert):
-    trained("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
-    run = tmp_path / "run"
-    steps = logged_steps(run)
-    assert len(steps) == 6 and all("alignment" not in line for line in steps)
-    assert steps[0]["with_neighbour"] == pytest.approx(0.9)
-    texts = ["a dog runs", "music"]
-    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none").encode(texts)
-    kept, twin = (SentenceEncoder.load(run / name).encode(texts) for name in ("last", "last-twin"))
-    assert all(abs(a - b).max() > 1e-3 for a, b in ((start, kept), (start, twin), (kept, twin)))
-    assert json.loads((run / "last" / "contrasent.json").read_text())["data"]["documents"] == 5
 
 
 def test_next_sentence_is_the_cell_of_table_2():

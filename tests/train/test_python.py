@@ -77,10 +77,3 @@ def test_rows_that_cannot_be_kept_are_explained(rows, message, tmp_path, monkeyp
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
     with pytest.raises(DataError, match=message):
         keep_rows(rows)
-
-
-def test_a_cache_without_room_is_explained(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"cannot keep the data in .*CONTRASENT_CACHE"):
-        keep_rows(["a"])

@@ -5,8 +5,9 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
+from contrasent.objectives.base import Terms
 from contrasent.training import metrics_log as readings_module
-from contrasent.training.metrics_log import MetricsReader, StepScalars
+from contrasent.training.metrics_log import MetricsReader
 
 BATCH = pack([[1, 2]] * 16, views=2)
 
@@ -15,7 +16,7 @@ def measured(number, loss=None):
     values = [torch.tensor(number + share) for share in (0.0, 0.25, 0.5, 0.75)]
     values[0] = values[0] if loss is None else torch.tensor(loss)
     terms = {"contrast": values[0], "rtd": torch.tensor(2.0)}
-    return StepScalars(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
+    return *values[:2], Terms(terms, {"alignment": values[2], "uniformity": values[3]})
 
 
 class Event:
@@ -39,7 +40,7 @@ def on_accelerator(monkeypatch):
 
 def test_a_step_is_what_was_measured():
     found = MetricsReader()
-    found.send(3, 1e-5, BATCH, measured(3))
+    found.send(3, 1e-5, BATCH, *measured(3))
     (step,) = found.take(everything=False)
     assert (step.number, step.learning_rate) == (3, 1e-5)
     assert (step.sentences, step.examples) == (16, 8)
@@ -53,7 +54,7 @@ def test_a_step_is_what_was_measured():
 def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
     found, taken = MetricsReader(), []
     for number in range(4):
-        found.send(number, 1e-5, BATCH, measured(number))
+        found.send(number, 1e-5, BATCH, *measured(number))
         taken.append([step.number for step in found.take(everything=number == 2)])
     assert taken == [[], [0], [1, 2], []]
     assert Event.waited == 3
@@ -64,9 +65,9 @@ def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
     found = MetricsReader()
-    found.send(7, 1e-5, BATCH, measured(7, loss))
+    found.send(7, 1e-5, BATCH, *measured(7, loss))
     assert found.take(everything=False) == []
-    found.send(8, 1e-5, BATCH, measured(8))
+    found.send(8, 1e-5, BATCH, *measured(8))
     with pytest.raises(ContrasentError, match=r"step 7: the loss is (nan|inf) and the gradient"):
         found.take(everything=False)
 
@@ -74,7 +75,6 @@ def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
 def test_a_measure_of_nothing_is_left_out():
     found = MetricsReader()
     told = {"accuracy": torch.tensor(float("nan")), "share": torch.tensor(0.0)}
-    given = StepScalars(torch.tensor(1.0), torch.tensor(2.0), {}, told)
-    found.send(0, 1e-5, BATCH, given)
+    found.send(0, 1e-5, BATCH, torch.tensor(1.0), torch.tensor(2.0), Terms({}, told))
     (step,) = found.take(everything=True)
     assert step.measures == {"share": 0.0}

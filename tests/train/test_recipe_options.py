@@ -41,14 +41,6 @@ def test_an_option_is_the_setting_of_its_name(command, option):
     assert changed == usual
 
 
-def test_a_run_keeps_what_its_options_set(desk):
-    options = ("--batch-size", 4, "--lr", "1e-4", "--precision", "fp32", "--seed", 3)
-    worked(*train(*options, "--epochs", 2))
-    kept = yaml.safe_load((desk / "out" / "recipe.yaml").read_text())["train"]
-    values = [kept[key] for key in ("batch_size", "learning_rate", "precision", "seed", "epochs")]
-    assert values == [4, 1e-4, "fp32", 3, 2]
-
-
 @pytest.mark.parametrize("words", [("--train.batch-size", "8"), ("--train.batch-size=8",)], ids=str)
 def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
     assert settings("train", "unsup-simcse", *words)["train"]["batch_size"] == 8
@@ -81,11 +73,6 @@ def test_a_setting_is_given_once(desk, words, said):
     assert tree(desk) == before
 
 
-def test_the_start_of_pretraining_is_given_once():
-    message = refused("pretrain", "tiny", "--encoder.name", "other")
-    assert message.startswith("encoder tiny and encoder.name other are the same setting")
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_wrong_path_is_told_before_torch_is_imported(name):
     encoder = PLAIN[:2] if name == "train" else ()
@@ -102,19 +89,6 @@ def test_a_wrong_path_is_told_before_torch_is_imported(name):
     assert done.returncode == 2
     message = "error: there is no file none.txt; look for a misspelling, or give a full path\n"
     assert (done.stdout, done.stderr) == ("[]\n", message)
-
-
-def test_wrong_data_is_told_before_warnings_about_evaluation_data_and_before_the_encoder(desk):
-    (desk / "ragged.csv").write_text("")
-    words = ("--encoder", "nowhere", "--data", "ragged.csv")
-    message = refused("train", "unsup-simcse", *words)
-    assert message.startswith("ragged.csv is empty")
-
-
-def test_a_complete_run_needs_no_data_to_be_resumed(desk):
-    worked(*train())
-    (desk / "text.txt").unlink()
-    assert "nothing to resume" in worked(*train("--resume")).err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

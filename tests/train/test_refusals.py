@@ -1,27 +1,19 @@
 """Packages, encoders and hubs that are missing or damaged; test_mistakes.py has the rest."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 from helpers.careless import prepare, train
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import refused, worked
 
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path, monkeypatch, tiny_bert):
     """The folder one works in."""
     return prepare(tmp_path, monkeypatch, tiny_bert)
-
-
-def test_the_command_that_the_others_spoil_works(desk):
-    worked(*train())
-    assert (desk / "out" / "last" / "model.safetensors").is_file()
 
 
 def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypatch):
@@ -37,54 +29,6 @@ def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypa
 @pytest.fixture
 def copied(desk, tiny_bert):
     return shutil.copytree(tiny_bert, desk / "copied")
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def flip(path):
-    path.write_text("{" + path.read_text())
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil", "said"),
-    [
-        ("model.safetensors", cut, r"cannot load copied: .*"),
-        ("tokenizer.json", flip, r".*copied.*"),
-    ],
-)
-def test_a_damaged_encoder_is_told(copied, desk, name, spoil, said):
-    spoil(copied / name)
-    before = tree(desk)
-    message = refused(*train("--encoder", "copied"))
-    assert re.fullmatch(said, message), message
-    assert tree(desk) == before
-
-
-@pytest.mark.slow
-def test_an_unreachable_hub_is_told_quickly():
-    """The hub is at a port where nobody listens, as it is without a network."""
-    unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "hf"}
-    code = (
-        "import sys, time, huggingface_hub, transformers\n"
-        "from contrasent.errors import CheckpointError\n"
-        "from contrasent.model.encoder import SentenceEncoder\n"
-        "start = time.perf_counter()\n"
-        "try: SentenceEncoder.load('bert-base-uncased')\n"
-        "except CheckpointError as error: print(time.perf_counter() - start, error)"
-    )
-    said = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **unreachable},
-    )
-    seconds, _, message = said.stdout.partition(" ")
-    assert float(seconds) < 10
-    assert message.startswith("'bert-base-uncased' is not a local folder and was not found on")
-    assert "check the name, the network" in message
 
 
 # Launchers
@@ -131,18 +75,6 @@ def test_out_of_memory_names_the_ways_out(monkeypatch):
     assert "--train.gradcache_chunk 4 " in refused(
         *train("--train.gradcache_chunk", "8", "--overwrite")
     )
-
-
-def test_a_batch_beyond_the_data_is_told():
-    said = worked(*train("--batch-size", "64"))
-    assert "warning: a batch of 64 is more than the 20 examples there are" in said.err
-
-
-def test_where_no_bar_is_drawn_lines_tell_the_loss_and_the_time_left():
-    said = worked(*train("--max-steps", "3", "--batch-size", "4")).err
-    lines = [line for line in said.splitlines() if re.match(r"step \d of 3: loss", line)]
-    assert len(lines) == 3
-    assert re.fullmatch(r"step 3 of 3: loss \d+\.\d{3,}, 0 s left", lines[-1])
 
 
 def test_views_that_nothing_tells_apart_are_told(copied):

@@ -9,21 +9,9 @@ from contrasent.training.run import train
 REFUSED = {
     "contrastive-tension": [
         ({"objective.negatives": 2, "train.batch_size": 16}, "take 5 or a multiple of it"),
-        (
-            {"view.fixed_dropout": True, "encoder.encoders": "shared", "encoder.keep": "first"},
-            "objective contrastive_tension makes views of its own",
-        ),
-        ({"view.name": "crop"}, "view.name is crop, but the objective takes one view"),
         ({"data": "triplets.csv"}, "the data has 3 .*, but the objective"),
     ],
     "quick-thoughts": [
-        ({"data.shuffle": True}, "data.shuffle is true, so that a batch has hardly"),
-        ({"train.batch_size": 2}, "at least 3 sentences, but train.batch_size is 2"),
-        ({"view.name": "crop"}, "view.name is crop, but the objective takes one"),
-        (
-            {"view.fixed_dropout": True, "encoder.encoders": "shared"},
-            "objective quick_thoughts makes views of its own",
-        ),
         (
             {"data": "text.txt"},
             r"the objective needs to know which sentences follow each other: .*text\.txt has no "
@@ -34,40 +22,24 @@ REFUSED = {
     "is-bert": [
         ({"encoder.convolutions": [1, 2]}, r"convolutions\.1 cannot be 2: .* so it is odd"),
         ({"encoder.convolutions": []}, r"convolutions cannot be \[\]: .* at least 1 item"),
-        ({"encoder.pooler": "cls"}, "for the mean over tokens, but encoder.pooler is cls"),
+        ({"encoder.pooler": "cls"}, "for the mean over tokens .* encoder.pooler is cls"),
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
-        ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
-        ({"view.fixed_dropout": True}, "the objective also reads the token states"),
-        ({"train.batch_size": 1}, "train.batch_size"),
     ],
     "cmlm": [
         (
             {"data.max_tokens": 62},
-            "data.max_tokens is 62, but the objective cmlm leaves room for 61 tokens of a sentence",
+            "data.max_tokens is 62, but the objective cmlm takes at most 61 tokens of a sentence",
         ),
-        ({"objective.vectors": 33}, "leaves room for 31 tokens"),
-        ({"encoder.encoders": "twin"}, "the objective takes one view of each"),
         ({"data": "text.txt"}, "sentence after each anchor: .* has no blank line"),
     ],
     "declutr": [
         ({"objective.max_words": 100}, "none of the 8 documents of .* 400 words"),
         ({"objective.max_words": 1}, "min_words is 2, which is more than"),
-        ({"view.name": "crop"}, "declutr draws spans of documents as its views, so"),
-        ({"view.fixed_dropout": True}, "view.fixed_dropout have nothing to do"),
-        ({"encoder.encoders": "twin"}, "which embeds the first one alone"),
         ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),
     ],
-    "sg-opt": [
-        ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
-        ({"start": "glove"}, "this needs a transformer"),
-    ],
-    "consert": [
-        ({"view.fixed_dropout": True}, "objective consert makes views of its own"),
-        ({"start": "glove"}, "has no embedding layer"),
-    ],
-    "consert-joint": [
-        ({"data": "triplets.csv", "data.labels": "none"}, "consert needs the label of each"),
-    ],
+    "sg-opt": [({"start": "glove"}, "this needs a transformer")],
+    "consert": [({"start": "glove"}, "has no embedding layer")],
+    "consert-joint": [({"data": "triplets.csv", "data.labels": "none"}, "consert reads labels")],
     **{
         name: [({"data": "text.txt"}, "takes pairs here, but .*text.txt has 1 sentence")]
         for name in ("sup-simcse", "sup-adapt")
@@ -78,10 +50,8 @@ REFUSED = {
     "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no tab")],
     "next-sentence": [({"data": "text.txt"}, "has no blank line")],
     "distil": [
-        ({"objective.teacher": ""}, r"objective.teacher is empty; name .* --objective\.teacher"),
         ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
         ({"data": "triplets.csv"}, "the data has 3 .*, but the objective"),
-        ({"view.name": "crop"}, "the objective takes one view of each example"),
     ],
     "diffcse": [({"start": "glove"}, "no mask token")],
     "infersent": [
@@ -89,7 +59,6 @@ REFUSED = {
         ({"encoder.pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
         ({"encoder.dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM"),
         ({"train.precision": "bf16"}, "computes in fp32, not in bf16"),
-        ({"train.schedule": "linear"}, r"linear, which has no use for train\.rate_decay"),
     ],
 }
 

@@ -168,10 +168,7 @@ def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file):
     ("change", "said"),
     [
         ({"threads": 64}, r"\(threads 64 then, \d+ now\), .* bits .*; OMP_NUM_THREADS"),
-        (
-            {"versions": {"torch": "1.0"}},
-            r"\(torch 1.0 then, \S+ now\), .* cut off; the order of",
-        ),
+        ({"versions": {"torch": "1.0"}}, r"\(torch 1.0 then, \S+ now\), .* cut off; the order of"),
         ({}, None),
     ],
     ids=str,

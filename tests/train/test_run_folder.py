@@ -2,24 +2,18 @@
 
 import hashlib
 import json
-import logging
 import shutil
-import sys
-import warnings
 from importlib.metadata import version
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from helpers.command_line import tree, worked
 from helpers.run_files import logged_evaluations, logged_steps
 
-from contrasent import __version__
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import simcse
-from contrasent.recipe import Recipe, fields_of, load_recipe
-from contrasent.training.run import train
+from contrasent.recipe import Recipe, fields_of
 
 ENCODER = {
     "1_Pooling/config.json",
@@ -58,47 +52,6 @@ def test_a_run_leaves_these_files_and_no_others(trained, tmp_path):
     assert found == ALWAYS | encoders
 
 
-def test_without_a_dev_task_there_is_no_best(trained, tmp_path):
-    result = trained(evaluation__task="none")
-    assert (result.best, result.best_step, result.best_score) == (None, None, None)
-    assert files(tmp_path / "run") == ALWAYS | {f"last/{name}" for name in ENCODER}
-
-
-def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypatch):
-    def stop(*_):
-        raise RuntimeError("stopped")
-
-    monkeypatch.setattr("contrasent.training.run.Session.finish", stop)
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(recipe(), tmp_path / "run")
-    found = files(tmp_path / "run")
-    assert "result.json" not in found
-    names = ("encoder", "objective", "optimizer", "random")
-    assert {f"state/step-000000005/{name}.safetensors" for name in names} <= found
-
-
-def test_only_tensors_and_text_are_kept(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.training.run.Session.finish", lambda *_: None)
-    train(recipe(), tmp_path / "run")
-    kinds = {name.rpartition(".")[2] for name in files(tmp_path / "run")}
-    assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors", "md"}
-
-
-def test_the_log_has_what_was_said_with_the_time(trained, tmp_path):
-    trained()
-    text = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
-    assert " INFO training: 5 steps of 8 examples in fp32 on " in text
-    assert "pairs.tsv Spearman " in text
-
-
-def test_the_environment_says_what_computed_it(trained, tmp_path):
-    trained()
-    found = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert found["versions"]["torch"] == version("torch")
-    assert found["versions"]["contrasent"] == __version__
-    assert found["threads"] == torch.get_num_threads()
-
-
 # The same again
 
 
@@ -115,13 +68,6 @@ def test_another_seed_gives_another(name, settings, trained, tmp_path):
     for seed in (1, 2):
         trained(folder=f"{name}-{seed}", train__seed=seed, **settings)
     assert weights(tmp_path / f"{name}-1") != weights(tmp_path / f"{name}-2")
-
-
-def test_without_chance_the_seed_changes_nothing(trained, tmp_path):
-    still = {"data__shuffle": False, "encoder__dropout": 0.0, "objective__head": "none"}
-    for seed in (1, 2):
-        trained(folder=str(seed), train__seed=seed, **still)
-    assert weights(tmp_path / "1") == weights(tmp_path / "2")
 
 
 @pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
@@ -220,51 +166,3 @@ def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     metrics = MetricsFile(path, 0)
     metrics.close()
     assert path.read_text() == "", "a run without a state scores its start again"
-
-
-# The rest of the program
-
-
-def test_training_leaves_the_program_as_it_was(trained):
-    def state():
-        root, mine = logging.getLogger(), logging.getLogger("contrasent")
-        return {
-            "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
-            "grad": torch.is_grad_enabled(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "dtype": torch.get_default_dtype(),
-            "autocast": torch.is_autocast_enabled("cpu"),
-            "matmul": torch.get_float32_matmul_precision(),
-            "filters": list(warnings.filters),
-            "show": warnings.showwarning,
-            "handlers": (list(root.handlers), list(mine.handlers)),
-            "levels": (root.level, mine.level, mine.propagate),
-            "hook": sys.excepthook,
-            "streams": (sys.stdout, sys.stderr),
-        }
-
-    trained(folder="first")  # what libraries set up once, when they are first used
-    before = state()
-    trained(folder="second")
-    assert state() == before
-
-
-def test_training_tells_nothing_by_itself(trained, capfd):
-    trained()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_the_command_line_leaves_the_program_as_it_was(recipe, tmp_path):
-    from contrasent.recipe import to_yaml
-
-    (tmp_path / "r.yaml").write_text(to_yaml(recipe()))
-    logger = logging.getLogger("contrasent")
-    before = (list(logger.handlers), logger.level, logger.propagate, list(warnings.filters))
-    worked("train", tmp_path / "r.yaml", "--output", tmp_path / "run")
-    assert before == (
-        list(logger.handlers),
-        logger.level,
-        logger.propagate,
-        list(warnings.filters),
-    )
-    assert load_recipe(tmp_path / "run" / "recipe.yaml").train.batch_size == 8

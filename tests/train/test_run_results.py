@@ -1,7 +1,6 @@
 """What a run comes to: best and last, when it ends, scores before and after, trackers."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -14,17 +13,14 @@ from helpers.tiny_transfer import write_transfer
 from safetensors.torch import load_file
 
 from contrasent import evaluate
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
 from contrasent.training import callbacks as callbacks_module
-from contrasent.training import run as run_module
 from contrasent.training.run import train
 from contrasent.training.setup import prepare
-from contrasent.training.state import averaged
 
 
 def weights(folder, which="last"):
@@ -51,17 +47,6 @@ def test_best_has_the_highest_dev_score_and_last_is_after_the_last_step(
         assert value == pytest.approx(score, abs=1e-6)
 
 
-def test_the_folder_of_a_run_loads_as_its_best(trained, tmp_path):
-    result = trained(train__epochs=8, train__learning_rate=0.01)
-    run, best, last = (
-        SentenceEncoder.load(f, device="cpu").fingerprint()
-        for f in (tmp_path / "run", result.best, result.last)
-    )
-    assert run == best != last
-    shutil.rmtree(result.best)
-    assert SentenceEncoder.load(tmp_path / "run", device="cpu").fingerprint() == last
-
-
 def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
     result = trained(
         train__epochs=20,
@@ -77,31 +62,10 @@ def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
     assert "no new best in 2 evaluations: stopping" in (tmp_path / "run" / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(1, 3), (3, 12)])
-def test_max_steps_ends_the_decay(epochs, steps, trained, tmp_path):
-    result = trained(train__max_steps=steps, train__epochs=epochs)
-    assert result.steps == steps
-    rates = [values["learning_rate"] for values in logged_steps(tmp_path / "run")]
-    assert rates == pytest.approx([1e-3 * (steps - step) / steps for step in range(steps)])
-
-
 @pytest.mark.parametrize(("drop_last", "steps"), [(False, 3), (True, 2)])
 def test_a_smaller_last_batch_is_left_out_where_the_recipe_says_so(drop_last, steps, recipe):
     asked = recipe(data__drop_last=drop_last, train__batch_size=16)
     assert prepare(asked, torch.device("cpu")).steps == steps
-
-
-def test_states_are_kept_as_often_as_the_recipe_says(recipe, tmp_path, monkeypatch):
-    saved = []
-    save = run_module.save_state
-
-    def counted(folder, progress, *rest):
-        saved.append(progress.step)
-        save(folder, progress, *rest)
-
-    monkeypatch.setattr(run_module, "save_state", counted)
-    train(recipe(train__epochs=2, train__checkpoint_every=3), tmp_path / "run")
-    assert saved == [3, 6, 9, 10]
 
 
 # Scores before and after
@@ -130,34 +94,6 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
     expected = evaluate(start, [str(pairs_file)])
     assert spearman(stored, tiny_bert) == spearman(expected, tiny_bert)
-
-
-def test_the_start_is_scored_without_the_random_head_that_training_adds(
-    trained, tiny_bert, pairs_file, triplet_file
-):
-    final = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
-    final["evaluation__task"] = "none"
-    result = trained("sup-simcse", **final)
-    assert {r.head for r in result.before} == {"none"}
-    assert {r.head for r in result.after} == {"mlp"}
-    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
-    expected = spearman(evaluate(start, [str(pairs_file)]), tiny_bert)
-    assert spearman(result.before, tiny_bert) == expected
-    start.head = MlpHead(start.width)
-    assert spearman(evaluate(start, [str(pairs_file)]), tiny_bert) != expected
-
-
-def test_the_start_of_an_encoder_with_a_head_is_scored_with_it(
-    trained, tmp_path, pairs_file, triplet_file
-):
-    settings = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
-    settings["evaluation__task"] = "none"
-    first = trained("sup-simcse", folder="first", **settings)
-    start = {"encoder__name": str(tmp_path / "first")}
-    second = trained("sup-simcse", folder="second", **start, **settings)
-    assert {r.head for r in second.before} == {"mlp"}
-    before = spearman(second.before, tmp_path / "first")
-    assert before == pytest.approx(spearman(first.after, first.last), abs=1e-9)
 
 
 # Never worse than the start
@@ -211,19 +147,6 @@ def test_scores_of_the_start_have_its_own_pooler_beside_that_of_the_run(
     assert gain.compared.difference == pytest.approx(after - better, abs=1e-12)
     same = trained(encoder__name=str(finished), folder="own", **settings)
     assert same.scores.with_pooler == [] and {r.pooler for r in same.after} == {"mean"}
-
-
-def test_a_run_says_what_it_took(trained, tmp_path):
-    result = trained()
-    written = json.loads((tmp_path / "run" / "result.json").read_text())
-    encoder = SentenceEncoder.load(result.last, device="cpu")
-    count = sum(it.numel() for it in encoder.parameters())
-    head = encoder.width * (encoder.width + 1)  # a linear layer that is trained and not saved
-    assert (result.cost.parameters, result.cost.trained_parameters) == (count, count + head)
-    assert written["examples_per_second"] == pytest.approx(result.examples / result.seconds)
-    assert written["peak_memory"] > 2**20
-    assert written["precision"] == "fp32"
-    assert "a million examples would take" in result.cost.sentence
 
 
 def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
@@ -393,21 +316,6 @@ def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert)
     assert SentenceEncoder.load(result.last, device="cpu").transform is None
 
 
-def test_a_whitening_takes_more_sentences_than_dimensions(trained):
-    with pytest.raises(ConfigError, match=r"whitening_sentences is 9, of which .* takes more"):
-        trained(train__whitening_sentences=9)
-
-
-def test_a_mean_of_weights_is_taken_back(tiny_encoder):
-    trained = {name: p.detach().clone() for name, p in tiny_encoder.named_parameters()}
-    start = {name: torch.randn_like(p) for name, p in trained.items()}
-    with averaged(tiny_encoder, start, 0.3):
-        for name, mean in tiny_encoder.named_parameters():
-            assert torch.allclose(mean, 0.3 * start[name] + 0.7 * trained[name], atol=1e-6)
-    for name, p in tiny_encoder.named_parameters():
-        assert torch.equal(p, trained[name])
-
-
 # The head of training, several dev tasks, transfer tasks
 
 
@@ -437,22 +345,6 @@ def test_a_kept_head_is_there_for_those_who_ask(tiny_bert, text_file, pairs_file
     assert weights(run) == weights(other)
 
 
-def test_best_may_be_selected_by_a_mean_of_dev_tasks(recipe, pairs_file, tmp_path):
-    second = tmp_path / "second.tsv"
-    second.write_text("\n".join(reversed(pairs_file.read_text().splitlines()[:12])) + "\n")
-    result = train(
-        recipe(evaluation__task=f"{pairs_file},{second}", encoder__dropout=0.0), tmp_path / "run"
-    )
-    last = SentenceEncoder.load(result.last, device="cpu")
-    each = [
-        r.value
-        for r in evaluate(last, [str(pairs_file), str(second)])
-        if (r.metric, r.aggregation) == ("spearman", "all")
-    ]
-    (logged,) = logged_evaluations(tmp_path / "run")[-1]["evaluation"].items()
-    assert logged == (f"{pairs_file}+{second}", pytest.approx(sum(each) / 2, abs=1e-6))
-
-
 def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):
     data = tmp_path / "senteval"
     write_transfer(data)
@@ -462,21 +354,6 @@ def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):
     assert {r.classifier["preset"] for r in result.after} == {"test"}
     assert {(r.task, r.split, r.metric) for r in result.after} == {("cr", "test", "accuracy")}
     (record,) = (
-        r
-        for r in evaluate(
-            str(result.best),
-            ["cr-dev"],
-            data_dir=data,
-            preset="dev",
-            device="cpu",
-        )
+        r for r in evaluate(str(result.best), ["cr-dev"], data_dir=data, preset="dev", device="cpu")
     )
     assert result.best_score == pytest.approx(record.value, abs=1e-6)
-
-
-def test_correlations_and_accuracies_have_no_mean(recipe, pairs_file, tmp_path):
-    data = tmp_path / "senteval"
-    write_transfer(data)
-    mixed = recipe(evaluation__task=f"{pairs_file},cr-dev", evaluation__data_dir=str(data))
-    with pytest.raises(ConfigError, match="correlations and accuracies"):
-        train(mixed, tmp_path / "run")

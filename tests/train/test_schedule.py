@@ -5,7 +5,7 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import below_min_rate, decayed_factor, learning_rate, warmup_steps
+from contrasent.training.loop import learning_rate
 
 STEPS = 20
 
@@ -27,11 +27,6 @@ def test_linear_with_a_warm_up_is_that_of_transformers():
     assert rates(warmup_steps=2) == rates(warmup_share=0.1)
 
 
-@pytest.mark.parametrize(("share", "steps", "expected"), [(0.1, 21, 3), (0.1, 5, 1), (0.0, 20, 0)])
-def test_a_share_of_the_steps_is_rounded_up(share, steps, expected):
-    assert warmup_steps(TrainSettings(warmup_share=share), steps) == expected
-
-
 def test_constant_stays_after_the_warm_up():
     assert rates(schedule="constant", warmup_steps=4) == [0, 0.25, 0.5, 0.75] + [1.0] * 16
 
@@ -49,17 +44,3 @@ def test_the_slanted_triangle_is_its_formula():
         expected.append((1 + p * 31) / 32)
     assert rates(schedule="slanted_triangular", warmup_share=0.1) == pytest.approx(expected)
     assert max(expected) == 1.0 and expected[0] == 1 / 32
-
-
-def test_a_plateau_lowers_the_rate_at_each_evaluation():
-    made = TrainSettings(learning_rate=0.1, schedule="plateau", rate_decay=0.9, rate_shrink=5)
-    assert rates(schedule="plateau", rate_decay=0.9) == [1.0] * STEPS
-    assert decayed_factor(made, 1.0, is_best=True) == pytest.approx(0.9)
-    assert decayed_factor(made, 0.5, is_best=False) == pytest.approx(0.5 * 0.9 / 5)
-    assert decayed_factor(TrainSettings(), 0.5, is_best=False) == 0.5
-
-
-def test_a_rate_is_spent_below_the_smallest():
-    made = TrainSettings(learning_rate=0.1, schedule="plateau", min_rate=0.01)
-    assert [below_min_rate(made, factor) for factor in (0.2, 0.1, 0.05)] == [False, False, True]
-    assert not below_min_rate(TrainSettings(), 0.0)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers.command_line import refused, worked
 
-from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -131,10 +130,3 @@ def test_the_start_does_not_depend_on_which_seed_is_first(tiny_bert, pairs_file,
     first, last = (read_seeds(each).scores[0] for each in orders)
     assert (first.start, first.interval) == (last.start, pytest.approx(last.interval))
     assert first.start == pytest.approx(values[better], abs=1e-9)
-
-
-def test_the_error_of_one_seed_is_unknown():
-    assert SeedError.of([0.5]) is None
-    error = SeedError.of([0.1, 0.2, 0.3])
-    assert (error.error, error.freedom) == (pytest.approx(0.1 / sqrt(3)), 2)
-    assert error.reach(0.0, 0.05) == pytest.approx(4.302653 * 0.1 / sqrt(3), rel=1e-6)

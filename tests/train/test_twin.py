@@ -4,22 +4,17 @@ import copy
 import json
 
 import pytest
-from helpers.careless import prepare, train
-from helpers.command_line import tree, worked
-from helpers.interrupted import CutError, cut, kill_after
-from helpers.run_files import logged_losses, metrics
+from helpers.command_line import tree
+from helpers.interrupted import CutError, cut
+from helpers.run_files import metrics
 from safetensors.torch import load_file
 
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training.callbacks import score_dev
 from contrasent.training.run import save_encoders
 from contrasent.training.run import train as train_recipe
-from contrasent.training.run_folder import RunFolder
 
 TWIN = {"encoder__encoders": "twin"}
-LAST = ("last", "last-twin")
-PAIR = ("encoder", "twin")
 
 
 def weights(folder):
@@ -50,26 +45,6 @@ def test_each_encoder_is_saved_whole_and_moved_by_itself(trained, tmp_path, tiny
     )
 
 
-def test_a_shared_run_has_no_twin(trained, tmp_path):
-    trained()
-    assert not list((tmp_path / "run").glob("*-twin"))
-
-
-def test_the_first_loss_without_dropout_is_that_of_a_shared_run(trained, tmp_path):
-    still = {"encoder__dropout": 0.0, "data__shuffle": False}
-    trained(folder="shared", **still)
-    trained(folder="two", **still, **TWIN)
-    shared, two = (logged_losses(tmp_path / name) for name in ("shared", "two"))
-    assert two[0] == pytest.approx(shared[0], abs=1e-6)
-    assert two[1] != pytest.approx(shared[1], abs=1e-6)
-
-
-def test_each_has_its_own_kept_head(trained, tmp_path, triplet_file):
-    trained("sup-simcse", data__file=str(triplet_file), train__learning_rate=1e-3, **TWIN)
-    heads = [load_file(tmp_path / "run" / name / "2_Dense/model.safetensors") for name in LAST]
-    assert not heads[0]["linear.weight"].equal(heads[1]["linear.weight"])
-
-
 def steps_of(run):
     told = [run / name / "contrasent.json" for name in ("best", "best-twin")]
     return [json.loads(path.read_text())["step"] if path.is_file() else None for path in told]
@@ -90,12 +65,6 @@ def test_encoders_of_different_steps_never_lie_beside_each_other(moment, tmp_pat
     assert steps_of(tmp_path) == [1 if moment == "before the first" else 2, None]
     save_encoders(best, encoder, twin, {"step": 2})
     assert steps_of(tmp_path) == [2, 2]
-
-
-def test_overwriting_removes_the_twins(tmp_path, recipe):
-    train_recipe(recipe(**TWIN), tmp_path / "run")
-    train_recipe(recipe(), tmp_path / "run", overwrite=True)
-    assert not list((tmp_path / "run").glob("*-twin"))
 
 
 class Dev:
@@ -143,29 +112,3 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
 
 
 # Refusals
-
-
-def test_without_a_dev_task_the_first_is_kept_and_that_is_said(recipe, tmp_path, caplog):
-    settings = recipe(**TWIN, encoder__keep="better", evaluation__task="none")
-    train_recipe(settings, tmp_path / "run")
-    assert "without a dev task neither encoder is known to be" in caplog.text
-
-
-@pytest.mark.parametrize(("there", "now"), [("shared", "twin"), ("twin", "shared")])
-def test_a_run_with_another_number_of_encoders_is_not_resumed(there, now, tmp_path, recipe):
-    with kill_after("save_state"):
-        train_recipe(recipe(encoder__encoders=there), tmp_path / "run")
-    with pytest.raises(ConfigError, match=f"encoder.encoders is '{there}' there, '{now}' now"):
-        train_recipe(recipe(encoder__encoders=now), tmp_path / "run", resume=True)
-
-
-@pytest.fixture
-def desk(tmp_path, monkeypatch, tiny_bert):
-    return prepare(tmp_path, monkeypatch, tiny_bert)
-
-
-def test_two_encoders_from_the_command_line(desk):
-    worked(*train("--encoder.encoders", "twin"))
-    assert RunFolder(desk / "out").is_complete
-    said = worked("similarity", "out/last-twin", "a dog", "the dog")
-    assert -1 <= float(said.out) <= 1

@@ -27,21 +27,6 @@ def test_the_norm_is_that_of_all_gradients_together(size, rng):
     torch.testing.assert_close(gradient_norm(found).double(), expected, rtol=1e-6, atol=0)
 
 
-def test_parameters_without_a_gradient_count_nothing(rng):
-    found = parameters(rng, 1.0)
-    norm = gradient_norm(found[:2])
-    found[2].grad = found[3].grad = None
-    assert gradient_norm(found) == norm
-    found[0].grad = found[1].grad = None
-    assert gradient_norm(found) == 0
-
-
-def test_a_gradient_that_lies_across_memory_counts_whole(rng):
-    parameter = torch.nn.Parameter(rng(4, 6))
-    parameter.grad = rng(6, 4).T
-    torch.testing.assert_close(gradient_norm([parameter]), parameter.grad.norm())
-
-
 @pytest.mark.parametrize("size", [1e-4, 0.1, 30.0])
 def test_updates_are_those_of_clipping_first(size, rng):
     ours = parameters(rng, size)
@@ -61,20 +46,6 @@ def test_updates_are_those_of_clipping_first(size, rng):
         assert all(a.grad is None for a in ours)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-
-
-def test_a_small_gradient_is_not_touched(rng):
-    ours = parameters(rng, 1e-4)
-    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
-    for a, b in zip(ours, theirs, strict=True):
-        b.grad = a.grad.clone()
-    optimizer = adamw(ours)
-    optimizer.param_groups[0]["lr"] = 0.01
-    update(optimizer, gradient_norm(ours), clip=1.0)
-    optimizer = adamw(theirs)
-    optimizer.param_groups[0]["lr"] = 0.01
-    optimizer.step()
-    assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize("size", [1e-4, 30.0])
@@ -105,11 +76,7 @@ def test_rmsprop_is_torchs_after_clipping(size, clip, rng):
 def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, shape, decay_all, rng):
     """Loshchilov and Hutter 2019, algorithm 2, number by number; t counts from 1."""
     settings = TrainSettings(
-        betas=[0.8, 0.9],
-        eps=1e-2,
-        weight_decay=0.1,
-        bias_correction=corrected,
-        decay_all=decay_all,
+        betas=[0.8, 0.9], eps=1e-2, weight_decay=0.1, bias_correction=corrected, decay_all=decay_all
     )
     decay = 0.1 if decay_all or len(shape) > 1 else 0.0
     parameter, other = torch.nn.Parameter(rng(5)), torch.nn.Parameter(rng(2))
