@@ -8,7 +8,6 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.errors import ConfigError
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
 
@@ -121,11 +120,3 @@ def test_repeated_sentences_are_no_negatives(repeated, rng):
         left_out[i][j] = True
     expected, _ = oracles.neighbours(*pooled, near_of(places), True, None if repeated else left_out)
     torch.testing.assert_close(terms["neighbours"], expected)
-
-
-@pytest.mark.parametrize(("context", "size"), [(1, 2), (2, 3)])
-def test_a_batch_without_a_negative_is_refused(context, size):
-    said = rf"objective.context is {context}, .* at least {size + 1} .* train.batch_size is {size}"
-    with pytest.raises(ConfigError, match=said):
-        built(batch_size=size, context=context)
-    built(batch_size=size + 1, context=context)
