@@ -118,7 +118,7 @@ def _write(
 
     from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines
-    from contrasent.report.comparison import DIFFERENCES
+    from contrasent.report.comparison import differences as tables_of_differences
     from contrasent.report.contents import Contents, Mean
     from contrasent.report.scores_table import print_tables
     from contrasent.report.table import print_difference
@@ -135,7 +135,7 @@ def _write(
                     if comparison.average:
                         means.append(Mean(rows[label][0], comparison.metric, comparison.average))
                 title = f"{label} minus {baseline}"
-                differences += DIFFERENCES[kind.name](comparisons, read, title)
+                differences += tables_of_differences(kind.name, comparisons, read, title)
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
     if not write_lines(json, json_lines(records)):
         console = Console()

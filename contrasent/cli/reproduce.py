@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -28,8 +27,8 @@ from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
+    from contrasent.reproduce.outcome import PaperRequest
     from contrasent.reproduce.papers import PaperTable
-    from contrasent.reproduce.request import PaperRequest
 
 
 @settings
@@ -130,7 +129,7 @@ def reproduce(options: ReproduceOptions) -> None:
     """
     from contrasent.errors import ConfigError
     from contrasent.reproduce import outcome
-    from contrasent.reproduce.request import FolderRequest, choose, named_rows
+    from contrasent.reproduce.papers import choose, named_rows
     from contrasent.reproduce.verdicts import verdicts
 
     what = options.tables[0] if options.tables[0] in ("list", "verdicts", "commands") else ""
@@ -143,16 +142,14 @@ def reproduce(options: ReproduceOptions) -> None:
         return
     chosen = choose(names, named_rows(options.rows or ""), options.tasks)
     refuse_existing_file(options.html, overwrite=True)  # a folder
-    folder = FolderRequest.read(options.output)
-    usual = (what and folder.seeds) or (42,)
-    request = folder.request(
-        options.scale,
-        _materials(options),
-        tuple(options.seeds or usual),
-        None if options.data_dir is None else str(options.data_dir),
-        options.device,
+    folder = outcome.PaperRequest.read(options.output)
+    asked = outcome.PaperRequest(
+        given=_materials(options),
+        seeds=tuple(options.seeds or (what and folder.seeds) or (42,)),
+        data_dir=None if options.data_dir is None else str(options.data_dir),
+        device=options.device,
     )
-    request = replace(request, jobs=options.jobs)
+    request = folder.followed_by(options.scale, asked)
     if what == "list":
         overview = outcome.listing(request, chosen, options.output)
         notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
@@ -164,7 +161,7 @@ def reproduce(options: ReproduceOptions) -> None:
         if options.html:
             outcome.write_page(Path(options.html), filler, chosen, judged)
     else:
-        _make(request, chosen, options.output, options.html, options.overwrite)
+        _make(request, chosen, options)
 
 
 _EFFECTS = {"list": ("rows", "tasks", "seeds"), "verdicts": ("html", "seeds"), "commands": ()}
@@ -187,21 +184,21 @@ def _materials(options: ReproduceOptions) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _make(
-    request: PaperRequest, tables: list[PaperTable], output: Path, html: str | None, overwrite: bool
-) -> None:
+def _make(request: PaperRequest, tables: list[PaperTable], options: ReproduceOptions) -> None:
     """Make tables, show them, and tell what failed at the end."""
     from contrasent.errors import ContrasentError
     from contrasent.reproduce import outcome
     from contrasent.reproduce.verdicts import verdicts
 
-    tell = partial(typer.echo, err=True)
+    tell, output = partial(typer.echo, err=True), options.output
     with resumable("run the same command again to continue"):
-        filled = outcome.reproduce_tables(request, tables, output, tell, overwrite=overwrite)
+        filled = outcome.reproduce_tables(
+            request, tables, output, tell, jobs=options.jobs, overwrite=options.overwrite
+        )
     _show("\n".join(outcome.document(table) for table in filled))
-    if html:
+    if options.html:
         filler = outcome.open_filler(request, output)
-        outcome.write_page(Path(html), filler, tables, verdicts(filler, tables))
+        outcome.write_page(Path(options.html), filler, tables, verdicts(filler, tables))
     if failed := outcome.failures(filled):
         raise ContrasentError("cells that could not be made:\n" + "\n".join(failed))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from contrasent.evaluation.compare import Comparison, SeedScores
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName, short_headings
 from contrasent.evaluation.task_types import TaskData
-from contrasent.records import Compared, Record
+from contrasent.records import Compared
 from contrasent.report.scores_table import (
     CORRELATION,
     TABLES,
@@ -23,45 +23,43 @@ from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number
 
 
 def differences_table(
-    rows: Iterable[tuple[str, Compared]], title: str, about: str, drawn: str
+    rows: Iterable[tuple[str, Compared]],
+    title: str,
+    about: str,
+    drawn: str,
+    *,
+    name: str = "",
+    of: str = "",
 ) -> Table:
     """Differences x 100 with intervals and p-values.
 
-    ``rows`` were compared, by their headings; ``about`` says what the numbers are, ``drawn`` what
-    is drawn again.
+    Args:
+        rows: what was compared, by its heading.
+        title: above the table.
+        about: what the numbers are.
+        drawn: what is drawn again.
+        name: of a table of a page, whose intervals have their ends in columns of their own.
+        of: what several tasks share, such as `` of a metric``.
     """
-    rows = list(rows)
-    cells = tuple(
-        (Cell(heading), score(one.difference, sign="+"), _interval(one), *_p_values(one, ""))
-        for heading, one in rows
-    )
-    headings = ("task", "difference", "interval", "p", "p (Holm)")
-    notes = (f"{about}. {_procedure([one for _, one in rows], drawn)}",) if rows else ()
-    return Table(headings, cells, notes, title)
-
-
-def differences_with_ends(rows: Sequence[tuple[str, Compared]], title: str, name: str) -> Table:
-    """As :func:`differences_table`, the ends of each interval in columns of their own."""
-    cells = []
+    rows, cells = list(rows), []
     for heading, one in rows:
-        ends = (one.interval.low, one.interval.high) if one.interval else (None, None)
-        signed = (score(value, sign="+") for value in (one.difference, *ends))
-        cells.append((Cell(heading), *signed, *_p_values(one, ABSENT)))
-    headings = ("task", "difference", "low", "high", "p", "p (Holm)")
-    note = _procedure([one for _, one in rows], "pairs, sentences or queries", " of a metric")
-    return Table(headings, tuple(cells), (f"Differences x 100. {note}",), title, name)
+        ends = (one.interval.low, one.interval.high) if one.interval else None
+        between = (score(end, sign="+") for end in ends or (None, None))
+        interval = [Cell(_brackets(ends))] if not name else between
+        holm = number(one.p_holm, 4) if one.tests > 1 else Cell(ABSENT if name else "")
+        difference = score(one.difference, sign="+")
+        cells.append((Cell(heading), difference, *interval, number(one.p_value, 4), holm))
+    interval_headings = ("low", "high") if name else ("interval",)
+    headings = ("task", "difference", *interval_headings, "p", "p (Holm)")
+    notes = (f"{about}. {_procedure([one for _, one in rows], drawn, of)}",) if rows else ()
+    return Table(headings, tuple(cells), notes, title, name)
 
 
-def _interval(one: Compared) -> Cell:
-    ends = one.interval
-    return Cell(f"[{100 * ends.low:+.2f}, {100 * ends.high:+.2f}]" if ends else ABSENT)
+def _brackets(ends: tuple[float, float] | None) -> str:
+    return f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT
 
 
-def _p_values(one: Compared, single: str) -> tuple[Cell, Cell]:
-    return number(one.p_value, 4), number(one.p_holm, 4) if one.tests > 1 else Cell(single)
-
-
-def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
+def _procedure(rows: Sequence[Compared], drawn: str, of: str) -> str:
     tests = max(one.tests for one in rows)
     over = f"the {tests} tasks{of}" if of else f"these {tests} tasks"
     holm = f"; Holm's adjustment is over {over}" if tests > 1 else ""
@@ -76,9 +74,7 @@ def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
             f"{100 * first.confidence:g} % percentile interval over {first.resamples} resamples "
             f"(seed {first.seed})"
         )
-    if not ways:
-        ways.append("Too little data for an interval")
-    return f"{'. '.join(ways)}; p is two-sided{holm}."
+    return f"{'. '.join(ways) or 'Too little data for an interval'}; p is two-sided{holm}."
 
 
 def sts_differences(comparison: Comparison, title: str) -> Table:
@@ -91,50 +87,35 @@ def sts_differences(comparison: Comparison, title: str) -> Table:
     return differences_table(rows.items(), title, about, "pairs")
 
 
-def _transfer_differences(comparisons: Sequence[Comparison], title: str) -> Table:
+_ABOUT = {
+    "transfer": ("Accuracy and F1 x 100", "test sentences or pairs"),
+    "labelled": ("Accuracy and macro-F1 x 100", "test rows"),
+    "retrieval": ("Means over queries x 100", "queries"),
+}
+
+
+def differences(
+    kind: str, comparisons: Sequence[Comparison], read: TaskData[Any], title: str
+) -> list[Table]:
+    """The tables of a task type: one for each comparison of correlations, else one of all."""
+    if kind == "sts":
+        return [sts_differences(it, title) for it in comparisons]
+    compared = {name for comparison in comparisons for name in comparison.tasks}
+    headings = {name: name.heading for name in compared}
+    if kind == "labelled":
+        short = labelled_headings(read)
+        headings = {name: short[name.name] for name in compared}
+    elif kind == "retrieval":
+        headings = short_headings([task.name for task in read.tasks])
     rows = {}
     for comparison in comparisons:
+        metric = metric_heading(comparison.metric)
+        metric = "" if kind == "transfer" and metric == "accuracy" else metric
         for name, one in comparison.tasks.items():
-            rows[f"{name.heading} F1" if comparison.metric == "f1" else name.heading] = one
-        if comparison.average and comparison.metric == "accuracy":
+            rows[f"{headings[name]} {metric}".rstrip()] = one
+        if kind == "transfer" and comparison.average and not metric:
             rows[AVERAGE] = comparison.average
-    drawn = "test sentences or pairs"
-    return differences_table(rows.items(), title, "Accuracy and F1 x 100", drawn)
-
-
-def _by_metric(
-    comparisons: Sequence[Comparison], headings: Mapping[TaskName, str]
-) -> dict[str, Compared]:
-    return {
-        f"{headings[name]} {metric_heading(comparison.metric)}": one
-        for comparison in comparisons
-        for name, one in comparison.tasks.items()
-    }
-
-
-def _labelled_differences(
-    comparisons: Sequence[Comparison], read: TaskData[Any], title: str
-) -> list[Table]:
-    short = labelled_headings(read)
-    names = {name for comparison in comparisons for name in comparison.tasks}
-    rows = _by_metric(comparisons, {name: short[name.name] for name in names})
-    return [differences_table(rows.items(), title, "Accuracy and macro-F1 x 100", "test rows")]
-
-
-def _retrieval_differences(
-    comparisons: Sequence[Comparison], read: TaskData[Any], title: str
-) -> list[Table]:
-    rows = _by_metric(comparisons, short_headings([task.name for task in read.tasks]))
-    return [differences_table(rows.items(), title, "Means over queries x 100", "queries")]
-
-
-DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list[Table]]] = {
-    "sts": lambda comparisons, _, title: [sts_differences(it, title) for it in comparisons],
-    "transfer": lambda comparisons, _, title: [_transfer_differences(comparisons, title)],
-    "labelled": _labelled_differences,
-    "retrieval": _retrieval_differences,
-}
-"""Tables of differences by the name of the task type."""
+    return [differences_table(rows.items(), title, *_ABOUT[kind])]
 
 
 def before_and_after(suite: Suite, rows: Rows, difference: tuple[str, str]) -> list[Table]:
@@ -146,22 +127,20 @@ def before_and_after(suite: Suite, rows: Rows, difference: tuple[str, str]) -> l
     tables = []
     for kind, read in suite.kinds:
         if kind.name == "sts":
-            shown = {label: _in(records, read.names) for label, records in rows.items()}
+            shown = {
+                label: [it for it in records if TaskName(it.task, it.split) in read.names]
+                for label, records in rows.items()
+            }
             tables.append(sts_table(shown, Layout(difference=difference)))
         else:
             tables += TABLES[kind.name](rows, read, suite.options)
     return tables
 
 
-def _in(records: Sequence[Record], names: Sequence[TaskName]) -> list[Record]:
-    return [record for record in records if TaskName(record.task, record.split) in names]
-
-
 def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
     """The scores of runs that differ in their seed, x 100."""
     rows, names = [], [*map(str, seeds)]
     for one in scores:
-        ends = one.interval
         spread = "" if one.deviation is None else f" ± {100 * one.deviation:.2f}"
         rows.append(
             (
@@ -170,7 +149,7 @@ def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
                 *map(score, one.values),
                 Cell(f"{100 * one.mean:.2f}{spread}", one.mean),
                 score(one.difference, sign="+"),
-                Cell(f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT),
+                Cell(_brackets(one.interval)),
             )
         )
     headings = ("score", "start", *names, "mean", "difference", "interval")

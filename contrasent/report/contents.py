@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,6 @@ class Contents:
         """Results that say how their encoder was used, scores first."""
         return (*self.records, *(it.records[0] for it in self.geometries), *self.neighbours)
 
-    @property
-    def commands(self) -> list[str]:
-        """The commands that measured the results."""
-        return list(dict.fromkeys(it.command for it in self.used if it.command))
-
-    @property
-    def commands_complete(self) -> bool:
-        """Every result has the command that measured it."""
-        return all(it.command for it in self.used)
-
 
 Identity = tuple[str, ...]
 """An encoder, and how it was used."""
@@ -102,7 +93,11 @@ class PageRow:
 
 
 def rows_of(contents: Contents) -> dict[Identity, PageRow]:
-    """The encoders in the order in which their numbers came, scores first."""
+    """The encoders in the order in which their numbers came, scores first.
+
+    Of two records of one number the first is shown, or the one of the same value with more of a
+    protocol, an interval and a comparison.
+    """
     first: dict[Identity, Used] = {}
     for used in contents.used:
         known = first.setdefault(identity(used), used)
@@ -111,13 +106,25 @@ def rows_of(contents: Contents) -> dict[Identity, PageRow]:
     scores: dict[Identity, dict[tuple[object, ...], Record]] = {key: {} for key in first}
     for record in contents.records:
         shown, key = scores[identity(record)], _key(record)
-        if key not in shown or _is_fuller(record, shown[key]):
+        other = shown.setdefault(key, record)
+        more, less = (
+            sum(part is not None for part in (it.protocol, it.interval, it.compared))
+            for it in (record, other)
+        )
+        if record.value == other.value and more > less:
             shown[key] = record
     names = labels(list(first.values()))
     return {
         key: PageRow(name, like, tuple(scores[key].values()))
         for name, (key, like) in zip(names, first.items(), strict=True)
     }
+
+
+def _key(record: Record) -> tuple[object, ...]:
+    """Whatever two records have in common that are the same number, measured twice."""
+    how = tuple(sorted((record.classifier or {}).items()))
+    place = (record.task, record.subset, record.split)
+    return (*place, record.metric, record.aggregation, record.regressor, how)
 
 
 def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> PageRow | None:
@@ -129,78 +136,47 @@ def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> P
 
 
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
-    """Everything that makes numbers of the report hard to compare with one another."""
-    return [
-        *_overlaps(rows.values()),
-        *_contradictions(contents.records, rows),
-        *_other_data(rows.values()),
-        *_other_versions(rows.values()),
-    ]
+    """Everything that makes numbers of the report hard to compare with one another.
 
-
-def _key(record: Record) -> tuple[object, ...]:
-    """Whatever two records have in common that are the same number, measured twice."""
-    how = tuple(sorted((record.classifier or {}).items()))
-    place = (record.task, record.subset, record.split)
-    return (*place, record.metric, record.aggregation, record.regressor, how)
-
-
-def _is_fuller(record: Record, other: Record) -> bool:
-    """The same value, with a protocol, an interval or a comparison that the other has not."""
-    more, less = (
-        sum(part is not None for part in (it.protocol, it.interval, it.compared))
-        for it in (record, other)
-    )
-    return record.value == other.value and more > less
-
-
-def _overlaps(rows: Iterable[PageRow]) -> list[str]:
-    """Encoders that were trained on text of what they are scored on."""
-    messages: dict[str, None] = {}
-    for row in rows:
+    That are text of tasks in training, contradictions, other data and other versions.
+    """
+    seen: dict[str, None] = {}
+    hashes: dict[tuple[str, str], set[str]] = {}
+    values: dict[tuple[object, ...], float] = {}
+    for identified, row in rows.items():
         for record in row.records:
-            seen = record.overlap or {}
-            if seen.get("sentences_seen"):
-                messages.setdefault(
-                    f"{row.label} was trained on {seen['file']}, which has "
-                    f"{seen['sentences_seen']:,} of the {seen['sentences']:,} sentences of "
+            values[identified, _key(record)] = record.value
+            hashes.setdefault((record.task, record.split), set()).add(record.data_sha256)
+            if (overlap := record.overlap or {}).get("sentences_seen"):
+                seen.setdefault(
+                    f"{row.label} was trained on {overlap['file']}, which has "
+                    f"{overlap['sentences_seen']:,} of the {overlap['sentences']:,} sentences of "
                     f"{record.task} ({record.split})"
                 )
-    return list(messages)
-
-
-def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
-    shown = {
-        (key, _key(record)): record.value for key, row in rows.items() for record in row.records
+    twice = {
+        (rows[identity(it)].label, it.task, it.split)
+        for it in contents.records
+        if it.value != values[identity(it), _key(it)]
     }
-    other = {
-        (rows[identity(record)].label, record.task, record.split)
-        for record in records
-        if record.value != shown[identity(record), _key(record)]
-    }
+    versions = {tuple(sorted(row.like.versions.items())) for row in rows.values()}
     return [
-        f"{label}: {task} ({split}) was measured more than once, with different values; the first "
-        "is shown"
-        for label, task, split in sorted(other)
+        *seen,
+        *(
+            f"{label}: {task} ({split}) was measured more than once, with different values; the "
+            "first is shown"
+            for label, task, split in sorted(twice)
+        ),
+        *(
+            f"{task} ({split}): the encoders were scored on different data, see the hashes below"
+            for (task, split), known in hashes.items()
+            if len(known) > 1
+        ),
+        *(
+            ["the numbers were computed with different versions of packages, see below"]
+            if len(versions) > 1
+            else []
+        ),
     ]
-
-
-def _other_data(rows: Iterable[PageRow]) -> list[str]:
-    hashes: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        for record in row.records:
-            hashes.setdefault((record.task, record.split), set()).add(record.data_sha256)
-    return [
-        f"{task} ({split}): the encoders were scored on different data, see the hashes below"
-        for (task, split), known in hashes.items()
-        if len(known) > 1
-    ]
-
-
-def _other_versions(rows: Iterable[PageRow]) -> list[str]:
-    if len({tuple(sorted(row.like.versions.items())) for row in rows}) < 2:
-        return []
-    return ["the numbers were computed with different versions of packages, see below"]
 
 
 def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
@@ -309,7 +285,11 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; name a file that was saved, or a training run")
-        first = {} if path.is_dir() else _first_line(path)
+        first: Any = {}
+        if path.is_file():
+            with suppress(ValueError), path.open(encoding="utf-8") as file:
+                first = json.loads(file.readline())
+        first = first if isinstance(first, dict) else {}
         if first.get("kind") == KIND:
             geometries += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
@@ -324,18 +304,4 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Contents(
-        records=tuple(records),
-        geometries=tuple(geometries),
-        runs=tuple(runs),
-        neighbours=tuple(neighbours),
-    )
-
-
-def _first_line(path: Path) -> dict[str, Any]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            values = json.loads(file.readline())
-    except ValueError:
-        return {}
-    return values if isinstance(values, dict) else {}
+    return Contents(tuple(records), (), tuple(geometries), tuple(runs), tuple(neighbours))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from contrasent.errors import ConfigError, DataError, pick
@@ -57,53 +56,39 @@ _CONTRAST_NOTE = (
 
 def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -> Table:
     """A row for each encoder by its label, and beneath them what was measured on what."""
-    cells = tuple(
-        (Cell(label), *(_cell(geometry, metric) for metric in COLUMNS))
-        for label, geometry in rows.items()
-    )
-    lower = [k for k, metric in enumerate(COLUMNS, start=1) if metric in LOWER]
-    headings = ("encoder", *COLUMNS.values())
-    table = Table(headings, cells, tuple(_notes(rows)), title, name)
-    return table.with_best([*lower, 1 + list(COLUMNS).index("spearman")], lower)
-
-
-def _cell(geometry: Geometry, metric: str) -> Cell:
-    value = geometry.value(metric)
-    return score(value) if metric == "spearman" else number(value, 4)
-
-
-def _notes(rows: Mapping[str, Geometry]) -> list[str]:
+    cells = []
     on: dict[str, list[str]] = {}
+    bounds, encoders = list[str](), list[str]()
     for label, geometry in rows.items():
-        on.setdefault(_basis(geometry), []).append(label)
+        values = {metric: geometry.value(metric) for metric in COLUMNS}
+        numbers = (score(v) if k == "spearman" else number(v, 4) for k, v in values.items())
+        cells.append((Cell(label), *numbers))
+        close = geometry.records[0]
+        splits = " (train, dev and test)" if close.split == "all" else ""
+        basis = (
+            f"{geometry.heading}{splits}: alignment over the {close.pairs:,} of {geometry.rated:,} "
+            f"pairs rated {close.subset}; uniformity, isotropy and spectrum over the "
+            f"{geometry.sentences:,} distinct sentences"
+        )
+        on.setdefault(basis, []).append(label)
+        names = ("spread", "bound", "top_eigenvalue", "negative")
+        contrast = [geometry.value(f"contrast_{of}") for of in names]
+        left, right, top, below = (math.nan if it is None else it for it in contrast)
+        if not math.isnan(left):  # of what was measured before Equation 7 was
+            bounds.append(
+                f"{label}: {left:.3f} >= {right:.3f}, top eigenvalue {top:.4f}, cosines below 0: "
+                f"{below:.1%}."
+            )
+        encoders.append(f"{label}: {described(label, close)}.")
     lines = [
         f"{basis}." if len(on) == 1 else f"{', '.join(labels)}: {basis}."
         for basis, labels in on.items()
     ]
-    encoders = [f"{label}: {described(label, it.records[0])}." for label, it in rows.items()]
-    bounds = [f"{label}: {it}." for label, one in rows.items() if (it := _contrast(one))]
     explained = [_CONTRAST_NOTE] if bounds else []
-    return [*lines, *_METRIC_NOTES, *explained, *bounds, *encoders]
-
-
-def _contrast(geometry: Geometry) -> str:
-    """Equation 7 of an encoder in a line; empty for what was measured before it was."""
-    names = ("spread", "bound", "top_eigenvalue", "negative")
-    values = [geometry.value(f"contrast_{name}") for name in names]
-    left, right, top, below = (math.nan if it is None else it for it in values)
-    if math.isnan(left):
-        return ""
-    return f"{left:.3f} >= {right:.3f}, top eigenvalue {top:.4f}, cosines below 0: {below:.1%}"
-
-
-def _basis(geometry: Geometry) -> str:
-    close = geometry.records[0]
-    splits = " (train, dev and test)" if close.split == "all" else ""
-    return (
-        f"{geometry.heading}{splits}: alignment over the {close.pairs:,} of {geometry.rated:,} "
-        f"pairs rated {close.subset}; uniformity, isotropy and spectrum over the "
-        f"{geometry.sentences:,} distinct sentences"
-    )
+    notes = (*lines, *_METRIC_NOTES, *explained, *bounds, *encoders)
+    lower = [k for k, metric in enumerate(COLUMNS, start=1) if metric in LOWER]
+    table = Table(("encoder", *COLUMNS.values()), tuple(cells), notes, title, name)
+    return table.with_best([*lower, 1 + list(COLUMNS).index("spearman")], lower)
 
 
 def pictures(
@@ -136,24 +121,25 @@ def figure_data(
     put where it is of STS-B, if ``published``. Encoders that ``supervised`` names get panels of
     their own, as in Figures F.1 and G.1.
     """
-    _require_same_pairs(rows.values())
-    _require_same_pairs(runs)
+    for results in (rows.values(), runs):
+        pairs = list(dict.fromkeys(result.pairs for result in results))
+        if len(pairs) > 1:
+            raise DataError(
+                f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
+                "figure; draw them one after the other, into two folders"
+            )
+    panels: dict[str, dict[str, Geometry]] = {"unsupervised": {}, "supervised": {}}
+    for label, it in rows.items():
+        named = {label, *names_of(it.encoder)} & set(supervised)
+        title = ("supervised" if named else "unsupervised") if supervised else ""
+        panels.setdefault(title, {})[label] = it
     return FigureData(
         rows,
-        _panels(rows, supervised) if rows else {},
+        {title: members for title, members in panels.items() if members},
         sts_colours(rows, records) if rows else Colours(),
         published and all(it.records[0].task == "stsb" for it in rows.values()),
         labelled_runs(runs) if runs else {},
     )
-
-
-def _require_same_pairs(results: Iterable[Geometry | Trajectory]) -> None:
-    pairs = list(dict.fromkeys(result.pairs for result in results))
-    if len(pairs) > 1:
-        raise DataError(
-            f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
-            "figure; draw them one after the other, into two folders"
-        )
 
 
 def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colours:
@@ -163,43 +149,26 @@ def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colo
     otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
     comparable, so they never share a scale.
     """
-    averages = {label: _average(it.records[0], records) for label, it in rows.items()}
-    known = {label: value for label, value in averages.items() if value is not None}
-    if len(known) == len(rows):
-        return Colours("STS Avg., Spearman x 100", known)
+    averages = {}
+    for label, it in rows.items():
+        values = {
+            record.task: record.value
+            for record in reversed(records)  # of two values the first counts
+            if identity(record) == identity(it.records[0])
+            and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
+            and record.regressor is None
+            and record.task in STS
+        }
+        if len(values) == len(STS):
+            averages[label] = sum(values.values()) / len(STS)
+    if len(averages) == len(rows):
+        return Colours("STS Avg., Spearman x 100", averages)
     measured = {label: it.value("spearman") for label, it in rows.items()}
     some = next(iter(rows.values()))
     return Colours(
         f"{some.heading}, Spearman x 100",
         {label: value for label, value in measured.items() if value is not None},
     )
-
-
-def _average(like: Record, records: Sequence[Record]) -> float | None:
-    """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
-    values = {
-        record.task: record.value
-        for record in reversed(records)  # of two values the first counts
-        if identity(record) == identity(like)
-        and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
-        and record.regressor is None
-        and record.task in STS
-    }
-    return sum(values.values()) / len(STS) if len(values) == len(STS) else None
-
-
-def _panels(
-    rows: Mapping[str, Geometry], supervised: Sequence[str]
-) -> dict[str, dict[str, Geometry]]:
-    """Encoders by their kind of training; all under one empty title where none is named."""
-    if not supervised:
-        return {"": dict(rows)}
-    names = {label: {label, *names_of(it.encoder)} for label, it in rows.items()}
-    panels: dict[str, dict[str, Geometry]] = {"unsupervised": {}, "supervised": {}}
-    for label, geometry in rows.items():
-        title = "supervised" if names[label] & set(supervised) else "unsupervised"
-        panels[title][label] = geometry
-    return {title: members for title, members in panels.items() if members}
 
 
 def names_of(encoder: str) -> set[str]:
@@ -254,32 +223,28 @@ def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:
     Encoders stand below one another where a terminal is too narrow; a pipe gets whole lines.
     """
     labels = list(rows)
-    stacked = console.is_terminal and console.width < _NARROW * len(labels)
-    groups = [[label] for label in labels] if stacked else [labels]
+    whole = console.is_terminal
+    stacked = whole and console.width < _NARROW * len(labels)
     for place, query in enumerate(next(iter(rows.values())).queries):
-        heading = Text(f"Query: {one_line(query.text)}", style="bold")
-        console.print(heading, soft_wrap=not console.is_terminal)
-        for group in groups:
-            nearest = {label: rows[label].queries[place].nearest for label in group}
-            print_whole(console, _query_table(nearest, whole=console.is_terminal))
+        console.print(Text(f"Query: {one_line(query.text)}", style="bold"), soft_wrap=not whole)
+        for group in [[label] for label in labels] if stacked else [labels]:
+            table = plain_table()
+            table.expand = whole
+            table.add_column("", no_wrap=True)
+            for label in group:
+                table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
+            nearest = [rows[label].queries[place].nearest for label in group]
+            for rank in range(max(map(len, nearest))):
+                cells = [
+                    f"{hits[rank].score:.3f}  {one_line(hits[rank].text)}"
+                    if rank < len(hits)
+                    else ABSENT
+                    for hits in nearest
+                ]
+                table.add_row(f"#{rank + 1}", *map(Text, cells))
+            print_whole(console, table)
         console.print()
     print_notes(console, search_notes(rows))
-
-
-def _query_table(nearest: Mapping[str, Sequence[Neighbour]], *, whole: bool) -> RichTable:
-    """Neighbours of one query; ``whole`` takes all of the console's width in equal columns."""
-    table = plain_table()
-    table.expand = whole
-    table.add_column("", no_wrap=True)
-    for label in nearest:
-        table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
-    for rank in range(max(map(len, nearest.values()))):
-        cells = [
-            f"{hits[rank].score:.3f}  {one_line(hits[rank].text)}" if rank < len(hits) else ABSENT
-            for hits in nearest.values()
-        ]
-        table.add_row(f"#{rank + 1}", *map(Text, cells))
-    return table
 
 
 def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:

@@ -127,13 +127,12 @@ def encoder_notes(rows: Rows) -> list[str]:
     ]
 
 
-def _every(rows: Rows) -> list[Record]:
-    return [record for records in rows.values() for record in records]
-
-
-def _of(rows: Rows, holds: Callable[[Record], object]) -> dict[str, list[Record]]:
-    """The records of each row that a table shows."""
-    return {label: [it for it in records if holds(it)] for label, records in rows.items()}
+def _choose(
+    rows: Rows, holds: Callable[[Record], object]
+) -> tuple[dict[str, list[Record]], list[Record]]:
+    """The records of each row that a table shows, and all of them."""
+    shown = {label: [it for it in records if holds(it)] for label, records in rows.items()}
+    return shown, [record for records in shown.values() for record in records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +165,18 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     """
     layout = layout or Layout()
     if not layout.tasks:
-        names = [quantity(it).name for it in _every(rows) if it.metric in METRICS]
-        layout = replace(layout, tasks=in_paper_order(sorted(set(names), key=lambda it: it.name)))
-    shown = _of(rows, lambda it: (it.metric, it.aggregation) == (layout.metric, layout.aggregation))
+        _, every = _choose(rows, lambda it: it.metric in METRICS)
+        names = sorted({quantity(it).name for it in every}, key=lambda it: it.name)
+        layout = replace(layout, tasks=in_paper_order(names))
+    way = layout.metric, layout.aggregation
+    shown, every = _choose(rows, lambda it: (it.metric, it.aggregation) == way)
     headings, named = short_headings(layout.tasks), averaged(layout.tasks)
     columns = {
         name: Column(headings[name], (Quantity(name, layout.metric),)) for name in layout.tasks
     }
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
-    notes = [*_sts_notes(_every(shown), layout), *encoder_notes(rows)]
+    notes = [*_sts_notes(every, layout), *encoder_notes(rows)]
     table = scores_table(shown, [*means, *rest], notes)
     if layout.difference:
         of_label = {row[0].text: row for row in table.rows}
@@ -245,58 +246,16 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
             for task, column in tasks
             if task.pairs and split == "test"
         ]
-    shown = _of(rows, lambda record: record.classifier)
-    every = _every(shown)
-    procedures = dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
-    notes = ["; ".join(parts) + ".", *procedures]
-    if "dev" in splits:
-        notes.append(_OPTIMISTIC)
+    shown, every = _choose(rows, lambda record: record.classifier)
+    notes = ["; ".join(parts) + "."]
+    notes += dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
+    notes += [_OPTIMISTIC] if "dev" in splits else []
     more = (
         " with the trained classifiers as they are, those of all folds together; of the average, "
         "normal with the tasks independent; dev accuracies have none"
     )
     notes += interval_notes(every, "the test sentences or pairs", more)
     return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
-
-
-def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
-    """Accuracy and macro-F1 on a user's labelled sentences."""
-    headings = labelled_headings(read)
-    columns = []
-    for split in TRANSFER_SPLITS[::-1]:
-        for task in (task for task in read.tasks if split in task.splits):
-            name = TaskName(task.name, split)
-            for metric in ("accuracy", "macro_f1") if split == "test" else ("accuracy",):
-                parts = [] if len(headings) == 1 else [headings[name.name]]
-                parts += [] if split == "test" else [split]
-                heading = " ".join([*parts, metric_heading(metric)])
-                columns.append(Column(heading, (Quantity(name, metric),)))
-    shown = _of(rows, lambda record: record.task in headings)
-    every = _every(shown)
-    notes = [
-        "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
-        "the F1 of all classes.",
-        *(f"{headings[it.name]}: {it.description}; {_judged(it)}." for it in read.tasks),
-        *dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier),
-    ]
-    if any("dev" in task.splits for task in read.tasks):
-        notes.append(_OPTIMISTIC)
-    notes += interval_notes(every, "the test rows", ", the classifiers as they are")
-    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
-
-
-def labelled_headings(read: TaskData[TransferData]) -> dict[str, str]:
-    """Headings of labelled tasks by their names."""
-    headings = short_headings([TaskName(task.name) for task in read.tasks])
-    return {name.name: heading for name, heading in headings.items()}
-
-
-def _judged(task: TransferData) -> str:
-    if "all" in task.parts:
-        return "every fold is the test part once; accuracy is the mean over them"
-    if "dev" in task.parts:
-        return "the dev part chooses the penalty"
-    return "folds of the training part choose the penalty"
 
 
 _SKLEARN = "Classifier: scikit-learn's logistic regression, C = 1 and no search for it"
@@ -310,23 +269,57 @@ def _solver(how: Mapping[str, str | int]) -> str:
 
 
 def _senteval_procedure(how: Mapping[str, str | int]) -> str:
-    nested = _split_so(NESTED_FOLDS)
+    nested, by_dev = (
+        [task.heading for task in TRANSFER_TASKS.values() if task.split == split]
+        for split in (NESTED_FOLDS, DEV_PART)
+    )
+    *first, last = nested
+    of_folds = f"{', '.join(first)} and {last}" if first else last
     if how["name"] == "sklearn":
         return (
-            f"{_SKLEARN}; {how['folds']} folds for {nested}; seed {how['seed']}. Fast, and not the "
-            "procedure of the papers' figures."
+            f"{_SKLEARN}; {how['folds']} folds for {of_folds}; seed {how['seed']}. Fast, and not "
+            "the procedure of the papers' figures."
         )
     return (
         f"Classifier and data of SentEval, {_solver(how)}; the L2 penalty of 1e-5 to 1e-2 is "
-        f"chosen by {how['folds']} folds (nested for {nested}; {_split_so(DEV_PART)} by its dev "
+        f"chosen by {how['folds']} folds (nested for {of_folds}; {' and '.join(by_dev)} by its dev "
         f"part); seed {how['seed']}."
     )
 
 
-def _split_so(split: tuple[str, ...]) -> str:
-    """The tasks that are split so, as ``MR, CR, SUBJ and MPQA``."""
-    *first, last = [task.heading for task in TRANSFER_TASKS.values() if task.split == split]
-    return f"{', '.join(first)} and {last}" if first else last
+def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
+    """Accuracy and macro-F1 on a user's labelled sentences."""
+    headings = labelled_headings(read)
+    columns = []
+    for split in TRANSFER_SPLITS[::-1]:
+        for task in (task for task in read.tasks if split in task.splits):
+            for metric in ("accuracy", "macro_f1") if split == "test" else ("accuracy",):
+                parts = [] if len(headings) == 1 else [headings[task.name]]
+                parts += [] if split == "test" else [split]
+                heading = " ".join([*parts, metric_heading(metric)])
+                columns.append(Column(heading, (Quantity(TaskName(task.name, split), metric),)))
+    shown, every = _choose(rows, lambda record: record.task in headings)
+    notes = [
+        "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
+        "the F1 of all classes."
+    ]
+    for task in read.tasks:
+        judged = "folds of the training part choose the penalty"
+        if "all" in task.parts:
+            judged = "every fold is the test part once; accuracy is the mean over them"
+        elif "dev" in task.parts:
+            judged = "the dev part chooses the penalty"
+        notes.append(f"{headings[task.name]}: {task.description}; {judged}.")
+    notes += dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier)
+    notes += [_OPTIMISTIC] if any("dev" in task.splits for task in read.tasks) else []
+    notes += interval_notes(every, "the test rows", ", the classifiers as they are")
+    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
+
+
+def labelled_headings(read: TaskData[TransferData]) -> dict[str, str]:
+    """Headings of labelled tasks by their names."""
+    headings = short_headings([TaskName(task.name) for task in read.tasks])
+    return {name.name: heading for name, heading in headings.items()}
 
 
 def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -> str:
@@ -334,33 +327,27 @@ def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -
     if any("dev" not in task.parts for task in read.tasks):
         nested = any("all" in task.parts for task in read.tasks)
         folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
-    if how["name"] == "sklearn":
-        return f"{_SKLEARN}; {folds}seed {how['seed']}."
-    solver = f"{_solver(how)}; L2 penalty of 1e-5 to 1e-2"
-    return f"Classifier of SentEval, {solver}; {folds}seed {how['seed']}."
+    solver = f"Classifier of SentEval, {_solver(how)}; L2 penalty of 1e-5 to 1e-2"
+    return f"{_SKLEARN if how['name'] == 'sklearn' else solver}; {folds}seed {how['seed']}."
 
 
 def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
     """Metrics of retrieval tasks."""
     headings = short_headings([task.name for task in tasks])
-    columns = [
-        Column(
-            metric_heading(metric)
-            if len(tasks) == 1
-            else f"{headings[task.name]} {metric_heading(metric)}",
-            (Quantity(task.name, metric),),
-        )
-        for task in tasks
-        for metric in task.metrics
-    ]
-    shown = _of(rows, lambda record: quantity(record).name in headings)
+    columns = []
+    for task in tasks:
+        of_task = "" if len(tasks) == 1 else f"{headings[task.name]} "
+        for metric in task.metrics:
+            heading = f"{of_task}{metric_heading(metric)}"
+            columns.append(Column(heading, (Quantity(task.name, metric),)))
+    shown, every = _choose(rows, lambda record: quantity(record).name in headings)
     together = any(task.name.name == STSB_RETRIEVAL for task in tasks)
     more = f"{', both of a pair of STS-B together' if together else ''}; the documents stay"
     notes = [
-        f"Retrieval by {compared_by(_every(shown))} x 100, mean over queries; of equal scores the "
+        f"Retrieval by {compared_by(every)} x 100, mean over queries; of equal scores the "
         "less relevant is first.",
         *(f"{headings[task.name]}: {task.description}." for task in tasks),
-        *interval_notes(_every(shown), "the queries", more),
+        *interval_notes(every, "the queries", more),
         *encoder_notes(shown),
     ]
     return scores_table(rows, columns, notes)
@@ -380,12 +367,9 @@ _OF_MTEB_TASK = {
 
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
-    main = _of(rows, lambda record: record.protocol == MTEB)
-    every = _every(main)
+    main, every = _choose(rows, lambda record: record.protocol == MTEB)
     columns = [
-        Column(
-            it.name.name if it.name.split == "test" else f"{it.name.name} {it.name.split}", (it,)
-        )
+        Column(f"{it.name.name} {it.name.split}".removesuffix(" test"), (it,))
         for it in dict.fromkeys(map(quantity, every))
     ]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
@@ -403,16 +387,14 @@ def mteb_table(rows: Rows) -> Table:
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 
-def _sts_tables(rows: Rows, read: TaskData[Any], options: Options) -> list[Table]:
-    asked = options.protocol
-    return [
-        sts_table(rows, Layout(read.names, metric, asked.aggregation, protocol=asked))
-        for metric in asked.metrics
-    ]
-
-
 TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
-    "sts": _sts_tables,
+    "sts": lambda rows, read, options: [
+        sts_table(
+            rows,
+            Layout(read.names, metric, options.protocol.aggregation, protocol=options.protocol),
+        )
+        for metric in options.protocol.metrics
+    ],
     "transfer": lambda rows, read, _: [transfer_table(rows, read.names)],
     "labelled": lambda rows, read, _: [labelled_table(rows, read)],
     "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],

@@ -13,7 +13,6 @@ from statistics import NormalDist
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
-from rich.padding import PaddingDimensions
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -49,13 +48,13 @@ class Cell:
     @property
     def share(self) -> float:
         """The number x 100 as the length of a bar, from 0 to 100."""
-        return _percent(self.value or 0.0)
+        return round(100 * min(max(self.value or 0.0, 0.0), 1.0), 2)
 
     @property
     def reach(self) -> tuple[float, float]:
         """Where the interval begins on such a bar, and its length there."""
-        ends = self.interval
-        low, high = (self.share,) * 2 if ends is None else map(_percent, (ends.low, ends.high))
+        ends = (self.interval.low, self.interval.high) if self.interval else (self.value,) * 2
+        low, high = (Cell("", end).share for end in ends)
         return low, round(high - low, 2)
 
     @property
@@ -71,10 +70,6 @@ class Cell:
         if self.interval is None:
             return repr(self.value)
         return f"{self.value!r}, from {self.interval.low!r} to {self.interval.high!r}"
-
-
-def _percent(value: float) -> float:
-    return round(100 * min(max(value, 0.0), 1.0), 2)
 
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:
@@ -151,13 +146,9 @@ class Table:
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without title and notes."""
         rules = [":---" if k == 0 or k in self.texts else "---:" for k in range(len(self.headings))]
-        cells = ([cell.plain for cell in row] for row in self.rows)
-        lines = (map(_markdown_cell, line) for line in (self.headings, rules, *cells))
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _markdown_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+        lines = [self.headings, rules, *([cell.plain for cell in row] for row in self.rows)]
+        safe = ([text.replace("|", "\\|").replace("\n", " ") for text in line] for line in lines)
+        return "".join(f"| {' | '.join(line)} |\n" for line in safe)
 
 
 def text_table(
@@ -216,42 +207,37 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
     return [f"In brackets the {100 * interval.confidence:g} % {how}."]
 
 
-_NO_LIMIT = 1_000_000
-
-
-def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
+def plain_table() -> RichTable:
     """A table without cells, in the form of all tables."""
     return RichTable(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="bold"
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
     )
 
 
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
-    """A table with its cells; ``upright`` makes the rows columns, for narrow terminals."""
-    grid = [
-        [Text(printable(heading)) for heading in content.headings],
-        *([_styled(cell) for cell in row] for row in content.rows),
-    ]
+    """A table with its cells; ``upright`` makes the rows columns, for narrow terminals.
+
+    The best of a column is bold, a gain green and a loss red on a terminal.
+    """
+
+    def styled(cell: Cell) -> Text:
+        colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
+        return Text(printable(cell.plain), f"bold {colour}".strip() if cell.best else colour)
+
+    grid = [[Text(printable(heading)) for heading in content.headings]]
+    grid += [[styled(cell) for cell in row] for row in content.rows]
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
     shown = plain_table()
     for k, heading in enumerate([Text(), *grid[0][1:]]):
         left = k == 0 or (k in content.texts and not upright)
+        whole = k == 0 or not upright
         shown.add_column(
-            heading,
-            justify="left" if left else "right",
-            no_wrap=k == 0 or not upright,
-            overflow="fold",
+            heading, justify="left" if left else "right", no_wrap=whole, overflow="fold"
         )
     for row in grid[1:]:
         shown.add_row(*row)
     return shown
-
-
-def _styled(cell: Cell) -> Text:
-    """A cell: the best of its column bold, a gain green and a loss red on a terminal."""
-    colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
-    return Text(printable(cell.plain), style=f"bold {colour}".strip() if cell.best else colour)
 
 
 def print_table(console: Console, content: Table) -> None:
@@ -287,4 +273,5 @@ def print_whole(console: Console, shown: RichTable) -> None:
 
 
 def _width(console: Console, shown: RichTable) -> int:
-    return Measurement.get(console, console.options.update(width=_NO_LIMIT), shown).maximum
+    unbounded = console.options.update(width=1_000_000)
+    return Measurement.get(console, unbounded, shown).maximum

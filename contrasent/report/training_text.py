@@ -25,12 +25,75 @@ if TYPE_CHECKING:
 
 def survey_lines(report: Report) -> Iterator[str]:
     """The facts of a check, without its lengths and examples."""
-    yield from _aligned(_survey_facts(report))
+    return (_aligned(name, value) for name, value in _survey_facts(report))
+
+
+def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
+    def count(finding: Finding) -> str:
+        lines = (where.removeprefix(report.source) for where in finding.first)
+        first = f", first at {', '.join(lines)}" if finding.first else ""
+        return f"{plural(finding.count, 'example')}{first}"
+
+    each = "" if report.views == 1 else " each"
+    yield "file", report.source
+    yield "columns", report.columns
+    for name, where in report.later.items():
+        yield "", f"{name} comes first at {where.removeprefix(report.source)}, and is ignored"
+    yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
+    if report.classes is not None:
+        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
+        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        unused = f"{plural(report.unlabelled, 'row')} without a label"
+    else:
+        unused = plural(report.blank, "blank line")
+    yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
+    if report.documents is not None and (length := report.document_sentences):
+        sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
+        yield "documents", f"{report.documents:,} of {sizes}"
+    yield "unreadable", plural(report.unreadable.count, "row")
+    for message in report.unreadable.first:
+        yield "", message
+    share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
+    first, *others = _views(report)
+    yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
+    if report.identical is not None:
+        yield "identical", f"{first} and {others[0]} in {count(report.identical)}"
+    yield "encoding", f"U+FFFD in {count(report.replaced)}"
+    yield "", f"control characters in {count(report.control)}"
+    yield "", f"looks wrongly decoded, as Ã© for é, in {count(report.mojibake)}"
+    yield "HTML", f"tags in {count(report.tags)}"
+    yield "", f"entities, as &amp;, in {count(report.entities)}"
+    yield "no word", f"in {count(report.wordless)}"
+    if report.cut is not None and report.examples:
+        share = f"{report.cut / (report.examples * report.views):.1%}"
+        cut = plural(report.cut, "sentence")
+        yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
+    yield "sha256", f"{report.sha256} (content and columns)"
 
 
 def survey_examples(report: Report) -> Iterator[str]:
     """The first examples that a check read."""
-    yield from _examples(_views(report), report.shown)
+    return _examples(_views(report), report.shown)
+
+
+def length_table(report: Report) -> RichTable:
+    """Lengths of sentences, in words and, if they were counted, in tokens."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    table = RichTable(box=SIMPLE_HEAD)
+    table.add_column("length")
+    for name in ("min", "median", "mean", "p95", "max"):
+        table.add_column(name, justify="right")
+    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
+        for view, it in zip(_views(report), found, strict=False):
+            row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
+            table.add_row(f"{view}, {unit}", *map(str, row))
+    return table
+
+
+def _views(report: Report) -> list[str]:
+    return view_names(report.views) if report.classes is None else ["premise", "hypothesis"]
 
 
 def verdict_lines(
@@ -69,10 +132,45 @@ def train_command(report: Report, encoder: str | None, columns: str | None) -> s
     return printable(shlex.join(words))
 
 
+_LEFT_OUT = {
+    "unlabelled": ("row", "without a label"),
+    "empty": ("row", "with an empty sentence"),
+    "other": ("row", ""),
+    "identical": ("row", "with the same sentence twice"),
+    "contested": ("hard negative", "that the premise is also said to entail"),
+    "incomplete": ("group", ""),
+    "repeated": ("repeat", ""),
+    "unsampled": ("example", "outside the sample"),
+    "unreadable": ("row", "that cannot be read, first:"),
+}
+"""Words for the fields of Counts, where a kind has no other ones."""
+
+
 def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
     """The facts of a training file that was built, and its first examples."""
-    yield from _aligned(_built_facts(built, kind))
+    counts, facts = built.counts, list[tuple[str, str]]()
+    for source in built.sources:
+        facts += [("source", source.name), ("", source.columns)]
+        facts += [("", f"labels: {source.labels}")] if source.labels is not None else []
+    labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
+    facts.append(("rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"))
+    words = {**_LEFT_OUT, **{name: ("row", how) for name, how in kind.wording.items()}}
+    words["incomplete"] = kind.wording.get("group", ""), kind.wording.get("incomplete", "")
+    left_out = [(getattr(counts, name), *words[name]) for name in _LEFT_OUT]
+    lines = [f"{plural(count, what)} {how}".rstrip() for count, what, how in left_out if count]
+    facts += [("" if k else "left out", line) for k, line in enumerate(lines)]
+    facts += [("", message) for message in counts.messages]
     labelled = "label" in built.header
+    sentences = f"{len(built.header) - labelled} sentences{' and a label' if labelled else ''}"
+    facts += [
+        ("made", built.made),
+        ("written", f"{plural(built.examples, 'example')} of {sentences} each"),
+        ("", f"{built.output}: {', '.join(built.header)}"),
+    ]
+    if built.overlap is not None:
+        words_shared = f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
+        facts.append(("overlap", words_shared))
+    yield from (_aligned(*fact) for fact in [*facts, ("sha256", built.sha256)])
     names = ["premise", "hypothesis", "label"] if labelled else view_names(len(built.header))
     yield from _examples(names, built.shown)
 
@@ -82,8 +180,8 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _aligned(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
-    return (f"{name:<12}{printable(value)}" for name, value in facts)
+def _aligned(name: str, value: str) -> str:
+    return f"{name:<12}{printable(value)}"
 
 
 def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -93,58 +191,10 @@ def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterat
             yield f"  {name}: {_shortened(sentence)}"
 
 
-def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
-    each = "" if report.views == 1 else " each"
-    yield "file", report.source
-    yield "columns", report.columns
-    for name, where in report.later.items():
-        yield "", f"{name} comes first at {where.removeprefix(report.source)}, and is ignored"
-    yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
-    if report.classes is not None:
-        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
-        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
-        unused = f"{plural(report.unlabelled, 'row')} without a label"
-    else:
-        unused = plural(report.blank, "blank line")
-    yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
-    if report.documents is not None and (length := report.document_sentences):
-        sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
-        yield "documents", f"{report.documents:,} of {sizes}"
-    yield "unreadable", plural(report.unreadable.count, "row")
-    for message in report.unreadable.first:
-        yield "", message
-    share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
-    first, *others = _views(report)
-    yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
-    if report.identical is not None:
-        yield "identical", f"{first} and {others[0]} in {_count(report.identical, report)}"
-    yield "encoding", f"U+FFFD in {_count(report.replaced, report)}"
-    yield "", f"control characters in {_count(report.control, report)}"
-    yield "", f"looks wrongly decoded, as Ã© for é, in {_count(report.mojibake, report)}"
-    yield "HTML", f"tags in {_count(report.tags, report)}"
-    yield "", f"entities, as &amp;, in {_count(report.entities, report)}"
-    yield "no word", f"in {_count(report.wordless, report)}"
-    if report.cut is not None and report.examples:
-        share = f"{report.cut / (report.examples * report.views):.1%}"
-        cut = plural(report.cut, "sentence")
-        yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
-    yield "sha256", f"{report.sha256} (content and columns)"
-
-
-def length_table(report: Report) -> RichTable:
-    """Lengths of sentences, in words and, if they were counted, in tokens."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
-    table = RichTable(box=SIMPLE_HEAD)
-    table.add_column("length")
-    for name in ("min", "median", "mean", "p95", "max"):
-        table.add_column(name, justify="right")
-    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(_views(report), found, strict=False):
-            row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
-            table.add_row(f"{view}, {unit}", *map(str, row))
-    return table
+def _shortened(sentence: str, longest: int = 100) -> str:
+    """A sentence on one line, safe to print, its end left out if it is long."""
+    line = " ".join(printable(sentence).split())
+    return line if len(line) <= longest else f"{line[:longest]}..."
 
 
 _LEAK_HEADINGS = ("sentences", "exact", "normalised", "pairs", "both seen", "exact", "normalised")
@@ -189,66 +239,3 @@ def mined_table(mined: Mined) -> Table:
         "the margin lets a negative be.",
     ]
     return Table(("", "lowest", "25%", "median", "75%", "highest"), tuple(rows), tuple(notes))
-
-
-def _views(report: Report) -> list[str]:
-    return view_names(report.views) if report.classes is None else ["premise", "hypothesis"]
-
-
-def _count(finding: Finding, report: Report) -> str:
-    lines = (where.removeprefix(report.source) for where in finding.first)
-    first = f", first at {', '.join(lines)}" if finding.first else ""
-    return f"{plural(finding.count, 'example')}{first}"
-
-
-def _shortened(sentence: str, longest: int = 100) -> str:
-    """A sentence on one line, safe to print, its end left out if it is long."""
-    line = " ".join(printable(sentence).split())
-    return line if len(line) <= longest else f"{line[:longest]}..."
-
-
-def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
-    for source in built.sources:
-        yield "source", source.name
-        yield "", source.columns
-        if source.labels is not None:
-            yield "", f"labels: {source.labels}"
-    counts = built.counts
-    labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
-    yield "rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"
-    heading = "left out"
-    for count, what, how in _left_out(built, kind):
-        if count:
-            yield heading, f"{plural(count, what)} {how}".rstrip()
-            heading = ""
-    for message in counts.messages:
-        yield "", message
-    yield "made", built.made
-    labelled = " and a label" if "label" in built.header else ""
-    sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
-    yield "written", f"{plural(built.examples, 'example')} of {sentences} each"
-    yield "", f"{built.output}: {', '.join(built.header)}"
-    if built.overlap is not None:
-        yield "overlap", f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
-    yield "sha256", built.sha256
-
-
-_LEFT_OUT = {
-    "unlabelled": ("row", "without a label"),
-    "empty": ("row", "with an empty sentence"),
-    "other": ("row", ""),
-    "identical": ("row", "with the same sentence twice"),
-    "contested": ("hard negative", "that the premise is also said to entail"),
-    "incomplete": ("group", ""),
-    "repeated": ("repeat", ""),
-    "unsampled": ("example", "outside the sample"),
-    "unreadable": ("row", "that cannot be read, first:"),
-}
-"""Words for the fields of Counts, where a kind has no other ones."""
-
-
-def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
-    named = {**_LEFT_OUT, **{name: ("row", how) for name, how in kind.wording.items()}}
-    named["incomplete"] = kind.wording.get("group", ""), kind.wording.get("incomplete", "")
-    for name in _LEFT_OUT:
-        yield getattr(built.counts, name), *named[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.geometry import Trajectory, read_trajectory
@@ -12,9 +13,9 @@ from contrasent.evaluation.protocols import PROTOCOLS
 from contrasent.evaluation.task_names import STS
 from contrasent.recipe import load_recipe
 from contrasent.report.table import ABSENT, Cell, Table, csv_text, number
-from contrasent.reproduce.jobs import Measurement, Planner, Store
-from contrasent.reproduce.measures import Value, is_score
-from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables
+from contrasent.reproduce.jobs import Job, Measurement, Planner, Store
+from contrasent.reproduce.measures import Value
+from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
 
 _NARROW = 3
 NOT_YET = "not made yet"
@@ -24,8 +25,8 @@ NOT_YET = "not made yet"
 class PaperCell:
     """What a cell shows."""
 
-    published: str | None  # as printed; None if the paper has no such number
-    study: str | None  # the reproducibility study's
+    published: str | None = None  # as printed; None if the paper has no such number
+    study: str | None = None  # the reproducibility study's
     # a number for each seed, in the units of the paper; one where no seed has a part
     ours: tuple[float, ...] = ()
     text: str = ""  # what is shown in place of a number
@@ -56,11 +57,25 @@ class PaperCell:
         return 2 if abs(self.mean or 0.0) >= 5 else 3
 
     def shown(self) -> Cell:
-        """Mean and deviation."""
-        if self.mean is None:
+        """Mean and deviation; the mean with the decimals of the printed number, two at least.
+
+        Small ones without it have three, large ones none.
+        """
+        mean, printed = self.mean, self.published
+        if mean is None:
             return Cell(self.text or ABSENT)
         spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
-        return Cell(f"{_rounded(self.mean, self.published)}{spread}", self.mean)
+        decimals = len((printed or "").partition(".")[2])
+        decimals = max(2, 3 if printed is None and abs(mean) < 5 else decimals)
+        text = f"{mean:.{decimals}f}" if abs(mean) >= 0.01 or mean == 0 else f"{mean:g}"
+        if abs(mean) >= 1000 or (printed is not None and printed.isdecimal()):
+            text = f"{mean:,.0f}"
+        return Cell(f"{text}{spread}", mean)
+
+    def difference_shown(self) -> Cell:
+        """The difference with its sign."""
+        small = self.difference is None or abs(self.difference) < 1000
+        return number(self.difference, self.digits if small else 0, sign="+")
 
 
 def as_number(text: str | None) -> float | None:
@@ -79,25 +94,11 @@ def short_reason(reason: str) -> str:
     return "; ".join(f"needs {option}" for option in options)
 
 
-def _is_small(value: float | None) -> bool:
-    return value is None or abs(value) < 1000
-
-
-def _rounded(value: float, printed: str | None) -> str:
-    """With the decimals of the printed number, two at least; small ones without it have three."""
-    if abs(value) >= 1000 or (printed is not None and printed.isdecimal()):
-        return f"{value:,.0f}"
-    decimals = len((printed or "").partition(".")[2])
-    if printed is None and abs(value) < 5:
-        decimals = 3
-    return f"{value:.{max(2, decimals)}f}" if abs(value) >= 0.01 or value == 0 else f"{value:g}"
-
-
 @dataclass(frozen=True, slots=True)
 class FilledRow:
     """A row with its cells by the heading of the column, and what is to be noted."""
 
-    row: PaperRow
+    label: str
     cells: Mapping[str, PaperCell]
     notes: tuple[str, ...]
 
@@ -119,29 +120,61 @@ class FilledTable:
     @property
     def name(self) -> str:
         """Of its files, without the ending."""
-        return self.table.file_name
+        return self.table.name.replace("/", "-")
+
+    @property
+    def cells(self) -> list[PaperCell]:
+        """All cells, row by row."""
+        return [cell for row in self.rows for cell in row.cells.values()]
 
     def shown(self) -> Table:
         """The table as it is printed: few columns side by side, many in lines of their own."""
-        columns = self.table.columns
-        wide = len(columns) > _NARROW
-        headings, rows = _wide(self) if wide else _narrow(self)
-        texts = {len(headings) - 1}
-        if all(
-            not row.cells[c.heading].ours
-            for row in self.rows
-            for c in columns
-            if c.heading in row.cells
-        ):
-            texts |= set(range(1, len(headings)))
-        notes = [f"{self.table.note[0].upper()}{self.table.note[1:]}."] if self.table.note else []
-        if precisions := sorted(
-            {it.precision for row in self.rows for it in row.cells.values()} - {""}
-        ):
+        wide = len(self.table.columns) > _NARROW
+        headings, rows = self._wide() if wide else self._narrow()
+        any_number = any(cell.ours for cell in self.cells)
+        texts = frozenset(range(len(headings) - 1 if any_number else 1, len(headings)))
+        notes = [self.table.sentence] if self.table.note else []
+        if precisions := sorted({cell.precision for cell in self.cells} - {""}):
             notes.append(f"Trained in {' and '.join(precisions)}, scored in fp32.")
-        return Table(
-            headings, tuple(rows), tuple(notes), self.heading, self.name, texts=frozenset(texts)
-        )
+        return Table(headings, tuple(rows), tuple(notes), self.heading, self.name, texts=texts)
+
+    def _narrow(self) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
+        """Ours, published, study and difference beside one another."""
+        headings, blocks = [""], list[list[Cell]]()
+        for column in self.table.columns:
+            cells = [row.cells.get(column.heading, PaperCell()) for row in self.rows]
+            block = {column.heading: [cell.shown() for cell in cells]}
+            if any(cell.published for cell in cells):
+                block["published"] = [_printed(cell.published) for cell in cells]
+            if any(cell.study for cell in cells):
+                block["study"] = [_printed(cell.study) for cell in cells]
+            if any(cell.difference is not None for cell in cells):
+                block["difference"] = [cell.difference_shown() for cell in cells]
+            headings += block
+            blocks += block.values()
+        rows = [
+            (Cell(row.label), *(block[k] for block in blocks), Cell("; ".join(row.notes)))
+            for k, row in enumerate(self.rows)
+        ]
+        return (*headings, "note"), rows
+
+    def _wide(self) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
+        """Lines of ours, published and study under one another, the last column's difference."""
+        columns = [column.heading for column in self.table.columns]
+        compared = any(row.cells.get(columns[-1], PaperCell()).published for row in self.rows)
+        rows = []
+        for row in self.rows:
+            cells = [row.cells.get(heading, PaperCell()) for heading in columns]
+            if any(cell.ours or cell.text or cell.reason for cell in cells):
+                last = [cells[-1].difference_shown()] if compared else []
+                shown = [cell.shown() for cell in cells]
+                rows.append((Cell(row.label), *shown, *last, Cell("; ".join(row.notes))))
+            for name in ("published", "study"):
+                if any(printed := [getattr(cell, name) for cell in cells]):
+                    empty = [Cell("")] * (2 if compared else 1)
+                    rows.append((Cell(f"{row.label}, {name}"), *map(_printed, printed), *empty))
+        last_heading = [f"difference of {columns[-1]}"] if compared else []
+        return ("", *columns, *last_heading, "note"), rows
 
     def numbers(self) -> str:
         """Every cell as a line of comma-separated values, in full precision."""
@@ -153,7 +186,7 @@ class FilledTable:
                 mean, spread, difference = ("" if it is None else repr(it) for it in numbers)
                 lines.append(
                     (
-                        *(self.table.name, self.scale, row.row.label, heading),
+                        *(self.table.name, self.scale, row.label, heading),
                         *(cell.published or "", cell.study or "", mean or cell.text, spread),
                         *(difference, " ".join(map(repr, cell.ours)), cell.reason, cell.precision),
                     )
@@ -161,61 +194,15 @@ class FilledTable:
         return csv_text(lines)
 
 
-def _narrow(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-    """Ours, published, study and difference beside one another."""
-    headings, blocks = [""], list[list[Cell]]()
-    for column in filled.table.columns:
-        cells = [row.cells.get(column.heading, PaperCell(None, None)) for row in filled.rows]
-        block = {column.heading: [cell.shown() for cell in cells]}
-        if any(cell.published for cell in cells):
-            block["published"] = [_printed(cell.published) for cell in cells]
-        if any(cell.study for cell in cells):
-            block["study"] = [_printed(cell.study) for cell in cells]
-        if any(cell.difference is not None for cell in cells):
-            block["difference"] = [_difference(cell) for cell in cells]
-        headings += block
-        blocks += block.values()
-    rows = [
-        (Cell(row.row.label), *(block[k] for block in blocks), Cell("; ".join(row.notes)))
-        for k, row in enumerate(filled.rows)
-    ]
-    return (*headings, "note"), rows
-
-
-def _wide(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-    """Lines of ours, published and study under one another, the difference of the last column."""
-    columns = [column.heading for column in filled.table.columns]
-    compared = any(
-        row.cells.get(columns[-1], PaperCell(None, None)).published for row in filled.rows
-    )
-    rows = []
-    for row in filled.rows:
-        cells = [row.cells.get(heading, PaperCell(None, None)) for heading in columns]
-        if any(cell.ours or cell.text or cell.reason for cell in cells):
-            last = [_difference(cells[-1])] if compared else []
-            shown = [cell.shown() for cell in cells]
-            rows.append((Cell(row.row.label), *shown, *last, Cell("; ".join(row.notes))))
-        for name, printed in (
-            ("published", [cell.published for cell in cells]),
-            ("study", [cell.study for cell in cells]),
-        ):
-            if any(printed):
-                label = Cell(f"{row.row.label}, {name}")
-                empty = [Cell("")] * (2 if compared else 1)
-                rows.append((label, *map(_printed, printed), *empty))
-    last_heading = [f"difference of {columns[-1]}"] if compared else []
-    return ("", *columns, *last_heading, "note"), rows
-
-
-def _difference(cell: PaperCell) -> Cell:
-    return number(cell.difference, cell.digits if _is_small(cell.difference) else 0, sign="+")
-
-
 def _printed(text: str | None) -> Cell:
     value = as_number(text)
     if value is not None and abs(value) >= 1000:
         return Cell(f"{value:,.0f}", value)
     return Cell(text or ABSENT, value)
+
+
+Found = tuple[Value | None, str]
+"""A value, and why there is none."""
 
 
 class Filler:
@@ -242,10 +229,10 @@ class Filler:
         return self._plans[key]
 
     def _new_plan(self, row: PaperRow, column: PaperColumn) -> tuple[list[list[Measurement]], str]:
-        system = row.system(self.planner.scale_name, column)
+        system = row.system(self.store.scale, column)
         if system.make == "cited":
             return [], system.note or "published only"
-        if column.value.startswith(("setting:", "protocol:")):
+        if column.quantity.kind in ("setting", "protocol"):
             return [], ""
         try:
             of_seeds = [self.planner.jobs(row, column, seed) for seed in self.seeds]
@@ -256,41 +243,51 @@ class Filler:
 
     def table(self, table: PaperTable) -> FilledTable:
         """A table with what is in the store."""
-        rows = [self._row(table, row) for row in table.rows]
-        return FilledTable(table, self.planner.scale_name, self.seeds, tuple(rows))
+        scale, caps = self.store.scale, self.planner.scale.recipes
+        rows = []
+        for row in table.rows:
+            columns = table.columns_of(row)
+            cells = {it.heading: self.cell(table, row, it) for it in columns}
+            plans = [of_seed for it in columns for of_seed in self.plan(row, it)[0]]
+            runs = [it.job.run for of_seed in plans for it in of_seed]
+            capped = [caps.get(it.system.recipe, {}).get("train.max_steps") for it in runs]
+            notes = [
+                row.system(scale).note,
+                *(f"{it} steps" for it in capped if it),
+                *(short_reason(cell.reason) for cell in cells.values()),
+                *(self.store.description(it).get("note", "") for it in runs),
+            ]
+            rows.append(FilledRow(row.label, cells, tuple(dict.fromkeys(filter(None, notes)))))
+        return FilledTable(table, scale, self.seeds, tuple(rows))
 
     def cell(self, table: PaperTable, row: PaperRow, column: PaperColumn) -> PaperCell:
         """One cell."""
-        empty = PaperCell(table.printed(row, column), table.printed_by_study(row, column))
-        system = row.system(self.planner.scale_name, column)
-        kind, _, rest = column.value.partition(":")
-        if kind == "setting":
-            section, _, key = rest.partition(".")
+        study = published("study", table.study).get(row.published, {}).get(column.heading)
+        empty = PaperCell(table.printed(row, column.heading), study)
+        system, quantity = row.system(self.store.scale, column), column.quantity
+        if quantity.kind == "setting":
+            section, _, key = quantity.name.partition(".")
             part = getattr(load_recipe(system.recipe, system.settings), section)
             value = part[key] if isinstance(part, dict) else getattr(part, key)
             return replace(empty, ours=(float(value),))
-        if kind == "protocol":
-            return replace(empty, text=_protocol(system.data, rest))
+        if quantity.kind == "protocol":
+            return replace(empty, text=_protocol(system.data, quantity.name))
         of_seeds, reason = self.plan(row, column)
         if reason:
             return replace(empty, reason=reason, is_out_of_reach=system.make != "cited")
-        values: list[Value] = []
-        reasons: list[str] = []
-        for measurements in of_seeds:
-            value, why = self._value(row, column, measurements)
-            values += [] if value is None else [value]
-            reasons += [why] if why else []
-        numbers = [it for it in values if not isinstance(it, str)]
-        texts = [it for it in values if isinstance(it, str)]
-        reason = "; ".join(dict.fromkeys(reasons))
-        failed = any(why != NOT_YET for why in reasons)
+        found = [self._value(row, column, measurements) for measurements in of_seeds]
+        values = [value for value, _ in found if value is not None]
+        reasons = list(dict.fromkeys(why for _, why in found if why))
+        failures = [why for why in reasons if why != NOT_YET]
         if values and reasons:
-            failures = [why for why in dict.fromkeys(reasons) if why != NOT_YET]
-            reason = "; ".join([f"{len(values)} of {len(of_seeds)} seeds", *failures])
-        text = "; ".join(texts[:1])
-        precision = self._trained_in(of_seeds) if values else ""
-        return PaperCell(
-            empty.published, empty.study, tuple(numbers), text, reason, failed, precision
+            reasons = [f"{len(values)} of {len(of_seeds)} seeds", *failures]
+        return replace(
+            empty,
+            ours=tuple(it for it in values if not isinstance(it, str)),
+            text=next((it for it in values if isinstance(it, str)), ""),
+            reason="; ".join(reasons),
+            failed=bool(failures),
+            precision=self._trained_in(of_seeds) if values else "",
         )
 
     def _trained_in(self, of_seeds: Sequence[Sequence[Measurement]]) -> str:
@@ -301,63 +298,55 @@ class Filler:
 
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]
-    ) -> tuple[Value | None, str]:
-        """A value in the units of the paper, and why there is none."""
-        found: list[float] = []
-        key, minus = column.value.removeprefix("generator:"), 0.0
-        if key.startswith("delta:"):
-            _, key, other, heading = key.split(":")
-            original = load_tables()[other]
-            printed = original.printed(row, PaperColumn(heading, key, {}))
+    ) -> Found:
+        """A value in the units of the paper."""
+        quantity, job = column.quantity, measurements[0].job
+        if quantity.kind == "machine":
+            kept = self.store.description(job)
+            return (self._machine(kept, quantity.name), "") if kept else self._not_made(job)
+        if quantity.kind == "trace":
+            if (run := self.trajectory(job)) is None:
+                return self._not_made(job)
+            metric, end = quantity.name.split(":")
+            return float(getattr(run.positions[0 if end == "first" else -1], metric)), ""
+        minus = 0.0
+        if quantity.minus:
+            table, heading = quantity.minus
+            printed = load_tables()[table].printed(row, heading)
             if printed is None:
-                return None, f"{other} has no such number"
+                return None, f"{table} has no such number"
             minus = float(printed)
-        aggregation = row.system(self.planner.scale_name).aggregation
-        for measurement, task in zip(
-            measurements, STS if len(measurements) > 1 else (key,), strict=True
-        ):
-            name = task if len(measurements) == 1 else key.replace("sts", task)
+        aggregation = row.system(self.store.scale).aggregation
+        tasks, found = STS if len(measurements) > 1 else ("",), list[float]()
+        for measurement, task in zip(measurements, tasks, strict=True):
+            name = quantity.name.replace("sts", task) if task else quantity.name
             name += f"/{aggregation}" if aggregation else ""
             value, reason = self._measured(measurement, name)
             if value is None or isinstance(value, str):
                 return value, reason
             found.append(value)
-        scale = 100.0 if _printed_in_hundreds(key) else 1.0
-        return scale * fmean(found) - minus, ""
+        return (100.0 if quantity.is_score else 1.0) * fmean(found) - minus, ""
 
-    def _measured(self, measurement: Measurement, name: str) -> tuple[Value | None, str]:
-        job = measurement.job
-        if name.startswith("machine:"):
-            return self._machine(measurement, name.partition(":")[2])
-        if name.startswith("trace:"):
-            return self._trace(measurement, *name.split(":")[1:])
+    def _measured(self, measurement: Measurement, name: str) -> Found:
         result = self.store.result(measurement)
         if result is None:
-            path = self.store.path(measurement)
-            failed = path.with_name(f"{path.name}.failed.txt")
+            failed = self.store.path(measurement, ".failed.txt")
             why = failed.read_text("utf-8") if failed.is_file() else ""
-            failures = (self.store.failure(it) for it in reversed(list(job.chain())))
+            failures = (self.store.failure(it) for it in reversed(list(measurement.job.chain())))
             return None, why or next(filter(None, failures), NOT_YET)
         if name not in result.values:
             return None, "; ".join(result.problems) or f"{name} could not be measured"
         return result.values[name], ""
 
-    def _trace(self, measurement: Measurement, metric: str, end: str) -> tuple[Value | None, str]:
-        run = self.trajectory(measurement)
-        if run is None:
-            return None, self.store.failure(measurement.job) or NOT_YET
-        place = run.positions[0 if end == "first" else -1]
-        return float(getattr(place, metric)), ""
+    def _not_made(self, job: Job) -> Found:
+        return None, self.store.failure(job) or NOT_YET
 
-    def trajectory(self, measurement: Measurement) -> Trajectory | None:
+    def trajectory(self, job: Job) -> Trajectory | None:
         """Alignment and uniformity in training; None of a run that was not made."""
-        made = self.store.is_made(measurement.job)
-        return read_trajectory(self.store.folder(measurement.job) / "run") if made else None
+        made = self.store.is_made(job)
+        return read_trajectory(self.store.folder(job) / "run") if made else None
 
-    def _machine(self, measurement: Measurement, what: str) -> tuple[Value | None, str]:
-        kept = self.store.description(measurement.job)
-        if not kept:
-            return None, self.store.failure(measurement.job) or NOT_YET
+    def _machine(self, kept: Mapping[str, Any], what: str) -> Value:
         machine, train = kept["environment"], kept["recipe"]["train"]
         hours, gigabytes = kept["seconds"] / 3600, kept["peak_memory"] / 1e9
         gpu = machine["gpu"] if kept.get("device", "cuda") == "cuda" else None
@@ -369,28 +358,7 @@ class Filler:
             "total": hours * len(self.seeds),
             "epochs": float(train["epochs"]),
         }
-        return values[what], ""
-
-    def _row(self, table: PaperTable, row: PaperRow) -> FilledRow:
-        cells = {it.heading: self.cell(table, row, it) for it in table.columns_of(row)}
-        system = row.system(self.planner.scale_name)
-        runs = [
-            it.job.run
-            for column in table.columns_of(row)
-            for of_seed in self.plan(row, column)[0]
-            for it in of_seed
-        ]
-        scale = self.planner.scale.recipes
-        capped = [scale.get(it.system.recipe, {}).get("train.max_steps") for it in runs]
-        steps = [f"{it} steps" for it in capped if it]
-        reasons = [short_reason(cell.reason) for cell in cells.values()]
-        kept = [self.store.description(it).get("note", "") for it in runs]
-        notes = dict.fromkeys(filter(None, [system.note, *steps, *reasons, *kept]))
-        return FilledRow(row, cells, tuple(notes))
-
-
-def _printed_in_hundreds(value: str) -> bool:
-    return not value.startswith(("trace:", "machine:")) and is_score(value)
+        return values[what]
 
 
 def _protocol(name: str, what: str) -> str:

@@ -8,8 +8,8 @@ counts when its ``job.json`` is in place, a measure when its result is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ from contrasent.reproduce.materials import (
     Materials,
     content_hash,
     data_sha256,
-    file_sha256,
-    model_sha256,
+    path_sha256,
 )
-from contrasent.reproduce.measures import Measured, examples_of, is_by_example, measure_of
+from contrasent.reproduce.measures import Measured
 from contrasent.reproduce.papers import (
     SAMPLE,
     TARGET,
@@ -51,12 +50,13 @@ class Job:
     kind: str  # ``train``, ``fit``, ``start`` or ``data``
     label: str  # of the row that asked for it first
     system: System  # how it is made
-    recipe: Recipe | None  # for train, with the files of this machine
-    source: str  # the start, or the text; empty where it is made from ``above``
-    above: Job | None  # the job that it is made from
-    text: str  # what a map is fitted on: a file, or a task
     identity: Mapping[str, Any]  # what the hash is of
-    teachers: Mapping[str, Job]  # encoders that it is trained to follow, by settings
+    above: Job | None  # the job that it is made from
+    source: str = ""  # the start, or the text; empty where it is made from ``above``
+    recipe: Recipe | None = None  # for train, with the files of this machine
+    text: str = ""  # what a map is fitted on: a file, or a task
+    # encoders that it is trained to follow, by settings
+    teachers: Mapping[str, Job] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def is_random(self) -> bool:
-        """Whether another seed would give another encoder."""
+        """Another seed would give another encoder."""
         return any(it.kind == "train" or it.system.make == "flow" for it in self.chain())
 
     @property
@@ -95,38 +95,34 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The folder of a reproduction: what was made, by its hash."""
+    """The folder of a reproduction: what was made, by its hash, and with what."""
 
     root: Path
+    scale: str  # its name
+    data_dir: str | None = None  # SentEval's folder
+    device: str | None = None  # what computes; None takes the accelerator if there is one
 
     def folder(self, job: Job) -> Path:
         """Of one job."""
         return self.root / "jobs" / job.key
 
     def is_made(self, job: Job) -> bool:
-        """Whether the job was finished; texts and starts need no making."""
+        """The job was finished; texts and starts need no making."""
         return job.kind in ("start", "data") or (self.folder(job) / DONE).is_file()
 
-    def path(self, measurement: Measurement) -> Path:
-        """Of a result, without its suffix."""
+    def path(self, measurement: Measurement, suffix: str) -> Path:
+        """Of a result: ``.json``, ``.npz`` by example, ``.jsonl`` or ``.failed.txt``."""
         kind = measurement.name.partition(":")[0]
-        return self.folder(measurement.job) / f"{kind}-{measurement.key}"
+        return self.folder(measurement.job) / f"{kind}-{measurement.key}{suffix}"
 
     def is_measured(self, measurement: Measurement) -> bool:
-        """Whether there is a result, with what it says of each example where it is to say that.
-
-        Results of earlier versions are without, so that a difference would have no interval.
-        """
-        result = self.result(measurement)
-        if result is None or not (result.values and is_by_example(measurement.name)):
-            return result is not None
-        return bool(examples_of(self.path(measurement)))
+        """There is a result."""
+        return self.path(measurement, ".json").is_file()
 
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""
-        path = self.path(measurement)
-        path = path.with_name(f"{path.name}.json")
-        return Measured.read(path) if path.is_file() else None
+        path = self.path(measurement, ".json")
+        return Measured(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
     def description(self, job: Job) -> dict[str, Any]:
         """What is kept of a job that was made; nothing of one that was not."""
@@ -143,13 +139,11 @@ class Store:
 class Planner:
     """Makes the jobs of cells."""
 
-    def __init__(
-        self, scale: str, materials: Materials, data_dir: str | None, device: str | None
-    ) -> None:
-        """Plan at a scale, from materials, with the tasks of SentEval's folder, for a device."""
-        self.scale_name, self.materials, self.data_dir = scale, materials, data_dir
-        self._device = device
-        self.scale = load_scales()[1][scale]
+    def __init__(self, materials: Materials, store: Store) -> None:
+        """Plan at a store's scale, with its tasks and device, from materials."""
+        self._scale_name, self._materials, self._data_dir = store.scale, materials, store.data_dir
+        self._device = store.device
+        self.scale = load_scales()[1][store.scale]
         self._jobs: dict[str, Job] = {}
 
     def jobs(self, row: PaperRow, column: PaperColumn, seed: int) -> list[Measurement]:
@@ -157,91 +151,89 @@ class Planner:
 
         ContrasentError if it needs something that is not there.
         """
-        system = row.system(self.scale_name, column)
-        value = column.value.split(":")[1] if column.value.startswith("delta:") else column.value
-        if value.startswith("generator:"):
+        system, quantity = row.system(self._scale_name, column), column.quantity
+        if quantity.of_generator:
             settings, _ = recipe_of(system, self.scale)
             generator = load_recipe(system.recipe, settings).objective.get("generator")
             system = System(make="start", start=str(generator), pooler="cls")
-            value = value.partition(":")[2]
-        followed = value.startswith(("trace:", "machine:"))
-        name = "" if followed else measure_of(value)
         if system.data != TARGET:
-            return [self.measurement(self.job(row.label, system, seed), name)]
-        task = value.partition("/")[0]
+            return [self._measurement(self._job(row.label, system, seed), quantity.measure)]
+        tasks = STS if quantity.task == "sts" else (quantity.task,)
+        measure = quantity.measure
         return [
-            self.measurement(self.job(row.label, system, seed, it), f"{name}:{it}")
-            for it in (STS if task == "sts" else (task,))
+            self._measurement(self._job(row.label, system, seed, it), f"{measure}:{it}")
+            for it in tasks
         ]
 
-    def measurement(self, job: Job, name: str) -> Measurement:
-        """A measure of a job."""
+    def _measurement(self, job: Job, name: str) -> Measurement:
         argument = ""
         corpus = name.partition("@")[2] if name.startswith("neighbours") else ""
         if corpus in load_scales()[0]:
-            argument = self.materials.text(corpus)
+            argument = self._materials.get("text", corpus)
         preset = self.scale.preset if name == "transfer" else ""
         folders = TRANSFER_FOLDERS if name.startswith("transfer") else STS_FOLDERS
-        read = file_sha256(argument) if argument else data_sha256(self.data_dir, folders)
-        return Measurement(
-            job, name, argument, content_hash([name, preset, read, job.system.count])
-        )
+        read = path_sha256(argument) if argument else data_sha256(self._data_dir, folders)
+        key = content_hash([name, preset, read, job.system.count])
+        return Measurement(job, name, argument, key)
 
-    def job(self, label: str, system: System, seed: int, task: str = "") -> Job:
-        """The job that makes a system's encoder.
-
-        ContrasentError if it needs something that is not there.
-
-        Args:
-            label: of the row.
-            system: how it is made.
-            seed: of its training, or of what it is made from.
-            task: that is scored, whose text a map for the target is fitted on.
-        """
+    def _job(self, label: str, system: System, seed: int, task: str = "") -> Job:
+        """The job that makes a system's encoder; ``task`` is the one whose text a map may fit."""
         key = content_hash([asdict(system), seed, task if system.data == TARGET else ""])
         if key not in self._jobs:
             self._jobs[key] = self._new_job(label, system, seed, task)
         return self._jobs[key]
 
+    def _system_job(self, name: str, seed: int) -> Job:
+        return self._job(name, system_row(name).system(self._scale_name), seed)
+
     def _new_job(self, label: str, system: System, seed: int, task: str) -> Job:
         above = self._system_job(system.of, seed) if system.of else None
-        match system.make:
-            case "train" if system.head:
-                above = self.job(label, replace(system, head=""), seed)
-                identity = {"start": above.key, "head": system.head}
-                return self._job("start", label, system, "", above, identity=identity)
-            case "train":
-                return self._training(label, system, seed, above)
-            case "start":
-                source = "" if above else self.materials.model(system.start)
-                identity = {"start": above.key if above else model_sha256(source)}
-                identity |= {"pooler": system.pooler or ""}
-                return self._job("start", label, system, source, above, identity=identity)
-            case "data":
-                known = system.data.removeprefix(SAMPLE) in load_scales()[0]
-                source = self.materials.text(system.data) if known else system.data
-                sha = file_sha256(source) if known else source
-                return self._job("data", label, system, source, identity={"data": sha})
-            case _:
-                return self._fit(label, system, above, task)
+        kind: str = system.make
+        more, identity = dict[str, Any](), dict[str, Any]()
+        if system.make == "train" and system.head:
+            kind, above = "start", self._job(label, replace(system, head=""), seed)
+            identity = {"start": above.key, "head": system.head}
+        elif system.make == "train":
+            more, identity = self._training(system, seed, above)
+        elif system.make == "start":
+            more["source"] = "" if above else self._materials.get("model", system.start)
+            identity = {"start": above.key if above else path_sha256(more["source"])}
+            identity |= {"pooler": system.pooler or ""}
+        elif system.make == "data":
+            known = system.data.removeprefix(SAMPLE) in load_scales()[0]
+            more["source"] = self._materials.get("text", system.data) if known else system.data
+            identity = {"data": path_sha256(more["source"]) if known else system.data}
+        else:
+            kind, target = "fit", system.data == TARGET
+            more["text"] = task if target else self._materials.get("text", system.data)
+            sha = data_sha256(self._data_dir) if target else path_sha256(more["text"])
+            of = above.key if above else ""
+            identity = {"fit": system.make, "of": of, "text": [task, sha]}
+        whole = {"kind": kind, "scale": self._scale_name, **identity}
+        return Job(content_hash(whole), kind, label, system, whole, above, **more)
 
-    def _system_job(self, name: str, seed: int) -> Job:
-        return self.job(name, system_row(name).system(self.scale_name), seed)
-
-    def _training(self, label: str, system: System, seed: int, above: Job | None) -> Job:
+    def _training(
+        self, system: System, seed: int, above: Job | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a training job has besides, and what decides its numbers."""
         settings, start = recipe_of(system, self.scale)
         settings |= {"train.seed": seed, "evaluation.final": "none"}
-        if self.data_dir:
-            settings["evaluation.data_dir"] = self.data_dir
+        if self._data_dir:
+            settings["evaluation.data_dir"] = self._data_dir
         recipe = load_recipe(system.recipe, settings)
         generator = recipe.objective.get("generator")
-        find = self.materials.model
-        source, text, view, *made = _every(
-            lambda: "" if above else find(start),
-            lambda: self.materials.text(system.data),
-            lambda: self.materials.view(recipe.view.name),
-            *([] if generator is None else [lambda: find(generator)]),
-        )
+        needed = {"text": system.data, "view": recipe.view.name}
+        needed = needed if above else {"model": start, **needed}
+        wanted = [*needed.items(), *([] if generator is None else [("model", generator)])]
+        found, reasons = list[str](), dict[str, None]()
+        for kind, name in wanted:
+            try:
+                found.append(self._materials.get(kind, name))
+            except ContrasentError as error:
+                reasons[str(error)] = None
+        if reasons:
+            raise ConfigError("; ".join(reasons))
+        source, text, view, *made = ["", *found] if above else found
         models = dict(zip(("generator",), made, strict=False))
         teachers = {
             role: self._system_job(name, seed)
@@ -251,10 +243,10 @@ class Planner:
         identity = {
             "settings": _changed(recipe),
             "precision": self._usual_precision if precision == "auto" else precision,
-            "start": above.key if above else model_sha256(source),
-            "text": file_sha256(text),
-            "tasks": data_sha256(self.data_dir),
-            "models": {role: model_sha256(it) for role, it in models.items()},
+            "start": above.key if above else path_sha256(source),
+            "text": path_sha256(text),
+            "tasks": data_sha256(self._data_dir),
+            "models": {role: path_sha256(it) for role, it in models.items()},
             **({"view": view} if view else {}),
             **({"teachers": [it.key for it in teachers.values()]} if teachers else {}),
         }
@@ -266,8 +258,7 @@ class Planner:
             data=replace(recipe.data, file=text),
             objective={**recipe.objective, **models, **({"keep_head": True} if keeps else {})},
         )
-        job = self._job("train", label, system, source, above, recipe, identity=identity)
-        return replace(job, teachers=teachers)
+        return {"source": source, "recipe": recipe, "teachers": teachers}, identity
 
     @cached_property
     def _usual_precision(self) -> str:
@@ -276,48 +267,13 @@ class Planner:
 
         return torch_precisions(training_device(self._device))[0]
 
-    def _fit(self, label: str, system: System, above: Job | None, task: str) -> Job:
-        text = task if system.data == TARGET else self.materials.text(system.data)
-        sha = data_sha256(self.data_dir) if system.data == TARGET else file_sha256(text)
-        identity = {
-            "fit": system.make,
-            "of": above.key if above else "",
-            "text": [task, sha],
-        }
-        return self._job("fit", label, system, "", above, text=text, identity=identity)
 
-    def _job(  # noqa: PLR0913 - the fields of a job
-        self,
-        kind: str,
-        label: str,
-        system: System,
-        source: str,
-        above: Job | None = None,
-        recipe: Recipe | None = None,
-        *,
-        text: str = "",
-        identity: Mapping[str, Any],
-    ) -> Job:
-        whole = {"kind": kind, "scale": self.scale_name, **identity}
-        key = content_hash(whole)
-        return Job(key, kind, label, system, recipe, source, above, text, whole, {})
-
-
-def _every(*found: Callable[[], str]) -> list[str]:
-    """What all of them give; a ConfigError says all that is missing."""
-    values: list[str] = []
-    reasons: list[str] = []
-    for find in found:
-        try:
-            values.append(find())
-        except ContrasentError as error:
-            reasons.append(str(error))
-    if reasons:
-        raise ConfigError("; ".join(dict.fromkeys(reasons)))
-    return values
-
-
-_OF_THE_MACHINE = {("encoder", "name"), ("data", "file"), ("evaluation", "data_dir")}
+_OF_THE_MACHINE = (
+    ("encoder", "name"),
+    ("data", "file"),
+    ("evaluation", "data_dir"),
+    ("objective", "generator"),
+)
 
 
 def _changed(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -326,8 +282,7 @@ def _changed(recipe: Recipe) -> dict[str, dict[str, Any]]:
     changed: dict[str, dict[str, Any]] = {}
     for section, settings in asdict(recipe).items():
         for key, value in settings.items():
-            if (section, key) in _OF_THE_MACHINE or (section, key) == ("objective", "generator"):
-                continue
-            if section == "objective" or value != usual[section][key]:
+            is_new = section == "objective" or value != usual[section][key]
+            if is_new and (section, key) not in _OF_THE_MACHINE:
                 changed.setdefault(section, {})[key] = value
     return changed

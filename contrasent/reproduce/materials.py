@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -17,13 +17,10 @@ from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.files import sha256_of, writing
 from contrasent.model.hub import find_download, resolve
 from contrasent.reproduce import smoke
-from contrasent.reproduce.papers import SAMPLE, load_scales
+from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 
-SMOKE, PAPER = "smoke", "paper"
 ENCODER = "bert-base-uncased"
 """The model that ``--encoder`` stands in place of."""
-
-_KEY = 16
 
 
 class Materials:
@@ -32,7 +29,7 @@ class Materials:
     def __init__(
         self, scale: str, given: Mapping[str, str], folder: Path, *, download: bool = True
     ) -> None:
-        """Know what a user gave.
+        """Know what a user gave; a DataError if it is not there.
 
         Args:
             scale: at ``smoke`` what is not given is tiny and made; at ``paper`` models are
@@ -41,59 +38,48 @@ class Materials:
             folder: for what is made.
             download: whether models come from the hub; else one that is not there is its id.
         """
+        self._scale, self._given, self._folder = scale, dict(given), folder
         self._download = download
-        self._scale_name, self._given, self._folder = scale, dict(given), folder
         self._definitions, scales = load_scales()
         self._rows = scales[scale].rows
-        self._models: dict[str, str | ContrasentError] = {}
-        self._texts: dict[str, str | ContrasentError] = {}
-        self._views: dict[str, str | ContrasentError] = {}
+        self._known: dict[tuple[str, str], str | ContrasentError] = {}
+        for name in given:
+            self._source(name) if name in self._definitions else self.get("model", name)
 
-    def check(self) -> None:
-        """Make sure that everything that was given is there.
-
-        ContrasentError if something is not.
-        """
-        for name in self._given:
-            self._source(name) if name in self._definitions else self.model(name)
-
-    def model(self, name: str) -> str:
-        """The folder in place of a model's id, or word vectors.
+    def get(self, kind: str, name: str) -> str:
+        """What there is of a name, found the first time that it is asked for.
 
         ContrasentError if it cannot be had; the message says what to give.
+
+        Args:
+            kind: ``model``, the folder in place of an id, or word vectors; ``text``, the file of a
+                material, cut to the rows of the scale; ``view``, what decides a view beside recipe
+                and text, such as WordNet's version, often nothing.
+            name: of the model, the material or the view.
         """
-        return _once(self._models, name, self._model)
-
-    def text(self, name: str) -> str:
-        """The file of a material, cut to the rows of the scale.
-
-        ContrasentError if it cannot be had; the message says what to give.
-        """
-        return _once(self._texts, name, self._text)
-
-    def view(self, name: str) -> str:
-        """What decides a view beside recipe and text, such as WordNet's version; often nothing.
-
-        ContrasentError if it cannot be had; the message says what to get.
-        """
-        return _once(self._views, name, _origin_of_view)
+        if (kind, name) not in self._known:
+            try:
+                found = {"model": self._model, "text": self._text, "view": _origin_of_view}
+                self._known[kind, name] = found[kind](name)
+            except ContrasentError as error:
+                self._known[kind, name] = error
+        known = self._known[kind, name]
+        if isinstance(known, ContrasentError):
+            raise known
+        return known
 
     def _model(self, name: str) -> str:
         if name in self._definitions:
-            return self.text(name)
-        if name in self._given:
-            return str(self._folder_of(self._given[name]))
-        if self._scale_name == SMOKE:
+            return self.get("text", name)
+        if name not in self._given and self._scale == SMOKE:
             return str(smoke.make_model(name, self._folder / "models" / name.replace("/", "-")))
-        if self._scale_name == PAPER:
-            return str(self._folder_of(name))
-        option = "--encoder FOLDER" if name == ENCODER else f"--material {name}=FOLDER"
-        raise ConfigError(f"needs {option}: a model in place of {name}")
-
-    def _folder_of(self, name: str) -> str | Path:
+        if name not in self._given and self._scale != PAPER:
+            option = "--encoder FOLDER" if name == ENCODER else f"--material {name}=FOLDER"
+            raise ConfigError(f"needs {option}: a model in place of {name}")
+        name = self._given.get(name, name)
         if self._download or Path(name).expanduser().exists():
-            return resolve(name)
-        return find_download(name) or name
+            return str(resolve(name))
+        return str(find_download(name) or name)
 
     def _text(self, name: str) -> str:
         plain = name.removeprefix(SAMPLE)
@@ -110,26 +96,13 @@ class Materials:
             if not path.is_file():
                 raise DataError(f"{path} is not there; it is to be {definition.about}")
             return path
-        if definition.of in self._given or (definition.of and self._scale_name == SMOKE):
+        if definition.of in self._given or (definition.of and self._scale == SMOKE):
             return _derived(name, self._source(definition.of), self._folder / "derived")
-        if self._scale_name == SMOKE:
+        if self._scale == SMOKE:
             return smoke.make_material(name, self._folder / "texts")
         ways = [name, *([definition.of] if definition.of else [])]
         options = " or ".join(f"--material {way}=FILE" for way in ways)
         raise ConfigError(f"needs {options}: {definition.about}")
-
-
-def _once(known: dict[str, str | ContrasentError], name: str, find: Callable[[str], str]) -> str:
-    """What ``find`` gave the first time, or raised."""
-    if name not in known:
-        try:
-            known[name] = find(name)
-        except ContrasentError as error:
-            known[name] = error
-    found = known[name]
-    if isinstance(found, ContrasentError):
-        raise found
-    return found
 
 
 def _origin_of_view(name: str) -> str:
@@ -142,22 +115,22 @@ def _origin_of_view(name: str) -> str:
 def content_hash(content: object) -> str:
     """A short hash of anything that JSON can hold."""
     text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
-def file_sha256(path: str) -> str:
-    """Of a file, computed once in a process."""
-    return sha256_of(path)
+def path_sha256(path: str) -> str:
+    """Of a file, of all names and contents of a folder, or of an id, where it is not here.
 
-
-@cache
-def model_sha256(path: str) -> str:
-    """Of a model's folder, or of a file of word vectors; of an id, where it is not here."""
+    Computed once in a process.
+    """
     place = Path(path)
-    if not place.exists():
-        return content_hash(path)
-    return _folder_sha256(place) if place.is_dir() else sha256_of(path)
+    if not place.is_dir():
+        return sha256_of(place) if place.exists() else content_hash(path)
+    digest = hashlib.sha256()
+    for file in sorted(it for it in place.rglob("*") if it.is_file()):
+        digest.update(f"{file.relative_to(place).as_posix()} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()
 
 
 STS_FOLDERS, TRANSFER_FOLDERS = PARTS[:2], PARTS[2:]
@@ -168,7 +141,7 @@ STS_FOLDERS, TRANSFER_FOLDERS = PARTS[:2], PARTS[2:]
 def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) -> str:
     """Of the files of these folders of SentEval's; empty without any."""
     root = senteval_root(data_dir)
-    hashes = [_folder_sha256(root / it) for it in folders if (root / it).is_dir()]
+    hashes = [path_sha256(str(root / it)) for it in folders if (root / it).is_dir()]
     return content_hash(hashes) if hashes else ""
 
 
@@ -180,17 +153,15 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
 
     source = open_rows_of(str(labelled), NLI)
     folder.mkdir(parents=True, exist_ok=True)
-    origin = file_sha256(str(labelled))[:8]
-    if name == "nli-sentences":
-        path = folder / f"{name}-{origin}.txt"
-        if not path.is_file():
-            rows = (cells[:2] for _, cells in source.rows())
-            sentences = (str(it).strip() for cells in rows for it in cells)
-            with writing(path) as partial:
-                partial.write_text("".join(f"{it}\n" for it in sentences if it), "utf-8")
+    plain = name == "nli-sentences"
+    path = folder / f"{name}-{path_sha256(str(labelled))[:8]}.{'txt' if plain else 'csv'}"
+    if path.is_file():
         return path
-    path = folder / f"{name}-{origin}.csv"
-    if not path.is_file():
+    if plain:
+        sentences = (str(it).strip() for _, cells in source.rows() for it in cells[:2])
+        with writing(path) as partial:
+            partial.write_text("".join(f"{it}\n" for it in sentences if it), "utf-8")
+    else:
         build(nli([source], name), path)
     return path
 
@@ -203,37 +174,26 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
 
     kind = text_kind(str(source))
     text = kind == ".txt"
-    path = folder / f"{name}-{file_sha256(str(source))[:8]}{'.txt' if text else '.csv'}"
+    path = folder / f"{name}-{path_sha256(str(source))[:8]}{'.txt' if text else '.csv'}"
     if path.is_file():
         return path
     folder.mkdir(parents=True, exist_ok=True)
     if text:
-        blocks = name == "documents"
+        first = (f"{line.rstrip()}\n" for _, line in islice(lines(source), limit))
         with writing(path) as partial, partial.open("w", encoding="utf-8") as file:
-            file.writelines(_head_of_text(source, limit, blocks=blocks))
+            file.writelines(_first_documents(source, limit) if name == "documents" else first)
         return path
     table = open_source(str(source), kind)
     rows = [cells for _, cells in table.rows(ColumnMap.every(table.first))]
-    keyed = sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit]
+    kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
     header = [table.first] if any(table.first) else []
     with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(
-            [*header, *(rows[k] for k in sorted(keyed))]
-        )
+        csv.writer(file, lineterminator="\n").writerows([*header, *(rows[k] for k in kept)])
     return path
 
 
-def _head_of_text(path: Path, limit: int, *, blocks: bool) -> Iterator[str]:
-    """The first lines of a text; with ``blocks`` whole documents, which blank lines part."""
-    return _first_documents(path, limit) if blocks else _first_lines(path, limit)
-
-
-def _first_lines(path: Path, limit: int) -> Iterator[str]:
-    return (f"{line.rstrip()}\n" for _, line in islice(lines(path), limit))
-
-
 def _first_documents(path: Path, limit: int) -> Iterator[str]:
-    """Whole documents, with the blank lines after them, that have so many next sentences at most.
+    """Whole documents, with the blank lines after them, of so many next sentences at most.
 
     The first document is taken whatever its length.
     """
@@ -249,11 +209,3 @@ def _first_documents(path: Path, limit: int) -> Iterator[str]:
             yield from document
             taken += max(0, anchors)
             document = []
-
-
-def _folder_sha256(folder: Path) -> str:
-    """Hash of the names and contents of all files of a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
-    return digest.hexdigest()

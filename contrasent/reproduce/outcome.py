@@ -2,40 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.senteval import senteval_root
-from contrasent.errors import pick
-from contrasent.evaluation.geometry import Geometry
+from contrasent.errors import ConfigError, pick
+from contrasent.evaluation.geometry import Geometry, read_geometry
 from contrasent.files import exclusive, remove_folder, write_text
+from contrasent.recipe import validate
 from contrasent.report.figures.curves import densities, spectra, trajectories
 from contrasent.report.figures.plane import plane
-from contrasent.report.figures.style import Colours, Picture, inline_svg, write_pictures
+from contrasent.report.figures.style import Colours, Picture, write_pictures
 from contrasent.report.html.page import render
 from contrasent.report.table import Table, text_table
 from contrasent.reproduce import smoke
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
-from contrasent.reproduce.materials import PAPER, SMOKE, Materials
-from contrasent.reproduce.measures import geometry_of, measure_of
+from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.papers import (
-    ALL,
+    PAPER,
+    SMOKE,
     PaperTable,
     System,
-    chosen_tables,
+    choose,
     load_scales,
     load_tables,
     packaged,
     system_row,
 )
-from contrasent.reproduce.request import FolderRequest, PaperRequest, absolute
 from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
 from contrasent.reproduce.verdicts import Verdict, verdict_table
 
+_REQUEST = "request.json"
 _PANELS = ("Unsupervised", "Supervised")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRequest:
+    """What tables are reproduced with; in a folder what its commands asked for, taken together.
+
+    A command that asks for some rows leaves the others in the files of its table, and one that
+    makes nothing, such as ``list``, needs not be given the materials again.
+    """
+
+    scale: str = "small"  # or ``smoke``, ``paper``
+    # files, folders and ids by material, or by the id of a model
+    given: Mapping[str, str] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # of the training runs; every cell is their mean
+    data_dir: str | None = None  # SentEval's folder
+    # of a folder: labels of rows and headings of columns that were asked for, by table
+    tables: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    device: str | None = None  # what computes; None takes the accelerator if there is one
+
+    @classmethod
+    def read(cls, output: Path) -> PaperRequest:
+        """What was kept in a folder; ConfigError if it is damaged."""
+        path = output / _REQUEST
+        if not path.is_file():
+            return cls()
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{path} is damaged: {error}; remove it") from error
+        return validate(cls, content, str(path))
+
+    def followed_by(self, scale: str | None, request: PaperRequest) -> PaperRequest:
+        """A request, in which what is not given is as before; of another scale nothing is."""
+        if scale is not None and scale != self.scale:
+            return replace(request, scale=scale)
+        return replace(
+            request,
+            scale=self.scale,
+            given={**self.given, **request.given},
+            data_dir=request.data_dir or self.data_dir,
+            device=request.device or self.device,
+        )
+
+    def extended(self, request: PaperRequest, tables: Iterable[PaperTable]) -> PaperRequest:
+        """With a further request; ConfigError if it is of another scale."""
+        if self.tables and request.scale != self.scale:
+            raise ConfigError(
+                f"the folder's tables are of scale {self.scale}; name another --output for "
+                f"{request.scale}"
+            )
+        parts = dict(self.tables)
+        for table in tables:
+            asked = {
+                "rows": [row.label for row in table.rows],
+                "columns": [column.heading for column in table.columns],
+            }
+            before = parts.get(table.name, {})
+            parts[table.name] = {
+                key: tuple(dict.fromkeys([*before.get(key, ()), *it])) for key, it in asked.items()
+            }
+        return replace(
+            request,
+            seeds=tuple(sorted({*self.seeds, *request.seeds})),
+            given={name: _absolute(path) for name, path in request.given.items()},
+            data_dir=request.data_dir and _absolute(request.data_dir),
+            tables=parts,
+        )
+
+    def part(self, name: str) -> PaperTable:
+        """The rows and columns of a table that were asked for, in its order."""
+        table, part = load_tables()[name], self.tables[name]
+        rows = tuple(row for row in table.rows if row.label in part["rows"])
+        columns = tuple(it for it in table.columns if it.heading in part["columns"])
+        return replace(table, rows=rows, columns=columns)
+
+
+def _absolute(path: str) -> str:
+    """A path for commands that are run elsewhere; an id as it is."""
+    place = Path(path).expanduser()
+    return str(place.resolve()) if place.exists() else path
 
 
 def open_filler(request: PaperRequest, output: Path, *, download: bool = False) -> Filler:
@@ -49,17 +131,16 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
     for name in request.given:
         pick("material", name, known_models())
     # A run that was cut off goes on only with the paths that it began with.
-    output, data_dir = output.resolve(), request.data_dir and absolute(request.data_dir)
+    output, data_dir = output.resolve(), request.data_dir and _absolute(request.data_dir)
     made = output / "materials"
     if request.scale == SMOKE and data_dir is None:
         data_dir = str(smoke.make_tasks(made / "senteval"))
     else:
         data_dir = str(senteval_root(data_dir).resolve())
-    given = {name: absolute(path) for name, path in request.given.items()}
+    given = {name: _absolute(path) for name, path in request.given.items()}
     materials = Materials(request.scale, given, made, download=download)
-    materials.check()
-    planner = Planner(request.scale, materials, data_dir, request.device)
-    return Filler(planner, Store(output), request.seeds)
+    store = Store(output, request.scale, data_dir, request.device)
+    return Filler(Planner(materials, store), store, request.seeds)
 
 
 def reproduce_tables(
@@ -68,6 +149,7 @@ def reproduce_tables(
     output: Path,
     notify: Notify,
     *,
+    jobs: int = 1,
     overwrite: bool = False,
 ) -> list[FilledTable]:
     """Make what is missing for tables, and write them.
@@ -77,6 +159,7 @@ def reproduce_tables(
         tables: to make.
         output: the folder; jobs that are done in it are left as they are.
         notify: takes a line on every job.
+        jobs: how many are worked on at once, each with its share of the cores.
         overwrite: make the jobs of these tables again, and what they are made from; what other
             tables measured of them goes too.
 
@@ -85,47 +168,33 @@ def reproduce_tables(
         DataError: a folder was named for SentEval's data, and it is not there.
     """
     with exclusive(output):
-        asked = FolderRequest.read(output).extended(request, tables)
+        asked = PaperRequest.read(output).extended(request, tables)
         filler = open_filler(request, output, download=True)
-        asked.write(output)
+        write_text(output / _REQUEST, json.dumps(asdict(asked), indent=1) + "\n")
+        store, usual = filler.store, filler.planner.scale.seconds
         wanted = list(filler.measurements(tables))
         if overwrite:
             for job in {job.key: job for it in wanted for job in it.job.chain()}.values():
-                remove_folder(filler.store.folder(job))
-        planner = filler.planner
-        common = {
-            "scale": request.scale,
-            "data_dir": planner.data_dir,
-            "preset": planner.scale.preset,
-            "device": request.device,
-        }
-        work = plan_work(wanted, filler.store, common)
-        cost = seconds_left(work, planner.scale.seconds) / request.jobs
+                remove_folder(store.folder(job))
+        work = plan_work(wanted, store)
+        cost = seconds_left(work, usual) / jobs
         done = len({it.job.key for it in wanted}) - len({it.job.key for it in work})
         notify(f"{len(work)} jobs to do, {max(0, done)} done: about {duration(cost)}")
-        run_work(work, request.jobs, planner.scale.seconds, notify)
-        everything = Filler(planner, filler.store, asked.seeds)
+        run_work(work, jobs, usual, notify)
+        everything = Filler(filler.planner, store, asked.seeds)
         for table in tables:
             filled = everything.table(asked.part(table.name))
             picture = figure(everything, filled)
             write_text(output / f"{filled.name}.md", document(filled, drawn=picture is not None))
             write_text(output / f"{filled.name}.csv", filled.numbers())
-            if picture:
-                write_pictures(output, [picture])
+            write_pictures(output, [picture] if picture else [])
         return [filler.table(table) for table in tables]
-
-
-def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
-    """Verdicts as Markdown."""
-    table = verdict_table(judged, scale)
-    notes = "".join(f"\n{note}\n" for note in table.notes)
-    return f"# {table.title}\n\n{table.markdown()}{notes}"
 
 
 def failures(filled: Sequence[FilledTable]) -> list[str]:
     """What was tried and failed, each reason once."""
     known = {
-        cell.reason: f"  {table.table.name} {row.row.label}: {cell.reason}"
+        cell.reason: f"  {table.table.name} {row.label}: {cell.reason}"
         for table in filled
         for row in table.rows
         for cell in row.cells.values()
@@ -134,19 +203,19 @@ def failures(filled: Sequence[FilledTable]) -> list[str]:
     return list(known.values())
 
 
-def write_page(
-    path: Path, filler: Filler, tables: Sequence[PaperTable], judged: Sequence[Verdict]
-) -> None:
-    """Write tables, figures and verdicts as one page, whole or not at all."""
-    write_text(path, html(filler, [filler.table(table) for table in tables], judged))
-
-
 def document(filled: FilledTable, *, drawn: bool = False) -> str:
     """A table as a Markdown page, with its figure if that is ``drawn`` beside it."""
     table = filled.shown()
     image = f"\n![{filled.heading}]({filled.name}.svg)\n" if drawn else ""
     notes = "".join(f"\n{note}\n" for note in (_about(filled), *table.notes))
     return f"# {filled.heading}\n\n{table.markdown()}{notes}{image}"
+
+
+def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
+    """Verdicts as Markdown."""
+    table = verdict_table(judged, scale)
+    notes = "".join(f"\n{note}\n" for note in table.notes)
+    return f"# {table.title}\n\n{table.markdown()}{notes}"
 
 
 def _about(filled: FilledTable) -> str:
@@ -163,15 +232,14 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
     The last row is of all of them, which share runs.
     """
     filler = open_filler(request, output)
-    common = {"scale": request.scale, "data_dir": None, "preset": "", "device": None}
 
     def cost(of: Sequence[PaperTable]) -> str:
-        work = plan_work(filler.measurements(of), filler.store, common)
+        work = plan_work(filler.measurements(of), filler.store)
         return duration(seconds_left(work, filler.planner.scale.seconds)) if work else "-"
 
     rows, notes, done = [], list[str](), 0
     for table in tables:
-        cells = [filler.cell(table, row, of) for row in table.rows for of in table.columns_of(row)]
+        cells = filler.table(table).cells
         filled = sum(bool(cell.ours or cell.text) and not cell.reason for cell in cells)
         failed = sum(cell.failed for cell in cells)
         needs = dict.fromkeys(
@@ -180,17 +248,11 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
             if cell.is_out_of_reach
             for part in short_reason(cell.reason).split("; ")
         )
-        counts = (
-            str(len(table.rows)),
-            f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else ""),
-            cost([table]),
-        )
-        rows.append((table.name, table.title, *counts))
-        if needs:
-            notes.append(f"{table.name} needs {'; '.join(needs)}")
+        of = f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else "")
+        rows.append((table.name, table.title, str(len(table.rows)), of, cost([table])))
+        notes += [f"{table.name} needs {'; '.join(needs)}"] if needs else []
         done += filled
-    has_tasks = senteval_root(filler.planner.data_dir).is_dir()
-    if not has_tasks:
+    if not senteval_root(filler.store.data_dir).is_dir():
         notes.append("all need SentEval's data: 'contrasent data fetch', or --data-dir")
     rows.append(("all of these", "", "", f"{done} filled", cost(tables)))
     headings = ("table", "title", "rows", "cells done", "cost")
@@ -200,38 +262,31 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
 
 def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     """What a figure shows of the first seed; None for a table, and where nothing was measured."""
-    table = filled.table
-    if not table.figure:
-        return None
-    column = next((it for it in table.columns if _is_drawn(it.value)), None)
-    if column is None:  # --tasks left it out
+    table, store = filled.table, filler.store
+    drawn = (
+        it for it in table.columns if it.quantity.kind == "trace" or it.quantity.is_of_geometry
+    )
+    column = next(drawn, None)
+    if not table.figure or column is None:  # --tasks left it out
         return None
     plans = {row.label: filler.plan(row, column)[0] for row in table.rows}
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
     if table.figure == "trajectories":
-        runs = {label: filler.trajectory(it) for label, it in chosen.items()}
-        drawn = {label: run for label, run in runs.items() if run is not None}
-        return replace(trajectories(drawn), name=filled.name) if drawn else None
-    places = {
-        label: geometry_of(filler.store.path(it))
-        for label, it in chosen.items()
-        if filler.store.result(it) is not None
-    }
+        runs = {label: filler.trajectory(it.job) for label, it in chosen.items()}
+        known = {label: run for label, run in runs.items() if run is not None}
+        return replace(trajectories(known), name=filled.name) if known else None
+    made = {label: it for label, it in chosen.items() if store.result(it) is not None}
+    places = {k: read_geometry(store.path(it, ".jsonl"))[0] for k, it in made.items()}
     if not places:
         return None
     if table.figure == "plane":
-        averages = {r.row.label: r.cells["Avg"].mean for r in filled.rows if "Avg" in r.cells}
+        averages = {row.label: row.cells["Avg"].mean for row in filled.rows if "Avg" in row.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
         picture = plane(places, Colours("STS Avg.", colours), size=(9.0, 6.4))
     else:
-        draw: Callable[[Mapping[str, Mapping[str, Geometry]]], Picture]
         draw = spectra if table.figure == "spectra" else densities
         picture = draw(_panels(table, places))
     return replace(picture, name=filled.name)
-
-
-def _is_drawn(value: str) -> bool:
-    return value.startswith("trace:") or measure_of(value).startswith("geometry:")
 
 
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:
@@ -245,54 +300,49 @@ def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict
     return panels
 
 
-def html(filler: Filler, filled: Sequence[FilledTable], judged: Sequence[Verdict]) -> str:
-    """Tables, verdicts and figures as one page that loads nothing."""
+def write_page(
+    path: Path, filler: Filler, tables: Sequence[PaperTable], judged: Sequence[Verdict]
+) -> None:
+    """Write tables, verdicts and figures as one page that loads nothing, whole or not at all."""
+    filled = [filler.table(table) for table in tables]
     parts: list[dict[str, Any]] = []
     for table in filled:
-        drawn = figure(filler, table)
-        name = table.name.replace(".", "-")
-        svg = inline_svg(drawn, f"{name}-", table.heading) if drawn else ""
+        name, picture = table.name.replace(".", "-"), figure(filler, table)
         shown = replace(table.shown(), name=name, title=table.heading)
-        parts.append({"table": shown, "svg": svg, "short": table.table.name})
-    scale = filler.planner.scale_name
-    claims = verdict_table(judged, scale)
-    cells = [cell for table in filled for row in table.rows for cell in row.cells.values()]
+        parts.append({"table": shown, "picture": picture, "short": table.table.name})
+    scale = filler.store.scale
+    cells = [cell for table in filled for cell in table.cells]
     made = sum(bool(cell.ours or cell.text) for cell in cells)
     about = f"{_about(filled[0])} {made:,} of {len(cells):,} cells are filled." if filled else ""
-    return render(
+    page = render(
         "reproduction.html",
         heading=f"Reproduction at scale {scale}",
         about=about,
         parts=parts,
-        claims=claims,
+        claims=verdict_table(judged, scale),
         judged=judged,
     )
-
-
-def models_of(tables: Iterable[PaperTable]) -> list[str]:
-    """The ids of the models that tables start from or generate with, each once."""
-    found: dict[str, None] = {}
-    for table in tables:
-        rows = [row.system(PAPER) for row in table.rows]
-        teachers = [system_row(name).system(PAPER) for it in rows for name in it.teachers]
-        for system in (*rows, *teachers):
-            if system.recipe:
-                recipe = packaged(system.recipe)
-                usual = recipe.objective.get("generator")
-                generator = system.settings.get("objective.generator", usual)
-                found |= {system.start or recipe.encoder.name: None}
-                found |= {str(generator): None} if generator else {}
-            elif system.start:
-                found[system.start] = None
-    return list(found)
+    write_text(path, page)
 
 
 def known_models() -> list[str]:
     """The names that materials may have: those of the plan, and ids of models."""
-    return [*load_scales()[0], *models_of(load_tables().values())]
+    found: dict[str, None] = dict.fromkeys(load_scales()[0])
+    for table in load_tables().values():
+        rows = [row.system(PAPER) for row in table.rows]
+        teachers = [system_row(name).system(PAPER) for it in rows for name in it.teachers]
+        for system in (*rows, *teachers):
+            names = [system.start]
+            if system.recipe:
+                recipe = packaged(system.recipe)
+                usual = recipe.objective.get("generator")
+                generator = system.settings.get("objective.generator", usual)
+                names = [system.start or recipe.encoder.name, str(generator or "")]
+            found |= dict.fromkeys(filter(None, names))
+    return list(found)
 
 
-def command_of(system: System) -> str:
+def _command_of(system: System) -> str:
     """What ``contrasent train`` takes to make a row, or what else makes it."""
     teachers = zip(TEACHERS, system.teachers, strict=False)
     settings = {f"objective.{key}": it.upper() for key, it in teachers} | system.settings
@@ -301,8 +351,9 @@ def command_of(system: System) -> str:
     if system.trace:
         settings |= {**load_scales()[1][PAPER].trace, "evaluation.geometry_pairs": "'stsb>4'"}
     scored = f", scored with `--head {system.head}`" if system.head else ""
-    options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
-    above = command_of(system_row(system.of).system(PAPER)) if system.of else ""
+    shown = {k: str(it).lower() if isinstance(it, bool) else str(it) for k, it in settings.items()}
+    options = "".join(f" --{key} {value}" for key, value in shown.items())
+    above = _command_of(system_row(system.of).system(PAPER)) if system.of else ""
     start = f" --encoder {system.start}" if system.start and system.recipe else ""
     made = f", from the run of {above}" if system.of else ""
     return {
@@ -314,10 +365,6 @@ def command_of(system: System) -> str:
     }.get(system.make, f"`fit {system.make}` of {system.of}")
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
     """Lines of Markdown: how every row of tables is made at scale paper."""
     if not names:
@@ -326,15 +373,16 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
         yield from (f"| {name} | {it.about} |" for name, it in materials.items())
         yield from ("", "`sample:` before a name: 134,000 of its rows, drawn; of a text the first.")
         yield "`target`: the text of the task that is scored, without its scores."
-    for table in chosen_tables(names or [ALL]):
+    for table in choose(names):
         yield from ("", f"## `{table.name}` {table.heading}", "")
         if table.note:
-            yield from (f"{table.note[0].upper()}{table.note[1:]}.", "")
-        for heading, recipe, other in table.swapped_recipes:
-            yield from (f"For {heading}, `{other}` in place of `{recipe}`.", "")
+            yield from (table.sentence, "")
+        for column in table.columns:
+            for recipe, other in column.recipes.items():
+                yield from (f"For {column.heading}, `{other}` in place of `{recipe}`.", "")
         yield from ("| row | made by | data | note |", "|---|---|---|---|")
         for row in table.rows:
-            system = row.system("paper")
+            system = row.system(PAPER)
             source = system if system.data or not system.of else system_row(system.of).system(PAPER)
             data = "" if system.make == "data" else source.data
-            yield f"| {row.label} | {command_of(system)} | {data} | {system.note} |"
+            yield f"| {row.label} | {_command_of(system)} | {data} | {system.note} |"

@@ -8,6 +8,7 @@ what is measured, and the published numbers are found by their names.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,8 +19,21 @@ from typing import Any, Literal
 from pydantic import Field
 
 from contrasent.errors import ConfigError, pick
+from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS
 from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
 from contrasent.settings import settings
+
+SMOKE, PAPER = "smoke", "paper"
+"""Scales: tiny and made on the spot; the papers' own."""
+
+TARGET = "target"
+"""In place of data: the sentences of the task that is scored."""
+
+SAMPLE = "sample:"
+"""Before a material: a sample of it, of one size for all."""
+
+PAIRS = "stsb>4"
+"""Of alignment and uniformity, unless a column says otherwise: SimCSE, section 3."""
 
 NAMES = {
     "simcse": "simcse",
@@ -37,128 +51,145 @@ _SOURCES = {
     "successors": "Successors",
 }
 _BASELINES = ("simcse/T5", "simcse/TE.1", "diffcse/T1", "diffcse/T2", "baselines/further")
-"""What ``baselines`` stands for."""
-
-ALL = "all"
-TARGET = "target"
-"""In place of data: the sentences of the task that is scored."""
-
-SAMPLE = "sample:"
-"""Before a material: a sample of it, of one size for all."""
+_FOLDER = Path(str(files("contrasent"))) / "reproduce"
 
 
 @settings
 class System:
     """How an encoder is made, or what else a row is about."""
 
+    # trained; the start as it is; a map fitted; a text or a task; or published only
     make: Literal["train", "start", "whitening", "flow", "sif", "data", "cited"] = "train"
-    """Trained; the start as it is; a map fitted; a text or a task; or published only."""
-
-    recipe: str = ""
-    """For train."""
-
-    data: str = ""
-    """The material, or target, that it is trained or fitted on; or what the row is about."""
-
-    start: str = ""
-    """The model, by its id, or the material that it starts from; empty for the recipe's."""
-
-    of: str = ""
-    """The system whose encoder it is made from, in place of a start."""
-
+    recipe: str = ""  # for train
+    data: str = ""  # the material, or target, it is trained or fitted on; or what the row is about
+    start: str = ""  # the model's id, or a material; empty for the recipe's
+    of: str = ""  # the system whose encoder it is made from, in place of a start
+    # systems that it is trained to follow, in the order of the objective's settings
     teachers: list[str] = Field(default_factory=list)
-    """Systems that it is trained to follow, in the order of the objective's settings."""
-
-    pooler: str | None = None
-    """In place of the recipe's or the encoder's."""
-
-    head: str = ""
-    """mlp: scored with the head that its training keeps, and leaves out when it selects."""
-
-    trace: bool = False
-    """Alignment and uniformity are measured every ten steps of the training."""
-
-    aggregation: str = ""
-    """Of the subsets of STS tasks, where it is not all pairs together."""
-
-    count: str = ""
-    """trained: parameters are counted of all that is trained."""
-
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Of the recipe, by dotted name."""
-
-    published: str = ""
-    """The published row whose numbers stand beside, where it has another name."""
-
-    note: str = ""
-    """What has to be known to read it."""
+    pooler: str | None = None  # in place of the recipe's or the encoder's
+    head: str = ""  # mlp: scored with the head that training keeps, and leaves out when it selects
+    trace: bool = False  # alignment and uniformity are measured every ten steps of the training
+    aggregation: str = ""  # of the subsets of STS tasks, where it is not all pairs together
+    count: str = ""  # trained: parameters are counted of all that is trained
+    settings: dict[str, Any] = Field(default_factory=dict)  # of the recipe, by dotted name
+    published: str = ""  # the published row whose numbers stand beside, if of another name
+    note: str = ""  # what has to be known to read it
 
 
 @settings
 class PaperMaterial:
     """A file that the user brings, or that is made of another."""
 
-    about: str
-    """What it has to hold, and how to get it."""
-
-    of: str = ""
-    """The material that it can be made of."""
+    about: str  # what it has to hold, and how to get it
+    of: str = ""  # the material that it can be made of
 
 
 @settings
 class PaperScale:
     """How much is done; one code for all."""
 
-    about: str
-    """When to take it."""
-
-    preset: str
-    """SentEval's settings of the transfer tasks' classifiers."""
-
+    about: str  # when to take it
+    preset: str  # SentEval's settings of the transfer tasks' classifiers
+    # rows taken of a text, by its name; ``full`` of any, ``sample`` where one is asked for
     rows: dict[str, int] = Field(default_factory=dict)
-    """Rows taken of a text, by its name; ``full`` of any, ``sample`` where one is asked for."""
-
+    # settings in place of a recipe's; those of a row go before them
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings in place of a recipe's; those of a row go before them."""
-
+    # settings of every training run; they go before those of a row
     train: dict[str, Any] = Field(default_factory=dict)
-    """Settings of every training run; they go before those of a row."""
-
+    # settings of a run whose alignment and uniformity are followed
     trace: dict[str, Any] = Field(default_factory=lambda: {"evaluation.geometry_every": 10})
-    """Settings of a run whose alignment and uniformity are followed."""
-
-    seconds: dict[str, float]
-    """What a job takes about, by its recipe or its kind, until one was made."""
+    seconds: dict[str, float]  # of a job by its recipe or kind, until one was made
 
 
-@cache
-def published(paper: str, table: str) -> dict[str, dict[str, str]]:
-    """The numbers of a table as they are printed, by row and column; nothing if it has none.
+_GROUPED = ("group", "deviation")
+_GEOMETRY = ("alignment", "uniformity", "partition_ratio", "mean_cosine", "spectrum", *_GROUPED)
+OF_TEXTS = ("examples", "overlap")
+_MEASURES = {
+    **dict.fromkeys((*STS_TASKS, "sts"), "sts"),
+    **{f"{task}-dev": "sts-dev" for task in STS_TASKS},
+    **dict.fromkeys((*TRANSFER_TASKS, "transfer"), "transfer"),
+    "transfer-dev": "transfer-dev",
+    **{f"recall@{k}": "retrieval" for k in (1, 5, 10)},
+    **dict.fromkeys(("parameters", "layers", "width"), "size"),
+    **dict.fromkeys(OF_TEXTS, "text"),
+}
 
-    Args:
-        paper: as commands name it.
-        table: such as ``T5``, ``TE.1`` or ``F3``; ``text`` are numbers of the running text.
+
+@dataclass(frozen=True, slots=True)
+class PaperQuantity:
+    """What a column shows, read from its words in the plan.
+
+    ========================  ===========================================================
+    ``sts12``, ``sts``        Spearman on a test split, and the mean of the seven; after a
+                              slash the aggregation of subsets, such as ``sts/wmean``
+    ``stsb-dev``              the same on a dev split
+    ``mr``, ``transfer``      accuracy, and the mean of the seven; ``transfer-dev`` of dev parts
+    ``alignment:PAIRS``       also uniformity, partition_ratio, mean_cosine; ``spectrum``, the mean
+                              singular value over the largest; ``group:4-5`` and
+                              ``deviation:4-5``, of the cosines of pairs of a rating
+    ``recall@1``              of the paraphrase of an STS-B test sentence
+    ``neighbours:Q@C``        sentences of the corpus C that are nearest to queries Q
+    ``parameters``            their number; ``layers`` and ``width``
+    ``examples``, ``overlap`` of a training text: its number, its mean lexical overlap
+    ``pairs:dev``             the number of rated pairs of a task
+    ``generator:VALUE``       of the generator that the objective names
+    ``delta:VALUE:TABLE:C``   a value less the number that column C of a table prints
+    ``trace:alignment:last``  of the first or last step of a trajectory
+    ``machine:hours``         of the machine and its time; ``setting:train.epochs`` of the recipe,
+                              ``protocol:metrics`` of a protocol
+    ========================  ===========================================================
     """
-    rows: dict[str, dict[str, str]] = {}
-    for line in published_lines():
-        if (line["paper"], line["table"]) == (NAMES.get(paper), table):
-            rows.setdefault(line["row"], {})[line["column"]] = line["value"]
-    return rows
 
+    text: str  # as the plan has it
+    kind: str = "measured"  # or ``setting``, ``protocol``, ``machine``, ``trace``
+    name: str = ""  # in results, such as ``stsb-dev``; else what is asked of the kind
+    measure: str = ""  # that gives it, such as ``geometry:stsb>4``
+    minus: tuple[str, str] | None = None  # table and heading of a published number
+    of_generator: bool = False
 
-@cache
-def published_lines() -> list[dict[str, str]]:
-    """Every published number with its unit and where the paper has it from."""
-    with (files("contrasent") / "reproduce" / "published.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    @classmethod
+    def parse(cls, text: str) -> PaperQuantity:
+        """Read the words of a column; ConfigError if there is no such value."""
+        kind, _, rest = text.partition(":")
+        if kind in ("setting", "protocol", "machine", "trace"):
+            return cls(text, kind, rest)
+        if kind == "delta":
+            name, table, heading = rest.split(":")
+            return replace(cls.parse(name), text=text, minus=(table, heading))
+        if kind == "generator":
+            return replace(cls.parse(rest), text=text, of_generator=True)
+        if kind in _GEOMETRY:
+            pairs = rest.partition(":")[2] if kind in _GROUPED else rest
+            measure = f"geometry:{pairs or PAIRS}"
+        elif kind in ("neighbours", "pairs"):
+            measure = text
+        else:
+            measure = _MEASURES[pick("value of a column", kind.partition("/")[0], _MEASURES)]
+        return cls(text, name=text, measure=measure)
+
+    @property
+    def task(self) -> str:
+        """The task without its split, ``sts`` or ``transfer``."""
+        return self.text.partition("/")[0].removesuffix("-dev")
+
+    @property
+    def is_score(self) -> bool:
+        """It is in [-1, 1] and printed x 100."""
+        scores = ("sts", "transfer", "retrieval", "text")
+        return self.measure.startswith(scores) and self.name != "examples"
+
+    @property
+    def is_of_geometry(self) -> bool:
+        """It is a number of the geometry of embeddings, of an encoder or in its training."""
+        return self.kind == "trace" or self.measure.startswith("geometry:")
 
 
 @dataclass(frozen=True, slots=True)
 class PaperColumn:
-    """What is measured, such as ``stsb-dev`` or ``alignment:stsb-test>4``."""
+    """A column: its heading in the table, and what it shows."""
 
-    heading: str  # as the table names it
-    value: str  # see :func:`contrasent.reproduce.measures.measure_of`
+    heading: str
+    quantity: PaperQuantity
     recipes: Mapping[str, str]  # recipes that stand for others in this column
 
 
@@ -204,35 +235,20 @@ class PaperTable:
         return f"{self.paper}/{self.number}"
 
     @property
-    def file_name(self) -> str:
-        """Of its files, without the ending."""
-        return self.name.replace("/", "-")
-
-    @property
     def heading(self) -> str:
         """Such as ``Gao et al. 2021, Table E.1: Transfer tasks``."""
         kinds = {"F": f"Figure {self.number[1:]}", "T": f"Table {self.number[1:]}"}
         where = kinds.get(self.number[0], self.number)
         return f"{_SOURCES[self.paper]}, {where}: {self.title}"
 
-    def printed(self, row: PaperRow, column: PaperColumn) -> str | None:
-        """The published number; None if there is none."""
-        rows = published(self.paper, self.number)
-        return rows.get(row.published, {}).get(column.heading)
-
-    def printed_by_study(self, row: PaperRow, column: PaperColumn) -> str | None:
-        """The number of the reproducibility study; None if there is none."""
-        rows = published("study", self.study)
-        return rows.get(row.published, {}).get(column.heading)
-
     @property
-    def swapped_recipes(self) -> list[tuple[str, str, str]]:
-        """Columns of other recipes: heading, recipe of the rows, recipe of the column."""
-        return [
-            (column.heading, recipe, other)
-            for column in self.columns
-            for recipe, other in column.recipes.items()
-        ]
+    def sentence(self) -> str:
+        """The note as a sentence; empty without one."""
+        return f"{self.note[0].upper()}{self.note[1:]}." if self.note else ""
+
+    def printed(self, row: PaperRow, heading: str) -> str | None:
+        """The published number; None if there is none."""
+        return published(self.paper, self.number).get(row.published, {}).get(heading)
 
     def columns_of(self, row: PaperRow) -> list[PaperColumn]:
         """The columns in which a row has a cell: those of the published row, if there is one.
@@ -243,52 +259,138 @@ class PaperTable:
         printed = None if self.figure else published(self.paper, self.number).get(row.published)
         if printed is None:
             is_text = row.raw.get("make") == "data"
-            return [it for it in self.columns if (it.value in OF_TEXTS) == is_text]
+            return [it for it in self.columns if (it.quantity.text in OF_TEXTS) == is_text]
         return [it for it in self.columns if it.heading in printed]
 
 
-OF_TEXTS = ("examples", "overlap")
-"""Values of columns that are measured of training texts."""
+@cache
+def published(paper: str, table: str) -> dict[str, dict[str, str]]:
+    """The numbers of a table as they are printed, by row and column; nothing if it has none.
 
-_FOLDER = Path(str(files("contrasent"))) / "reproduce" / "papers"
+    ``paper`` is as commands name it, ``table`` such as ``T5``, ``TE.1``, ``F3`` or ``text``.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for line in published_lines():
+        if (line["paper"], line["table"]) == (NAMES.get(paper), table):
+            rows.setdefault(line["row"], {})[line["column"]] = line["value"]
+    return rows
+
+
+@cache
+def published_lines() -> list[dict[str, str]]:
+    """Every published number with its unit and where the paper has it from."""
+    with (_FOLDER / "published.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@cache
+def _plan(name: str) -> dict[str, Any]:
+    content, _ = read_mapping(_FOLDER / "papers" / f"{name}.yaml")
+    return content
 
 
 @cache
 def load_tables() -> dict[str, PaperTable]:
     """Every table and figure by its name, in the order of the papers.
 
-    ConfigError if the plan names a system that is not there, or a setting that no system has.
+    ConfigError if the plan names a system or value that is not there, or a key that no table has.
     """
     tables = {}
     for paper in _SOURCES:
-        content, _ = read_mapping(_FOLDER / f"{paper}.yaml")
-        for number, values in content.items():
+        for number, values in _plan(paper).items():
             table = _table(paper, number, values)
             tables[table.name] = table
     return tables
 
 
+def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
+    base = _resolved(values.get("like", {}))
+    rows, columns = [], []
+    for label, own in values["rows"].items():
+        whole = isinstance(own, str) or "like" in own or "make" in own
+        rows.append(PaperRow(str(label), _resolved(own) if whole else {**base, **own}))
+    for heading, own in values["columns"].items():
+        text, recipes = (own, {}) if isinstance(own, str) else (own["value"], own["recipes"])
+        columns.append(PaperColumn(heading, PaperQuantity.parse(text), recipes))
+    more = {key: it for key, it in values.items() if key not in ("like", "rows", "columns")}
+    try:
+        return PaperTable(paper, number, rows=tuple(rows), columns=tuple(columns), **more)
+    except TypeError as error:
+        raise ConfigError(f"{paper}/{number}: {error}") from error
+
+
+def _resolved(row: str | Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of a system, by its name or with those of what it is like."""
+    if isinstance(row, str):
+        systems = _plan("systems")
+        return _resolved(systems[pick("system", row, systems)])
+    own = {key: value for key, value in row.items() if key != "like"}
+    return {**(_resolved(row["like"]) if "like" in row else {}), **own}
+
+
+def system_row(name: str) -> PaperRow:
+    """A shared system as a row of its own."""
+    return PaperRow(name, _resolved(name))
+
+
 @cache
 def load_scales() -> tuple[dict[str, PaperMaterial], dict[str, PaperScale]]:
     """Materials and scales by their names."""
-    content, _ = read_mapping(_FOLDER / "scales.yaml")
-    materials = content["materials"].items()
+    materials, scales = (_plan("scales")[name].items() for name in ("materials", "scales"))
     return (
         {name: validate(PaperMaterial, values, name) for name, values in materials},
-        {name: validate(PaperScale, values, name) for name, values in content["scales"].items()},
+        {name: validate(PaperScale, values, name) for name, values in scales},
     )
 
 
 def load_claims() -> dict[str, dict[str, Any]]:
     """The papers' claims by their numbers, such as ``S1``, as ``claims.yaml`` has them."""
-    return read_mapping(_FOLDER / "claims.yaml")[0]
+    return _plan("claims")
 
 
-def chosen_tables(names: Sequence[str]) -> list[PaperTable]:
-    """The tables of these names: a table, a paper, or all; each once.
+def choose(
+    names: Sequence[str], rows: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> list[PaperTable]:
+    """Tables by their names, each once.
 
-    ConfigError if there is no such paper or table.
+    Args:
+        names: a table, a paper, ``baselines`` or ``all``; all by default.
+        rows: keep only rows with one of these labels, or with one of these words in them.
+        tasks: keep only columns of these tasks, such as ``stsb`` or ``transfer``.
+
+    Raises:
+        ConfigError: there is no such paper or table, or no row or column is left.
     """
+    groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
+    chosen = []
+    for table in _named_tables(names or ["all"]).values():
+        labels = {row.label for row in table.rows}
+        kept = [
+            row
+            for row in table.rows
+            if not rows
+            or any(
+                word == row.label if word in labels else word.lower() in row.label.lower()
+                for word in rows
+            )
+        ]
+        columns = [
+            column
+            for column in table.columns
+            for it in [column.quantity]
+            if not tasks or {it.text, it.task, groups.get(it.task, it.task)} & set(tasks)
+        ]
+        if kept and columns:
+            chosen.append(replace(table, rows=tuple(kept), columns=tuple(columns)))
+    if not chosen:
+        raise ConfigError(
+            f"no table has a row with {' or '.join(rows) or 'any name'} and a column of "
+            f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
+        )
+    return chosen
+
+
+def _named_tables(names: Sequence[str]) -> dict[str, PaperTable]:
     tables = load_tables()
     chosen: dict[str, PaperTable] = {}
     for name in names:
@@ -296,17 +398,23 @@ def chosen_tables(names: Sequence[str]) -> list[PaperTable]:
             chosen |= {key: tables[key] for key in _BASELINES}
             continue
         paper, _, number = name.lower().partition("/")
-        if name != ALL:
-            pick("paper", paper, [*_SOURCES, ALL])
-        among = {k: it for k, it in tables.items() if name == ALL or it.paper == paper}
+        if name != "all":
+            pick("paper", paper, [*_SOURCES, "all"])
+        among = {k: it for k, it in tables.items() if name == "all" or it.paper == paper}
         if number:
             forms = (f"{paper}/{number}", f"{paper}/t{number}", f"{paper}/f{number}")
             exact = {key for key in among if key.lower() in forms}
-            among = {key: among[key] for key in exact} or {
-                name: among[pick("table", name, among)]  # raises, and names the nearest one
-            }
+            among = {key: among[key] for key in exact or [pick("table", name, among)]}
         chosen |= among
-    return list(chosen.values())
+    return chosen
+
+
+def named_rows(text: str) -> list[str]:
+    """The words and labels of rows between commas; a label may have commas itself."""
+    every = {row.label for table in load_tables().values() for row in table.rows}
+    labels = "|".join(map(re.escape, sorted(every, key=len, reverse=True)))
+    found = re.findall(rf"\s*((?:{labels})(?=\s*(?:,|$))|[^,]+)", text)
+    return [it.strip() for it in found if it.strip()]
 
 
 def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:
@@ -315,7 +423,7 @@ def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:
     if system.pooler:
         overrides["encoder.pooler"] = system.pooler
     if system.trace:
-        overrides |= {"evaluation.geometry_pairs": "stsb>4", **scale.trace}
+        overrides |= {"evaluation.geometry_pairs": PAIRS, **scale.trace}
     return overrides, system.start or packaged(system.recipe).encoder.name
 
 
@@ -323,50 +431,3 @@ def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:
 def packaged(recipe: str) -> Recipe:
     """A recipe as it is packaged, read once."""
     return load_recipe(recipe)
-
-
-@cache
-def _systems() -> dict[str, dict[str, Any]]:
-    content, _ = read_mapping(_FOLDER / "systems.yaml")
-    return content
-
-
-def system_row(name: str) -> PaperRow:
-    """A shared system as a row of its own."""
-    return PaperRow(name, _resolved(name))
-
-
-def _resolved(row: str | Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of a system, by its name or with those of what it is like."""
-    if isinstance(row, str):
-        return _resolved(_systems()[pick("system", row, _systems())])
-    like = row.get("like")
-    own = {key: value for key, value in row.items() if key != "like"}
-    return {**(_resolved(like) if like else {}), **own}
-
-
-def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
-    base = values.get("like", {})
-
-    def row(label: str, own: str | Mapping[str, Any]) -> PaperRow:
-        if isinstance(own, str) or "like" in own or "make" in own:
-            return PaperRow(label, _resolved(own))
-        return PaperRow(label, {**_resolved(base), **own})
-
-    def column(heading: str, value: str | Mapping[str, Any]) -> PaperColumn:
-        if isinstance(value, str):
-            return PaperColumn(heading, value, {})
-        return PaperColumn(heading, value["value"], value["recipes"])
-
-    known = {"like", "rows", "columns"}
-    more = {key: value for key, value in values.items() if key not in known}
-    try:
-        return PaperTable(
-            paper,
-            number,
-            rows=tuple(row(str(label), own) for label, own in values["rows"].items()),
-            columns=tuple(column(name, value) for name, value in values["columns"].items()),
-            **more,
-        )
-    except TypeError as error:
-        raise ConfigError(f"{paper}/{number}: {error}") from error

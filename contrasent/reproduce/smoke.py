@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from importlib.resources import files
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ _WORDS = 150
 _PAIRS = 20
 _ITEMS = 24
 _LABELS = ("entailment", "neutral", "contradiction")
+_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _SPECIAL = {
     "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "roberta": {
@@ -55,39 +56,31 @@ def make_model(name: str, folder: Path) -> Path:
 
 def make_material(name: str, folder: Path) -> Path:
     """A tiny text in place of a material."""
-    rows: Iterable[Sequence[str]]
-    sentences = _sentences()
+    sentences, lines = _sentences(), list[str]()
+    first, second, third = (sentences[k : k + 150] for k in (0, 60, 120))
     if name == "words":
         draw = random.Random(0)
         pairs = (it for first, second, _ in islice(_rated(), 1000) for it in (first, second))
         words = sorted({word for line in (*sentences, *pairs) for word in line.lower().split()})
-        path = folder / "words.txt"
         lines = [" ".join([it, *(f"{draw.gauss(0, 1):.4f}" for _ in range(8))]) for it in words]
     elif name == "documents":
-        path, lines = folder / "documents.txt", []
         for k in range(0, 400, 20):
             lines += [*islice(cycle(sentences), k, k + 24), ""]
     elif name in ("sentences", "nli-sentences", "captions"):
-        path, lines = folder / f"{name}.txt", sentences[:120]
-    else:
-        path = folder / f"{name}.csv"
-        first, second, third = (sentences[k : k + 150] for k in (0, 60, 120))
-        if name == "labelled":
-            header: tuple[str, ...] = ("premise", "hypothesis", "label")
-            rows = [
-                (a, hypothesis, label)
-                for a, b in zip(first, second, strict=False)
-                for label, hypothesis in zip(_LABELS, (b, a[::-1], b[::-1]), strict=True)
-            ]
-        elif name.startswith("triplets"):
-            header, rows = ("sent0", "sent1", "hard_neg"), zip(first, second, third, strict=False)
+        lines = sentences[:120]
+    rows: list[tuple[str, ...]] = [("sent0", "sent1"), *zip(first, second, strict=False)]
+    if name.startswith("triplets"):
+        rows = [("sent0", "sent1", "hard_neg"), *zip(first, second, third, strict=False)]
+    elif name == "labelled":
+        rows = [("premise", "hypothesis", "label")]
+        for a, b in zip(first, second, strict=False):
+            rows += [(a, it, of) for it, of in zip((b, a[::-1], b[::-1]), _LABELS, strict=True)]
+    path = folder / f"{name}.{'txt' if lines else 'csv'}"
+    with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        if lines:
+            file.writelines(f"{line}\n" for line in lines)
         else:
-            header, rows = ("sent0", "sent1"), zip(first, second, strict=False)
-        with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([header, *rows])
-        return path
-    with writing(path) as partial:
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            csv.writer(file).writerows(rows)
     return path
 
 
@@ -95,7 +88,7 @@ def make_tasks(folder: Path) -> Path:
     """Every STS and transfer task in SentEval's layout, a few rows each."""
     if not folder.is_dir():
         with writing_folder(folder) as partial:
-            for path, lines in chain(_sts_files(), _transfer_files()):
+            for path, lines in _task_files():
                 file = partial / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -120,7 +113,8 @@ def _rated() -> Iterator[tuple[str, str, float]]:
     return cycle(pairs)
 
 
-def _sts_files() -> Iterator[tuple[str, list[str]]]:
+def _task_files() -> Iterator[tuple[str, list[str]]]:
+    """Paths below SentEval's folder, and the lines of each file."""
     rated = _rated()
     for task in STS_TASKS.values():
         for subset in task.subsets:
@@ -128,16 +122,13 @@ def _sts_files() -> Iterator[tuple[str, list[str]]]:
             yield f"{task.folder}/STS.input.{subset}.txt", [f"{a}\t{b}" for a, b, _ in pairs]
             yield f"{task.folder}/STS.gs.{subset}.txt", [f"{rating}" for *_, rating in pairs]
     for split in ("train", "dev", "test"):
-        pairs = list(islice(rated, 2 * _PAIRS))
-        rows = [f"g\tf\t2012\t{n}\t{r}\t{a}\t{b}" for n, (a, b, r) in enumerate(pairs)]
+        numbered = enumerate(islice(rated, 2 * _PAIRS))
+        rows = [f"g\tf\t2012\t{n}\t{r}\t{a}\t{b}" for n, (a, b, r) in numbered]
         yield f"STS/STSBenchmark/sts-{split}.csv", rows
     for name in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
-        pairs = list(islice(rated, _PAIRS))
-        rows = [f"{n}\t{a}\t{b}\t{max(1.0, r)}\tNEUTRAL" for n, (a, b, r) in enumerate(pairs)]
+        numbered = enumerate(islice(rated, _PAIRS))
+        rows = [f"{n}\t{a}\t{b}\t{max(1.0, r)}\tNEUTRAL" for n, (a, b, r) in numbered]
         yield f"SICK/{name}.txt", ["pair_ID\tA\tB\trelatedness_score\tentailment", *rows]
-
-
-def _transfer_files() -> Iterator[tuple[str, list[str]]]:
     ascii_only = (it.encode("ascii", "ignore").decode() for it in cycle(_sentences()))
     for path in (
         *("MR/rt-polarity.pos", "MR/rt-polarity.neg", "CR/custrev.pos", "CR/custrev.neg"),
@@ -147,13 +138,12 @@ def _transfer_files() -> Iterator[tuple[str, list[str]]]:
     for split in ("train", "dev", "test"):
         rows = [f"{it}\t{n % 2}" for n, it in enumerate(islice(ascii_only, _ITEMS))]
         yield f"SST/binary/sentiment-{split}", rows
-    classes = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
     for path, count in (("train_5500", 120), ("TREC_10", 24)):
-        rows = [f"{classes[n % 6]}:x {it}" for n, it in enumerate(islice(ascii_only, count))]
+        rows = [f"{_CLASSES[n % 6]}:x {it}" for n, it in enumerate(islice(ascii_only, count))]
         yield f"TREC/{path}.label", rows
     for path, count in (("train", 40), ("test", 20)):
-        pairs = islice(_rated(), count)
-        rows = [f"{n % 2}\t{n}\t{n}\t{a}\t{b}" for n, (a, b, _) in enumerate(pairs)]
+        numbered = enumerate(islice(_rated(), count))
+        rows = [f"{n % 2}\t{n}\t{n}\t{a}\t{b}" for n, (a, b, _) in numbered]
         header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
         yield f"MRPC/msr_paraphrase_{path}.txt", [header, *rows]
 

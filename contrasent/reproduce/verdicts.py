@@ -26,9 +26,16 @@ from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
 from contrasent.reproduce.jobs import Measurement
-from contrasent.reproduce.materials import SMOKE
-from contrasent.reproduce.measures import examples_of, is_score, measure_of, sts_suite
-from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_claims, load_tables
+from contrasent.reproduce.measures import examples_of, sts_suite
+from contrasent.reproduce.papers import (
+    SMOKE,
+    PaperColumn,
+    PaperQuantity,
+    PaperRow,
+    PaperTable,
+    load_claims,
+    load_tables,
+)
 
 HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
 MARGIN = 1.0
@@ -39,26 +46,17 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ClaimPart:
-    """One comparison of a claim.
+    """One comparison of a claim."""
 
-    Attributes:
-        better: the label of the row that is said to have the larger number.
-        other: the label of the other row.
-        relation: ``>``; ``>=``, not below by more than :data:`MARGIN`; ``~``, within it.
-        published: the difference of the printed numbers; None where they are not printed.
-        cells: ours, of both.
-        column: its heading; empty where the claim is about one.
-        pair_error: standard error of the difference over test pairs; None if it was not computed.
-        seed_error: over seeds; None if unknown, and where nothing tells how sure a difference is.
-    """
-
-    better: str
-    other: str
-    relation: str
-    published: float | None
-    cells: tuple[PaperCell, PaperCell]
-    column: str
+    better: str  # the label of the row that is said to have the larger number
+    other: str  # the label of the other row
+    relation: str  # ``>``; ``>=``, not below by more than :data:`MARGIN`; ``~``, within it
+    published: float | None  # the difference of the printed numbers; None where not printed
+    column: str = ""  # its heading; empty where the claim is about one
+    cells: tuple[PaperCell, PaperCell] = (PaperCell(), PaperCell())  # ours, of both
+    # standard error of the difference over test pairs; None if it was not computed
     pair_error: float | None = None
+    # over seeds; None if unknown, and where nothing tells how sure a difference is
     seed_error: SeedError | None = None
 
     @property
@@ -103,21 +101,13 @@ class ClaimPart:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a claim here.
+    """What becomes of a claim here."""
 
-    Attributes:
-        number: such as ``S1``.
-        claim: in words.
-        status: holds, does not hold, or cannot be told.
-        parts: its comparisons.
-        note: why it cannot be told, and the likely cause of contradictions.
-    """
-
-    number: str
-    claim: str
-    status: str
-    parts: tuple[ClaimPart, ...] = ()
-    note: str = ""
+    number: str  # such as ``S1``
+    claim: str  # in words
+    status: str  # holds, does not hold, or cannot be told
+    parts: tuple[ClaimPart, ...] = ()  # its comparisons
+    note: str = ""  # why it cannot be told, and the likely cause of contradictions
 
     @property
     def first(self) -> ClaimPart:
@@ -128,42 +118,12 @@ class Verdict:
 
 def verdicts(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
     """Verdicts on the claims about tables, by what is in the store."""
-    errors, names = _SeedErrors(filler), {table.name for table in tables}
+    judge, names = _Judge(filler), {table.name for table in tables}
     return [
-        _judge(filler, errors, number, claim)
+        judge.verdict(number, claim)
         for number, claim in load_claims().items()
         if claim["cells"] in names
     ]
-
-
-def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str, Any]) -> Verdict:
-    cause = [claim["cause"]] if "cause" in claim else []
-    if "why" in claim:
-        return Verdict(number, claim["claim"], OPEN, note=claim["why"])
-    table = load_tables()[claim["cells"]]
-    columns = claim_columns(table, claim)
-    pairs = {  # a claim may name a row beside all rows, which have it too
-        (column.heading, part.better, part.other): (column, part)
-        for column in columns
-        for part in comparisons(table, column, claim["says"])
-    }
-    parts = [_tested(filler, errors, table, *each) for each in pairs.values()]
-    if len(columns) == 1:
-        parts = [replace(part, column="") for part in parts]
-    statuses = [part.status(len(parts)) for part in parts]
-    status = CONTRARY if CONTRARY in statuses else OPEN if OPEN in statuses else HOLDS
-    notes = []
-    if filler.planner.scale_name == SMOKE:
-        status, notes = OPEN, ["scale smoke: weights are random"]
-    elif missing := [it for it in parts if it.difference is None]:
-        reasons = {short_reason(cell.reason): None for it in missing for cell in it.cells}
-        notes = [
-            f"{len(missing)} of {len(parts)} comparisons lack a number",
-            *filter(None, reasons),
-        ]
-    elif any(part.seed_error is None for part in parts):
-        notes = ["neither seeds nor examples here say how much a difference changes"]
-    return Verdict(number, claim["claim"], status, tuple(parts), "; ".join([*notes, *cause]))
 
 
 def claim_columns(table: PaperTable, claim: Mapping[str, Any]) -> list[PaperColumn]:
@@ -185,41 +145,69 @@ def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> 
         others = [it for it in rows if it not in sides and "published" not in rows[it].raw]
         for better, other in product(*([*others] if it == "*" else [it] for it in sides)):
             pair = rows[pick("row", better, rows)], rows[pick("row", other, rows)]
-            printed = [as_number(table.printed(row, column)) for row in pair]
-            known = [it for it in printed if it is not None]
-            published = known[0] - known[1] if len(known) == 2 else None
-            empty = PaperCell(None, None)
-            yield ClaimPart(better, other, relation, published, (empty, empty), column.heading)
+            first, second = (as_number(table.printed(row, column.heading)) for row in pair)
+            published = None if first is None or second is None else first - second
+            yield ClaimPart(better, other, relation, published, column.heading)
 
 
-def _tested(
-    filler: Filler, errors: _SeedErrors, table: PaperTable, column: PaperColumn, part: ClaimPart
-) -> ClaimPart:
-    rows = {row.label: row for row in table.rows}
-    pair = rows[part.better], rows[part.other]
-    first, second = (filler.cell(table, row, column) for row in pair)
-    if first.mean is None or second.mean is None:
-        return replace(part, cells=(first, second))
-    pair_error = _pair_error(filler, pair, column)
-    random = [_is_random(filler, it, column) for it in pair]
-    known = pair_error is not None or column.value.startswith(("trace:", "overlap"))
-    seed_error = errors.of(column, (first, second), random) if known else None
-    return replace(part, cells=(first, second), pair_error=pair_error, seed_error=seed_error)
-
-
-def _is_random(filler: Filler, row: PaperRow, column: PaperColumn) -> bool:
-    """Whether a number depends on a seed; that of a start and of a whitened start does not."""
-    return any(it.job.is_random for of_seed in filler.plan(row, column)[0] for it in of_seed)
-
-
-class _SeedErrors:
-    """How much a difference changes with the seeds."""
+class _Judge:
+    """Judges claims by what is in a store."""
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
-        self._pooled: dict[str, SeedError | None] = {}
+        self._pooled: dict[PaperQuantity, SeedError | None] = {}
 
-    def of(
+    def verdict(self, number: str, claim: Mapping[str, Any]) -> Verdict:
+        """The verdict on a claim."""
+        if "why" in claim:
+            return Verdict(number, claim["claim"], OPEN, note=claim["why"])
+        table = load_tables()[claim["cells"]]
+        columns = claim_columns(table, claim)
+        pairs = {  # a claim may name a row beside all rows, which have it too
+            (column.heading, part.better, part.other): (column, part)
+            for column in columns
+            for part in comparisons(table, column, claim["says"])
+        }
+        parts = [self.tested(table, *each) for each in pairs.values()]
+        if len(columns) == 1:
+            parts = [replace(part, column="") for part in parts]
+        statuses = [part.status(len(parts)) for part in parts]
+        status = CONTRARY if CONTRARY in statuses else OPEN if OPEN in statuses else HOLDS
+        missing = [it for it in parts if it.difference is None]
+        notes = list[str]()
+        if self._filler.store.scale == SMOKE:
+            status, notes = OPEN, ["scale smoke: weights are random"]
+        elif missing:
+            reasons = dict.fromkeys(
+                short_reason(cell.reason) for it in missing for cell in it.cells
+            )
+            notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
+            notes += filter(None, reasons)
+        elif any(part.seed_error is None for part in parts):
+            notes = ["neither seeds nor examples here say how much a difference changes"]
+        notes += [claim["cause"]] if "cause" in claim else []
+        return Verdict(number, claim["claim"], status, tuple(parts), "; ".join(notes))
+
+    def tested(self, table: PaperTable, column: PaperColumn, part: ClaimPart) -> ClaimPart:
+        """A comparison with our numbers, and how sure their difference is."""
+        rows = {row.label: row for row in table.rows}
+        pair = rows[part.better], rows[part.other]
+        first, second = (self._filler.cell(table, row, column) for row in pair)
+        part = replace(part, cells=(first, second))
+        if first.mean is None or second.mean is None:
+            return part
+        pair_error = self.pair_error(pair, column)
+        if pair_error is None and not column.quantity.text.startswith(("trace:", "overlap")):
+            return part
+        # A number of a start, and of a whitened start, depends on no seed.
+        random = [
+            any(it.job.is_random for of_seed in self._filler.plan(row, column)[0] for it in of_seed)
+            for row in pair
+        ]
+        seed_error = self.seed_error(column, (first, second), random)
+        return replace(part, pair_error=pair_error, seed_error=seed_error)
+
+    def seed_error(
         self, column: PaperColumn, cells: Sequence[PaperCell], random: Sequence[bool]
     ) -> SeedError | None:
         """Paired over common seeds, else pooled; 0 where neither number depends on a seed.
@@ -235,21 +223,20 @@ class _SeedErrors:
         )
         if len(first) == len(second) == seeds > 1:
             return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
-        one = self._of_column(column)
+        one = self._error_of_a_run(column)
         if one is None:
             return None
         runs = sum(1 / len(it.ours) for it, varies in zip(cells, random, strict=True) if varies)
         return replace(one, error=one.error * sqrt(runs))
 
-    def _of_column(self, column: PaperColumn) -> SeedError | None:
-        """Of one run."""
-        key = column.value
+    def _error_of_a_run(self, column: PaperColumn) -> SeedError | None:
+        key = column.quantity
         if key not in self._pooled:
             by_runs = {
                 self._runs(row, it): ours
                 for other in load_tables().values()
                 for it in other.columns
-                if it.value == key
+                if it.quantity == key
                 for row in other.rows
                 if len(ours := self._filler.cell(other, row, it).ours) > 1
             }
@@ -261,50 +248,56 @@ class _SeedErrors:
 
     def _runs(self, row: PaperRow, column: PaperColumn) -> frozenset[str]:
         """The training runs that a number comes from, which other rows may come from too."""
-        chains = [
-            [*it.job.chain()] for of_seed in self._filler.plan(row, column)[0] for it in of_seed
-        ]
+        plan, _ = self._filler.plan(row, column)
+        chains = [[*it.job.chain()] for of_seed in plan for it in of_seed]
         trained = {job.key for chain in chains for job in chain if job.kind == "train"}
         return frozenset(trained or {chain[-1].key for chain in chains})
 
+    def pair_error(self, pair: Sequence[PaperRow], column: PaperColumn) -> float | None:
+        """Standard error of a difference over test pairs or examples, of means over seeds.
 
-def _pair_error(
-    filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn
-) -> float | None:
-    """Standard error of a difference of cells over test pairs or examples, of means over seeds.
+        Pairs that share a sentence are dependent, within a task and across those of an average;
+        examples of transfer tasks and of retrieval are not. None of what is not kept by example,
+        such as the last step of a trajectory.
+        """
+        filler, quantity = self._filler, column.quantity
+        value, _, aggregation = quantity.text.partition("/")
+        split = "dev" if value.endswith("-dev") else "test"
+        names = {"sts": STS, "transfer": TRANSFER}.get(quantity.task, (quantity.task,))
+        plans = [filler.plan(row, column)[0] for row in pair]
+        ways = [row.system(filler.store.scale).aggregation or aggregation for row in pair]
+        tasks: list[Task] = []
+        moves: list[np.ndarray] = []
+        for place, name in enumerate(names):
+            label = name if split == "test" else f"{name}-dev"
+            by_seed = [[self._examples(it, place, label) for it in plan] for plan in plans]
+            sides = [[it for it in side if it is not None] for side in by_seed]
+            if not all(sides):
+                return None
+            if name in STS_TASKS:
+                (read,) = sts_suite(filler.store.data_dir, split, (name,)).tasks("sts")
+                tasks.append(read)
+                first, second = (
+                    _influence(read, side, way or "all")
+                    for side, way in zip(sides, ways, strict=True)
+                )
+            else:
+                first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
+                if quantity.is_of_geometry:
+                    pairs = quantity.measure.partition(":")[2]
+                    tasks.append(RatedPairs.read(pairs, filler.store.data_dir).task)
+            moves.append(first - second)
+        alone = np.diag([float(np.square(move).sum()) for move in moves])
+        error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
+        return 100 * error if quantity.is_score else error
 
-    Pairs that share a sentence are dependent, within a task and across those of an average;
-    examples of transfer tasks and of retrieval are not. None of what is not kept by example, such
-    as the last step of a trajectory.
-    """
-    value, _, aggregation = column.value.partition("/")
-    split = "dev" if value.endswith("-dev") else "test"
-    task = value.removesuffix("-dev")
-    names = {"sts": STS, "transfer": TRANSFER}.get(task, (task,))
-    plans = [filler.plan(row, column)[0] for row in pair]
-    systems = [row.system(filler.planner.scale_name) for row in pair]
-    ways = [system.aggregation or aggregation or "all" for system in systems]
-    tasks: list[Task] = []
-    moves: list[np.ndarray] = []
-    for place, name in enumerate(names):
-        label = name if split == "test" else f"{name}-dev"
-        by_seed = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
-        sides = [[it for it in side if it is not None] for side in by_seed]
-        if not all(sides):
+    def _examples(
+        self, measurements: Sequence[Measurement], place: int, label: str
+    ) -> np.ndarray | None:
+        measurement, store = measurements[place if len(measurements) > 1 else 0], self._filler.store
+        if store.result(measurement) is None:
             return None
-        if name in STS_TASKS:
-            (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
-            tasks.append(read)
-            first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
-        else:
-            first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
-            kind, _, rated = measure_of(value).partition(":")
-            if kind == "geometry":
-                tasks.append(RatedPairs.read(rated, filler.planner.data_dir).task)
-        moves.append(first - second)
-    alone = np.diag([float(np.square(move).sum()) for move in moves])
-    error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
-    return 100 * error if is_score(value) else error
+        return examples_of(store.path(measurement, ".npz")).get(label)
 
 
 def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
@@ -314,15 +307,6 @@ def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.n
     each = np.array([influences(task, it, "spearman")[aggregation] for it in columns])
     mean: np.ndarray = each.mean(axis=0)
     return mean
-
-
-def _of_task(
-    filler: Filler, measurements: Sequence[Measurement], place: int, label: str
-) -> np.ndarray | None:
-    measurement = measurements[place if len(measurements) > 1 else 0]
-    if filler.store.result(measurement) is None:
-        return None
-    return examples_of(filler.store.path(measurement)).get(label)
 
 
 def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:

@@ -18,12 +18,16 @@ from contrasent.evaluation.geometry import (
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import Record, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
-from contrasent.report.embedding_tables import _panels, pictures, refuse_unknown, sts_colours
+from contrasent.report.embedding_tables import (
+    figure_data,
+    pictures,
+    refuse_unknown,
+    sts_colours,
+)
 from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories
 from contrasent.report.figures.plane import on_front
 from contrasent.report.figures.style import (
     figure_kinds,
-    look,
     refuse_existing_pictures,
     write_pictures,
 )
@@ -99,12 +103,6 @@ def test_every_figure_has_the_same_bytes_each_time_whatever_the_users_style():
         assert b"<dc:date>" not in found.svg and b"http" not in found.png
 
 
-def test_figures_are_drawn_from_json_alone(tmp_path):
-    write_geometry(tmp_path / "a.jsonl", [geometry()])
-    read = read_saved([tmp_path / "a.jsonl"]).geometries
-    assert pictures(read, ()) == pictures([geometry()], ())
-
-
 def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
     found = geometry()
     peak = Group(4, 5, np.ones(3))
@@ -131,12 +129,12 @@ def axes_of(draw, monkeypatch):
 
 def test_named_encoders_have_panels_of_their_own(monkeypatch):
     rows = labelled([geometry("a/one"), geometry("b/two"), geometry("c/three")])
-    panels = _panels(rows, ["two"])
+    panels = figure_data(rows, (), supervised=["two"]).panels
     assert {title: list(them) for title, them in panels.items()} == {
         "unsupervised": ["one", "three"],
         "supervised": ["two"],
     }
-    assert _panels(rows, ["b/two"]) == panels
+    assert figure_data(rows, (), supervised=["b/two"]).panels == panels
     left, right = axes_of(lambda: spectra(panels), monkeypatch)
     assert (left.get_title(), right.get_title()) == ("unsupervised", "supervised")
     assert (left.get_xlim(), left.get_ylim()) == (right.get_xlim(), right.get_ylim())
@@ -150,7 +148,9 @@ def test_named_encoders_have_panels_of_their_own(monkeypatch):
 
 def test_densities_stand_in_rows_by_panel(monkeypatch):
     rows = labelled([geometry(name) for name in ("one", "two", "three", "four", "five")])
-    found = axes_of(lambda: densities(_panels(rows, ["three"])), monkeypatch)
+    found = axes_of(
+        lambda: densities(figure_data(rows, (), supervised=["three"]).panels), monkeypatch
+    )
     assert [axes.get_title() for axes in found] == [
         *("unsupervised\none", "unsupervised\ntwo", "unsupervised\nfour"),
         *("unsupervised\nfive", "supervised\nthree"),
@@ -185,8 +185,8 @@ def test_the_split_is_named_where_the_source_leaves_it_out():
 
 def test_panels_of_one_kind_alone_and_unknown_names():
     rows = labelled([geometry("a/one")])
-    assert list(_panels(rows, [])) == [""]
-    assert list(_panels(rows, ["one"])) == ["supervised"]
+    assert list(figure_data(rows, (), supervised=[]).panels) == [""]
+    assert list(figure_data(rows, (), supervised=["one"]).panels) == ["supervised"]
     with pytest.raises(ConfigError, match="encoders that are measured, and there is none; name mo"):
         refuse_unknown(["on"], [])
 
@@ -201,10 +201,6 @@ def test_steps_are_numbered_at_the_end_and_where_there_is_room(monkeypatch):
     assert [text for text, _ in said].count("20") == 2
     assert [xy for text, xy in said if text == "0"] == [(-1.5, 0.2)]
     assert ("10", (-2.4, 0.3)) not in said
-
-
-def test_no_two_of_many_curves_look_alike():
-    assert len({look(number) for number in range(28)}) == 28
 
 
 def test_a_run_of_one_measurement_is_drawn():

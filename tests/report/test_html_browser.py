@@ -53,15 +53,10 @@ def browse(folder, text, *options):
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def dom(printed):
-    """The tree of what a browser made of a page."""
-    return read(printed)
-
-
 def test_the_page_runs_without_an_error_and_gives_its_controls(text, tmp_path):
     printed, complaints = browse(tmp_path, text, "--dump-dom")
     assert complaints == []
-    root = dom(printed)
+    root = read(printed)
     assert all(it.one("button") for it in root.one("figure", id="sts").one("thead").all("th"))
     assert not [
         it
@@ -75,7 +70,7 @@ def test_rows_are_sorted_and_filtered(text, tmp_path):
     driven = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{DRIVER}</body>")
     printed, complaints = browse(tmp_path, driven, "--dump-dom")
     assert complaints == []
-    root = dom(printed)
+    root = read(printed)
     for name, column, rising in (("sts", 1, False), ("transfer", 8, True)):
         headings, rows = grid(root.one("figure", id=name))
         values = [float(row[headings[column]].attributes["data-value"]) for (row,) in rows.values()]
@@ -119,14 +114,3 @@ def test_on_a_telephone_tables_scroll_in_their_box_and_bars_have_room(text, tmp_
     widths = re.search(r'data-widths="([^"]*)"', printed)[1]
     page_width, chart_right, bar_width = map(float, widths.split(","))
     assert page_width <= 400 and chart_right <= 400 and bar_width > 200
-
-
-@pytest.mark.parametrize("width", [1280, 500])
-def test_the_picture_of_a_page_has_its_size_and_is_not_blank(text, width, tmp_path):
-    import matplotlib.image
-
-    picture = tmp_path / "r.png"
-    browse(tmp_path, text, f"--window-size={width},1600", f"--screenshot={picture}")
-    pixels = matplotlib.image.imread(picture)[..., :3]
-    assert pixels.shape[:2] == (1600, width)
-    assert pixels.std(axis=(1, 2)).max() > 0.1

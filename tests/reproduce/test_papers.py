@@ -1,6 +1,7 @@
 """The plan: every row can be made of what it says, by the right settings, at every scale."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,57 @@ from contrasent.errors import ConfigError
 from contrasent.model import hub
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.materials import Materials
-from contrasent.reproduce.measures import measure_of
 from contrasent.reproduce.outcome import (
+    PaperRequest,
     _panels,
-    known_models,
     listing,
     open_filler,
     plan_lines,
 )
 from contrasent.reproduce.papers import (
-    chosen_tables,
+    PaperQuantity,
+    choose,
     load_claims,
     load_scales,
     load_tables,
+    named_rows,
     recipe_of,
     system_row,
 )
-from contrasent.reproduce.request import FolderRequest, PaperRequest, choose, named_rows
 from contrasent.reproduce.runner import plan_work
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
 SCALES = ("smoke", "small", "paper")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "measure", "task", "is_score"),
+    [
+        ("sts/wmean", "measured", "sts/wmean", "sts", "sts", True),
+        ("stsb-dev", "measured", "stsb-dev", "sts-dev", "stsb", True),
+        ("transfer-dev", "measured", "transfer-dev", "transfer-dev", "transfer", True),
+        ("alignment", "measured", "alignment", "geometry:stsb>4", "alignment", False),
+        ("group:4-5:stsb-test>4", "measured", None, "geometry:stsb-test>4", None, False),
+        ("neighbours:a@captions", "measured", None, "neighbours:a@captions", None, False),
+        ("examples", "measured", "examples", "text", "examples", False),
+        ("generator:width", "measured", "width", "size", None, False),
+        ("delta:stsb:simcse/T5:STS-B", "measured", "stsb", "sts", None, True),
+        ("trace:alignment:last", "trace", "alignment:last", "", None, False),
+        ("setting:train.epochs", "setting", "train.epochs", "", None, False),
+    ],
+)
+def test_the_words_of_a_column_are_read_once(text, kind, name, measure, task, is_score):
+    found = PaperQuantity.parse(text)
+    assert (found.kind, found.name, found.measure) == (kind, name or text, measure)
+    assert found.is_score == is_score
+    assert task in (None, found.task)
+    assert found.of_generator == text.startswith("generator:")
+    assert found.minus == (("simcse/T5", "STS-B") if text.startswith("delta:") else None)
+
+
+def test_an_unknown_value_of_a_column_is_refused():
+    with pytest.raises(ConfigError, match="stsz"):
+        PaperQuantity.parse("stsz-dev")
 
 
 def test_a_table_of_any_format_is_cut_to_the_same_rows(tmp_path):
@@ -40,7 +71,7 @@ def test_a_table_of_any_format_is_cut_to_the_same_rows(tmp_path):
     objects = (json.dumps(dict(zip(names, it, strict=True))) for it in rows)
     (tmp_path / "t.jsonl").write_text("".join(f"{it}\n" for it in objects))
     given = [{"triplets": str(tmp_path / name)} for name in ("t.csv", "t.tsv", "t.jsonl")]
-    made = [Materials("small", it, tmp_path / "made").text("triplets") for it in given]
+    made = [Materials("small", it, tmp_path / "made").get("text", "triplets") for it in given]
     cut = {Path(path).read_text() for path in made}
     assert (len(set(made)), len(cut)) == (3, 1)
     header, *kept = cut.pop().splitlines()
@@ -52,7 +83,7 @@ def test_nli_sentences_are_all_sentences_of_its_rows(tmp_path):
     rows = "".join(f"{a},{b},neutral\n" for a, b in pairs)
     (tmp_path / "labelled.csv").write_text(f"premise,hypothesis,label\n{rows}")
     given = {"labelled": str(tmp_path / "labelled.csv")}
-    made = Materials("small", given, tmp_path / "made").text("nli-sentences")
+    made = Materials("small", given, tmp_path / "made").get("text", "nli-sentences")
     assert Path(made).read_text().splitlines() == [it for pair in pairs for it in pair]
 
 
@@ -65,11 +96,10 @@ def test_looking_downloads_nothing(tmp_path, monkeypatch):
 def test_a_run_is_made_for_those_that_it_teaches_though_it_is_counted_too(tmp_path):
     tables = choose(["diffcse/T14", "successors"], ["DiffCSE (train), BERT-base", "ListMLE"])
     filler = open_filler(PaperRequest("smoke", {}, (42,)), tmp_path)
-    common = {"scale": "smoke", "data_dir": None, "preset": "", "device": None}
     needed = {
         names: {
             it.job.label: it.needs_encoder
-            for it in plan_work(filler.measurements(tables[:names]), filler.store, common)
+            for it in plan_work(filler.measurements(tables[:names]), filler.store)
         }
         for names in (1, 2)
     }
@@ -81,16 +111,6 @@ def test_a_panel_is_of_the_rows_place_in_the_whole_table():
     (table,) = choose(["simcse/FF.1"], ["SBERT"])
     panels = _panels(table, {row.label: None for row in table.rows})
     assert {name: len(rows) for name, rows in panels.items()} == {"Supervised": len(table.rows)}
-
-
-def settings(table, row, scale="paper", column=None):
-    """The recipe of a row."""
-    found = load_tables()[table]
-    row = next(it for it in found.rows if it.label == row)
-    column = next((it for it in found.columns if it.heading == column), None)
-    system = row.system(scale, column)
-    overrides, start = recipe_of(system, load_scales()[1][scale])
-    return load_recipe(system.recipe, overrides), start, system
 
 
 def test_every_recipe_takes_its_settings_at_every_scale():
@@ -113,16 +133,6 @@ def test_every_recipe_takes_its_settings_at_every_scale():
         load_recipe(system.recipe, recipe_of(system, scales[key[0]])[0])
 
 
-def test_every_column_can_be_measured():
-    elsewhere = ("setting:", "protocol:", "machine:", "trace:", "generator:")
-    for table in load_tables().values():
-        for column in table.columns:
-            value = (
-                column.value.split(":")[1] if column.value.startswith("delta:") else column.value
-            )
-            assert value.startswith(elsewhere) or measure_of(value)
-
-
 def test_all_tables_and_figures_are_there():
     numbers = {
         "simcse": "T1 T2 T3 T4 T5 T6 T7 T8 TA.1 TB.1 TB.2 TB.3 TC.1 TD.1 TD.2 TE.1 F2 F3 FF.1 FG.1",
@@ -134,39 +144,54 @@ def test_all_tables_and_figures_are_there():
         assert {f"{paper}/{number}" for number in named.split()} <= set(load_tables())
 
 
-def test_transfer_columns_are_of_the_transfer_settings():
-    sts, *_ = settings("diffcse/T3", "DiffCSE", column="STS-B dev")
-    transfer, *_ = settings("diffcse/T3", "DiffCSE", column="transfer avg dev")
-    assert (sts.train.learning_rate, sts.objective["rtd_weight"]) == (7e-6, 0.005)
-    assert (transfer.train.learning_rate, transfer.objective["rtd_weight"]) == (2e-6, 0.05)
-    assert settings("diffcse/T2", "DiffCSE-BERT-base")[0].train.learning_rate == 2e-6
-
-
-def test_rows_have_the_papers_settings():
-    assert settings("diffcse/T1", "DiffCSE-BERT-base")[0].objective["edit"] == "argmax"
-    assert settings("diffcse/T1", "DiffCSE-BERT-base, as the text says")[0].objective["edit"] == (
-        "sample"
-    )
-    roberta, start, _ = settings("simcse/TE.1", "SimCSE-RoBERTa-large w/ MLM (unsup)")
-    assert (start, roberta.train.batch_size, roberta.objective["mlm_weight"]) == (
-        "roberta-large",
-        512,
-        0.1,
-    )
-    assert settings("simcse/T7", "no hard negative")[2].data == "entailment"
-    sbert, *_ = settings("simcse/T5", "SBERT-base")
-    assert (sbert.train.eps, sbert.train.bias_correction, sbert.train.decay_all) == (
-        1e-6,
-        False,
-        False,
-    )
-    assert settings("simcse/T5", "IS-BERT-base")[2].data == "nli-sentences"
-    declutr, start, system = settings("simcse/T5", "DeCLUTR-RoBERTa-base")
-    assert (start, system.recipe, declutr.data.max_tokens) == ("roberta-base", "declutr", 512)
-    study, *_ = settings("study/T6", "SimCSE-RoBERTa-base (unsup), by its script")
-    assert (study.train.batch_size, study.objective["mlm_weight"]) == (256, 0.1)
-    small, *_ = settings("simcse/T7", "contradiction, alpha 0.5", "small")
-    assert (small.train.batch_size, small.objective["hard_negative_weight"]) == (64, 0.5)
+@pytest.mark.parametrize(
+    ("table", "row", "column", "expected"),
+    [
+        (
+            *("diffcse/T3", "DiffCSE", "STS-B dev"),
+            {"train.learning_rate": 7e-6, "objective.rtd_weight": 0.005},
+        ),
+        (
+            *("diffcse/T3", "DiffCSE", "transfer avg dev"),
+            {"train.learning_rate": 2e-6, "objective.rtd_weight": 0.05},
+        ),
+        ("diffcse/T2", "DiffCSE-BERT-base", "", {"train.learning_rate": 2e-6}),
+        ("diffcse/T1", "DiffCSE-BERT-base", "", {"objective.edit": "argmax"}),
+        ("diffcse/T1", "DiffCSE-BERT-base, as the text says", "", {"objective.edit": "sample"}),
+        (
+            *("simcse/TE.1", "SimCSE-RoBERTa-large w/ MLM (unsup)", ""),
+            {"start": "roberta-large", "train.batch_size": 512, "objective.mlm_weight": 0.1},
+        ),
+        ("simcse/T7", "no hard negative", "", {"data": "entailment"}),
+        (
+            *("simcse/T5", "SBERT-base", ""),
+            {"train.eps": 1e-6, "train.bias_correction": False, "train.decay_all": False},
+        ),
+        ("simcse/T5", "IS-BERT-base", "", {"data": "nli-sentences"}),
+        (
+            *("simcse/T5", "DeCLUTR-RoBERTa-base", ""),
+            {"start": "roberta-base", "recipe": "declutr", "data.max_tokens": 512},
+        ),
+        (
+            *("study/T6", "SimCSE-RoBERTa-base (unsup), by its script", ""),
+            {"train.batch_size": 256, "objective.mlm_weight": 0.1},
+        ),
+        (
+            *("simcse/T7", "contradiction, alpha 0.5", "small"),
+            {"train.batch_size": 64, "objective.hard_negative_weight": 0.5},
+        ),
+    ],
+)
+def test_rows_have_the_papers_settings(table, row, column, expected):
+    found, scale = load_tables()[table], "small" if column == "small" else "paper"
+    row = next(it for it in found.rows if it.label == row)
+    system = row.system(scale, next((it for it in found.columns if it.heading == column), None))
+    overrides, start = recipe_of(system, load_scales()[1][scale])
+    recipe = load_recipe(system.recipe, overrides)
+    whole = {"start": start, "recipe": system.recipe, "data": system.data}
+    for section, values in asdict(recipe).items():
+        whole |= {f"{section}.{key}": value for key, value in values.items()}
+    assert {key: whole[key] for key in expected} == expected
 
 
 def test_poolers_are_those_of_the_published_numbers():
@@ -184,13 +209,13 @@ def test_poolers_are_those_of_the_published_numbers():
 
 
 def test_tables_are_chosen_by_their_names():
-    assert [it.name for it in chosen_tables(["simcse/E.1", "diffcse/t3", "simcse/F2"])] == [
+    assert [it.name for it in choose(["simcse/E.1", "diffcse/t3", "simcse/F2"])] == [
         "simcse/TE.1",
         "diffcse/T3",
         "simcse/F2",
     ]
-    assert len(chosen_tables(["all"])) == len(load_tables())
-    assert "baselines/further" in [it.name for it in chosen_tables(["baselines"])]
+    assert len(choose(["all"])) == len(load_tables())
+    assert "baselines/further" in [it.name for it in choose(["baselines"])]
     (table,) = choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
     assert table.rows[0].label == "GloVe avg"
     assert [column.heading for column in table.columns] == ["STS-B"]
@@ -204,13 +229,29 @@ def test_a_row_is_named_in_full_though_its_label_has_commas():
     assert not named_rows(" ,")
 
 
-def test_a_folder_keeps_the_device(tmp_path):
-    tables = choose(["simcse/T3"])
-    FolderRequest().extended(PaperRequest("small", {}, (42,), device="cpu"), tables).write(tmp_path)
-    kept = FolderRequest.read(tmp_path)
-    assert kept.request(None, {}, (42,), None).device == "cpu"
-    assert kept.request(None, {}, (42,), None, "cuda").device == "cuda"
-    assert kept.request("smoke", {}, (42,), None).device is None
+def test_a_folder_keeps_what_its_commands_asked_for(tmp_path):
+    asked = PaperRequest("small", {"sentences": "s.txt"}, (42,), device="cpu")
+    text = json.dumps(
+        {
+            "scale": "small",
+            "given": {"sentences": "s.txt"},
+            "seeds": [42],
+            "data_dir": None,
+            "tables": {"simcse/T3": {"rows": ["dropout 0.1"], "columns": ["STS-B dev"]}},
+            "device": "cpu",
+        }
+    )
+    (tmp_path / "request.json").write_text(text)
+    kept = PaperRequest.read(tmp_path)
+    assert kept == asked.extended(asked, choose(["simcse/T3"], ["dropout 0.1"]))
+    now = PaperRequest(given={"words": "w.txt"}, seeds=(43,))
+    both = {"sentences": "s.txt", "words": "w.txt"}
+    assert kept.followed_by(None, now) == PaperRequest("small", both, (43,), device="cpu")
+    assert kept.followed_by(None, PaperRequest(device="cuda")).device == "cuda"
+    assert kept.followed_by("smoke", now) == PaperRequest("smoke", {"words": "w.txt"}, (43,))
+    more = kept.extended(now, choose(["simcse/T3"], ["dropout 0.2"]))
+    assert [row.label for row in more.part("simcse/T3").rows] == ["dropout 0.1", "dropout 0.2"]
+    assert more.seeds == (42, 43)
 
 
 @pytest.mark.parametrize(
@@ -224,12 +265,6 @@ def test_a_folder_keeps_the_device(tmp_path):
 def test_unknown_names_are_refused(names, more, message):
     with pytest.raises(ConfigError, match=message):
         choose(names, **more)
-
-
-def test_models_can_be_given_by_their_ids():
-    assert {"roberta-base", "distilbert-base-uncased", "qqp", "bert-large-uncased"} <= set(
-        known_models()
-    )
 
 
 def test_every_claim_is_there_and_agrees_with_the_published_numbers():

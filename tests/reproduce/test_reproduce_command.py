@@ -13,19 +13,14 @@ import time
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.command_line import call, refused, worked
 from helpers.tiny_wordnet import only_wordnet
 
-from contrasent.evaluation.compare import SeedError
 from contrasent.reproduce import runner
 from contrasent.reproduce.jobs import Store
-from contrasent.reproduce.outcome import open_filler
 from contrasent.reproduce.papers import load_tables
-from contrasent.reproduce.request import FolderRequest, choose
-from contrasent.reproduce.verdicts import OPEN, _tested, comparisons
 
 SMOKE = ("--scale", "smoke", "--device", "cpu")
 
@@ -186,17 +181,6 @@ def test_list_tells_what_is_done_and_needed(made, tmp_path):
     assert "--encoder FOLDER" in small.out
 
 
-def test_a_table_of_diffcse_costs_more_than_one_of_simcse(tmp_path):
-    sentences = tmp_path / "sentences.txt"
-    sentences.write_text("One.\nTwo.\n")
-    given = ("--encoder", tmp_path, "--sentences", sentences, "--output", tmp_path / "none")
-    cost = {
-        table: worked("reproduce", "list", table, "--scale", "small", *given).out.split("|")[-2]
-        for table in ("simcse/T3", "diffcse/T7")
-    }
-    assert cost == {"simcse/T3": " 40 min ", "diffcse/T7": " 1 h 18 min "}
-
-
 def test_a_row_without_wordnet_needs_it_and_fails_nothing(tmp_path):
     output = tmp_path / "out"
     words = ("simcse/T1", "--output", output, *SMOKE, "--rows", "synonym,10%", "--jobs", "2")
@@ -255,17 +239,6 @@ def test_a_job_that_breaks_leaves_the_others(tmp_path):
     assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
 
 
-def test_a_folder_knows_its_materials_from_elsewhere(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("One.\nTwo.\n")
-    monkeypatch.chdir(tmp_path)
-    worked(
-        "reproduce", "diffcse/T6", "--output", "out", "--rows", "tiny", "--sentences", "text.txt"
-    )
-    monkeypatch.chdir("/")
-    listed = worked("reproduce", "list", "diffcse/T6", "--output", tmp_path / "out").out
-    assert "--encoder FOLDER" in listed and "--material sentences=FILE" not in listed
-
-
 def test_a_run_that_was_cut_off_goes_on_with_paths_that_are_spelled_otherwise(
     tmp_path, monkeypatch
 ):
@@ -280,24 +253,6 @@ def test_a_run_that_was_cut_off_goes_on_with_paths_that_are_spelled_otherwise(
         path.unlink()
     worked("reproduce", "simcse/T3", "--rows", "0.5", "--output", tmp_path / "out", *SMOKE[2:])
     assert numbers(tmp_path / "out", "simcse-T3") == whole
-
-
-def test_a_result_of_which_no_example_is_kept_is_no_verdict_and_is_measured_again(tmp_path):
-    words = ("reproduce", "simcse/T3", "--output", tmp_path, "--rows", "0.5,0.2", *SMOKE)
-    worked(*words)
-    kept = [*tmp_path.glob("jobs/*/*.npz")]
-    before = {path: path.read_bytes() for path in kept}
-    for path in kept:
-        path.unlink()
-    (table,) = choose(["simcse/T3"])
-    column = table.columns[0]
-    filler = open_filler(FolderRequest.read(tmp_path).request(None, {}, (42, 43), None), tmp_path)
-    part = next(comparisons(table, column, ["dropout 0.5 > dropout 0.2"]))
-    errors = SimpleNamespace(of=lambda *_: SeedError(0.0, 1))
-    assert _tested(filler, errors, table, column, part).status(1) == OPEN
-    assert "2 jobs to do" in worked(*words).err
-    assert {path: path.read_bytes() for path in kept} == before
-    assert _tested(filler, errors, table, column, part).seed_error is not None
 
 
 def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):
@@ -334,9 +289,9 @@ class MadeJob:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
-    store, told = Store(tmp_path), []
+    store, told = Store(tmp_path, "smoke"), []
     work = [
-        runner.Work(MadeJob(key), (), store, "smoke", None, "dev", None, needs_encoder=False)
+        runner.Work(MadeJob(key), (), store, needs_encoder=False)
         for key in ("one", "victim", "two", "three")
     ]
     runner.run_work(work, jobs, {"measure": 0.0}, told.append)

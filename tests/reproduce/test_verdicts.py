@@ -13,16 +13,20 @@ from contrasent.evaluation.intervals import PairGraph, Ratio
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce import smoke, verdicts
-from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell, _difference
-from contrasent.reproduce.measures import PAIRS, sts_suite
-from contrasent.reproduce.papers import load_tables
-from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
+from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
+from contrasent.reproduce.measures import sts_suite
+from contrasent.reproduce.papers import PAIRS, PaperColumn, PaperQuantity, load_tables
+from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart, _Judge
 
 
 def part(first, second, *, relation=">", pair_error=0.1, seed_error=None):
     cells = PaperCell(None, None, tuple(first)), PaperCell(None, None, tuple(second))
     seeds = seed_error and SeedError(*seed_error)
-    return ClaimPart("a", "b", relation, None, cells, "", pair_error, seeds)
+    return ClaimPart("a", "b", relation, None, "", cells, pair_error, seeds)
+
+
+def column_of(value):
+    return PaperColumn(value, PaperQuantity.parse(value), {})
 
 
 def paired(first, second):
@@ -31,14 +35,14 @@ def paired(first, second):
 
 
 def test_differences_of_geometry_have_three_decimals():
-    assert _difference(PaperCell("0.177", None, (0.2213,))).text == "+0.044"
-    assert _difference(PaperCell("76.25", None, (77.5,))).text == "+1.25"
+    assert PaperCell("0.177", None, (0.2213,)).difference_shown().text == "+0.044"
+    assert PaperCell("76.25", None, (77.5,)).difference_shown().text == "+1.25"
 
 
 def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monkeypatch):
     (table, *_) = load_tables().values()
     outcomes = iter([(80.0, ""), (None, "out of memory"), (None, NOT_YET)])
-    filler = Filler(SimpleNamespace(scale_name="small"), None, (1, 2, 3))
+    filler = Filler(None, SimpleNamespace(scale="small"), (1, 2, 3))
     monkeypatch.setattr(Filler, "plan", lambda *_: ([[], [], []], ""))
     monkeypatch.setattr(Filler, "_value", lambda *_: next(outcomes))
     cell = filler.cell(table, table.rows[0], table.columns[0])
@@ -49,8 +53,7 @@ def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monke
 def test_the_cost_is_told_of_the_device_of_the_training(device, hardware):
     kept = {"environment": {"gpu": "A40", "threads": 2, "cpu": "AVX2"}, "device": device}
     kept |= {"recipe": {"train": {"epochs": 1}}, "seconds": 60.0, "peak_memory": 10**9}
-    filler = Filler(None, SimpleNamespace(description=lambda _: kept), (42,))
-    assert filler._machine(SimpleNamespace(job=None), "hardware") == (hardware, "")
+    assert Filler(None, None, (42,))._machine(kept, "hardware") == hardware
 
 
 def test_the_interval_holds_pairs_and_seeds():
@@ -115,29 +118,29 @@ class Runs:
         return PaperCell(None, None, self._rows[row.label][1])
 
     def errors(self, monkeypatch):
-        column = SimpleNamespace(value="stsb-dev")
+        column = column_of("stsb-dev")
         rows = [SimpleNamespace(label=it) for it in self._rows]
         table = SimpleNamespace(columns=[column], rows=rows)
         monkeypatch.setattr(verdicts, "load_tables", lambda: {"x": table})
-        return verdicts._SeedErrors(self), column
+        return _Judge(self).seed_error, column
 
 
 def test_a_start_has_no_deviation_of_its_own(monkeypatch):
     scores = (80.0, 80.6, 80.3)
-    errors, column = Runs(a=("stu", scores)).errors(monkeypatch)
+    seed_error, column = Runs(a=("stu", scores)).errors(monkeypatch)
     cells = PaperCell(None, None, scores), PaperCell(None, None, (77.0,))
-    assert errors.of(column, cells, (True, False)) == SeedError.of(scores)
-    assert errors.of(column, cells, (False, False)).error == 0
+    assert seed_error(column, cells, (True, False)) == SeedError.of(scores)
+    assert seed_error(column, cells, (False, False)).error == 0
 
 
 def test_a_run_that_two_rows_share_counts_once(monkeypatch):
     first, second = (80.0, 80.6, 80.3), (70.0, 70.1, 70.4)
     rows = {"a": ("stu", first), "again": ("stu", first), "b": ("vwx", second)}
     rows["with its head, one seed"] = ("stu", first[:1])
-    errors, column = Runs(**rows, one=("y", (1.0,))).errors(monkeypatch)
+    seed_error, column = Runs(**rows, one=("y", (1.0,))).errors(monkeypatch)
     cells = PaperCell(None, None, (1.0,)), PaperCell(None, None, first)
     pooled = sqrt((stdev(first) ** 2 + stdev(second) ** 2) / 2)
-    found = errors.of(column, cells, (True, True))
+    found = seed_error(column, cells, (True, True))
     assert found.freedom == 4
     assert found.error == pytest.approx(pooled * sqrt(1 + 1 / 3))
 
@@ -152,13 +155,13 @@ def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, t
         noise = (0.5 if table == "simcse/TB.2" else drawn.normal()) * np.sin(np.arange(999))
         return task.gold + 3 * noise[: len(task.gold)]
 
-    monkeypatch.setattr(verdicts, "_of_task", cosines)
+    monkeypatch.setattr(_Judge, "_examples", cosines)
     filler = SimpleNamespace(
-        planner=SimpleNamespace(data_dir=data, scale_name="smoke"),
+        store=SimpleNamespace(data_dir=data, scale="smoke"),
         plan=lambda *_: ([["a measurement"]], ""),
     )
     found = load_tables()[table]
-    error = verdicts._pair_error(filler, found.rows[:2], found.columns[-1])
+    error = _Judge(filler).pair_error(found.rows[:2], found.columns[-1])
     assert error is not None
     assert error > 0.1
 
@@ -166,9 +169,13 @@ def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, t
 def kept_by_example(folder, names, data_dir):
     """A filler whose rows have these names, each with what its file in the folder has."""
     filler = SimpleNamespace(
-        planner=SimpleNamespace(data_dir=data_dir, scale_name="small"),
         plan=lambda row, _: ([[row.name], ["a seed that is not made yet"]], ""),
-        store=SimpleNamespace(result=lambda it: it in names or None, path=folder.joinpath),
+        store=SimpleNamespace(
+            data_dir=data_dir,
+            scale="small",
+            result=lambda it: it in names or None,
+            path=lambda it, suffix: folder / f"{it}{suffix}",
+        ),
     )
     system = SimpleNamespace(aggregation="")
     return filler, [SimpleNamespace(name=it, system=lambda _: system) for it in names]
@@ -182,7 +189,7 @@ def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, val
     for name, moves in zip("ab", drawn, strict=True):
         np.savez(tmp_path / f"{name}.npz", **{value: moves})
     filler, rows = kept_by_example(tmp_path, "ab", data)
-    error = verdicts._pair_error(filler, rows, SimpleNamespace(value=value))
+    error = _Judge(filler).pair_error(rows, column_of(value))
     graph = PairGraph.of(*rated.task.sides)
     assert error == pytest.approx(graph.error(drawn[0] - drawn[1]))
 
@@ -198,6 +205,6 @@ def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value,
         labels = (value,) if split == value else [f"{task}{split}" for task in TRANSFER]
         np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
     filler, pair = kept_by_example(tmp_path, [*right], None)
-    error = verdicts._pair_error(filler, pair, SimpleNamespace(value=value))
+    error = _Judge(filler).pair_error(pair, column_of(value))
     differ = right["one"] - right["other"]  # 10 of 100 examples
     assert error == pytest.approx(100 * differ.std() / sqrt(100) / sqrt(tasks))

@@ -5,15 +5,15 @@ Shapes: P pairs, X points of the axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.metrics import Vector
-from contrasent.report.figures.style import LINES, FigureData, FigureKind, Picture, look, picture
+from contrasent.report.figures.style import LINES, FigureKind, Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 DENSITIES = "cosine-densities"
 
-_COLUMNS = 3
-_POINTS = 801
-_NARROWEST = 0.004
+_COLUMNS, _POINTS, _NARROWEST, _THINNEST = 3, 801, 0.004, 0.004
 _ROWS_HIGH = 1.7
-_THINNEST = 0.004
 _WIDTH, _HEIGHT, _LABELS, _TITLES = 2.5, 2.5, 0.7, 0.2
 
 
@@ -53,10 +50,12 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     In a panel all densities have one scale, so that a narrow one is high. ``panels`` are by what is
     written over them.
     """
-    widest = max(len(rows) for rows in panels.values())
-    columns = min(widest, _COLUMNS)
+    columns = min(max(len(rows) for rows in panels.values()), _COLUMNS)
     titles = _TITLES if any(panels) else 0
-    lines = [line for title, rows in panels.items() for line in _lines(title, rows, columns)]
+    lines = []
+    for title, rows in panels.items():
+        named = [(f"{title}\n{label}" if title else label, found) for label, found in rows.items()]
+        lines += [dict(named[k : k + columns]) for k in range(0, len(named), columns)]
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, sharey=True)
@@ -73,16 +72,8 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
         some = next(iter(lines[0].values()))
         figure.supylabel(f"human rating, {some.heading} ({some.rated:,} pairs)", fontsize=9)
 
-    return picture(
-        DENSITIES, (_LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)), draw
-    )
-
-
-def _lines(title: str, rows: Mapping[str, Geometry], columns: int) -> Iterator[dict[str, Geometry]]:
-    """Rows of panels, with what is written over each panel."""
-    named = [(f"{title}\n{label}" if title else label, found) for label, found in rows.items()]
-    for start in range(0, len(named), columns):
-        yield dict(named[start : start + columns])
+    size = _LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)
+    return picture(DENSITIES, size, draw)
 
 
 def _panel(axes: Axes, geometry: Geometry) -> None:
@@ -96,16 +87,14 @@ def _panel(axes: Axes, geometry: Geometry) -> None:
     for number in reversed(range(len(curves))):
         seen = np.flatnonzero(scale * curves[number] > _THINNEST)
         part = slice(seen[0], seen[-1] + 1)
-        axes.fill_between(
-            points[part],
-            number,
-            number + scale * curves[number][part],
-            facecolor=shades[number],
-            edgecolor="white",
-            linewidth=0.7,
-            alpha=0.9,
-            zorder=2 + len(curves) - number,
-        )
+        style: dict[str, Any] = {
+            "facecolor": shades[number],
+            "edgecolor": "white",
+            "linewidth": 0.7,
+            "alpha": 0.9,
+        }
+        top = number + scale * curves[number][part]
+        axes.fill_between(points[part], number, top, zorder=2 + len(curves) - number, **style)
     axes.set_yticks(range(len(curves)), [group.label for group in geometry.groups])
     axes.set_ylim(-0.15, len(curves) - 1 + _ROWS_HIGH + 0.1)
     axes.set_xlim(-1, 1)
@@ -126,7 +115,10 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     def draw(figure: Figure) -> None:
         drawn = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel()
         for axes, (title, rows) in zip(drawn, panels.items(), strict=True):
-            _curves(axes, rows)
+            for number, (label, geometry) in enumerate(rows.items()):
+                index = np.arange(1, len(geometry.spectrum) + 1)
+                axes.plot(index, geometry.spectrum, label=label, **_curve(number))
+            axes.legend(loc="upper right")
             if title:
                 axes.set_title(title)
         drawn[0].set_xlim(left=0)
@@ -139,25 +131,18 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     return picture(SPECTRA, (1.2 + 3.4 * len(panels), 3.2), draw)
 
 
-def _curves(axes: Axes, rows: Mapping[str, Geometry]) -> None:
-    for number, (label, geometry) in enumerate(rows.items()):
-        axes.plot(
-            np.arange(1, len(geometry.spectrum) + 1),
-            geometry.spectrum,
-            color=look(number)[0],
-            # Colour alone would not do in print.
-            linestyle=LINES[number % len(LINES)],
-            linewidth=1.6,
-            label=label,
-        )
-    axes.legend(loc="upper right")
+def _curve(number: int) -> dict[str, Any]:
+    """Colour and line; colour alone would not do in print."""
+    return {
+        "color": look(number)[0],
+        "linestyle": LINES[number % len(LINES)],
+        "linewidth": 1.6,
+    }
 
 
 TRAJECTORIES = "alignment-uniformity-training"
 
-_ARROWS = 5
-_LONG = 18
-_ABOVE = 9
+_ARROWS, _LONG, _ABOVE = 5, 18, 9
 _FREE = np.array([9, 7])
 """Half of the width and height of a number's place, in dots."""
 
@@ -168,47 +153,57 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
     A ring is the start, a large marker the end. Numbers are steps, at the end and wherever there is
     room for one.
     """
+    places = [
+        np.array([(it.uniformity, it.alignment) for it in run.positions]) for run in runs.values()
+    ]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (label, run) in enumerate(runs.items()):
-            _line(axes, run, label, number)
+        for number, (label, points) in enumerate(zip(runs, places, strict=True)):
+            colour, marker, line = look(number)
+            (x, y), thin = points.T, dict[str, Any](markersize=3, linewidth=1)
+            axes.plot(x, y, color=colour, marker=marker, linestyle=line, label=label, **thin)
+            axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
+            axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
         axes.margins(0.08)
         axes.autoscale_view()
-        for number, run in enumerate(runs.values()):
-            _arrows(axes, run, number)
-        _steps(axes, runs)
+        for number, points in enumerate(places):
+            _arrows(axes, points, look(number)[0])
+        _steps(axes, [run.steps for run in runs.values()], places)
         some = next(iter(runs.values()))
         axes.set_xlabel("uniformity (lower is more even)")
         axes.set_ylabel("alignment (lower is closer)")
         axes.set_title(f"measured on {some.pairs}", loc="left")
         figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
 
-    lines = -(-len(runs) // 3)
-    return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * lines), draw)
+    return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // 3)), draw)
 
 
-def _line(axes: Axes, run: Trajectory, label: str, number: int) -> None:
-    colour, marker, line = look(number)
-    x = np.array([position.uniformity for position in run.positions])
-    y = np.array([position.alignment for position in run.positions])
-    axes.plot(
-        x, y, color=colour, marker=marker, linestyle=line, markersize=3, linewidth=1, label=label
-    )
-    axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
-    axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
+def _arrows(axes: Axes, points: NDArray[np.float64], colour: str) -> None:
+    """Arrow heads on some of the steps that are long enough to carry one."""
+    shown = axes.transData.transform(points)
+    long = np.flatnonzero(np.linalg.norm(np.diff(shown, axis=0), axis=1) >= _LONG)
+    if not len(long):
+        return
+    arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0}
+    for step in np.unique(long[np.linspace(0, len(long) - 1, _ARROWS).astype(int)]):
+        middle = (points[step] + points[step + 1]) / 2
+        axes.annotate("", middle, xytext=points[step], arrowprops=arrow)
 
 
-def _steps(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
+def _steps(
+    axes: Axes, steps: Sequence[Sequence[int]], places: Sequence[NDArray[np.float64]]
+) -> None:
     """The numbers of the last steps, and then those of others that stand free of all points."""
     points = [
-        (step, number, (place.uniformity, place.alignment), step == run.steps[-1])
-        for number, run in enumerate(runs.values())
-        for step, place in zip(run.steps, run.positions, strict=True)
+        (step, number, tuple(place), step == of_run[-1])
+        for number, (of_run, points) in enumerate(zip(steps, places, strict=True))
+        for step, place in zip(of_run, points, strict=True)
     ]
     points.sort(key=lambda it: not it[3])
     shown = axes.transData.transform([place for _, _, place, _ in points])
     dots = axes.figure.dpi / 72
+    centred: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center"}
     taken: list[NDArray[np.float64]] = []
     for (step, number, place, last), dot in zip(points, shown, strict=True):
         middle = dot + np.array([0, _ABOVE * dots])
@@ -216,32 +211,9 @@ def _steps(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
         crowded = any((np.abs(other - middle) < 2 * _FREE).all() for other in taken)
         if last or not (covers or crowded):
             axes.annotate(
-                f"{step}",
-                place,
-                xytext=(0, _ABOVE),
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                fontsize=7,
-                color=look(number)[0],
+                f"{step}", place, xytext=(0, _ABOVE), fontsize=7, color=look(number)[0], **centred
             )
             taken.append(middle)
-
-
-def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
-    """Arrow heads on some of the steps that are long enough to carry one."""
-    points = np.array([(place.uniformity, place.alignment) for place in run.positions])
-    shown = axes.transData.transform(points)
-    long = np.flatnonzero(np.linalg.norm(np.diff(shown, axis=0), axis=1) >= _LONG)
-    if not len(long):
-        return
-    for step in np.unique(long[np.linspace(0, len(long) - 1, _ARROWS).astype(int)]):
-        axes.annotate(
-            "",
-            (points[step] + points[step + 1]) / 2,
-            xytext=points[step],
-            arrowprops={"arrowstyle": "-|>", "color": look(number)[0], "shrinkA": 0, "shrinkB": 0},
-        )
 
 
 DIMENSIONS = "sts-by-dimension"
@@ -255,21 +227,13 @@ def correlation_curves(rows: Mapping[str, Geometry]) -> Picture:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        sizes: set[int] = set()
+        sizes = sorted({size for geometry in rows.values() for size in geometry.by_dimension})
         for number, (label, geometry) in enumerate(rows.items()):
-            points = sorted(geometry.by_dimension.items())
-            sizes |= geometry.by_dimension.keys()
-            axes.plot(
-                [size for size, _ in points],
-                [100 * value for _, value in points],
-                color=look(number)[0],
-                marker=look(number)[1],
-                linestyle=LINES[number % len(LINES)],
-                linewidth=1.6,
-                label=label,
-            )
+            x, y = zip(*sorted(geometry.by_dimension.items()), strict=True)
+            marker = look(number)[1]
+            axes.plot(x, [100 * it for it in y], marker=marker, label=label, **_curve(number))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)])
+        axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()
         some = next(iter(rows.values()))
         axes.set_xlabel("leading dimensions kept")
@@ -288,11 +252,6 @@ def run_lines(runs: Mapping[str, Trajectory]) -> list[str]:
         f"{run.positions[-1].uniformity:.4f}."
         for label, run in runs.items()
     ]
-
-
-def _run_caption(data: FigureData) -> str:
-    ring = "A ring is the start of training, a large marker with its step the end."
-    return " ".join([ring, *run_lines(data.runs)])
 
 
 FIGURES = (
@@ -322,7 +281,12 @@ FIGURES = (
         heading="Alignment and uniformity over training",
         of_runs=True,
         draw=lambda data: trajectories(data.runs),
-        caption=_run_caption,
+        caption=lambda data: " ".join(
+            [
+                "A ring is the start of training, a large marker with its step the end.",
+                *run_lines(data.runs),
+            ]
+        ),
     ),
     FigureKind(
         name=DIMENSIONS,

@@ -13,9 +13,7 @@ from contrasent.report.table import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
 
 PLANE = "alignment-uniformity"
 
@@ -68,19 +66,27 @@ def plane(
 
         axes = figure.subplots()
         shades = ScalarMappable(Normalize(*_SCALE), "viridis")
+        low, high = _SCALE
         names = []
         for label, geometry in rows.items():
-            score = colours.values.get(label)
-            place = _place(geometry)
-            colour = GREY if score is None else _shade(shades, 100 * score)
+            place, known = _place(geometry), colours.values.get(label)
+            colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
-            names.append((label if score is None else f"{label} ({100 * score:.1f})", place))
+            names.append((label if known is None else f"{label} ({100 * known:.1f})", place))
         for point in published:
             place = point.uniformity, point.alignment
-            colour = _shade(shades, point.average)
+            colour = shades.cmap((point.average - low) / (high - low))
             axes.plot(*place, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
             names.append((f"{point.label} ({point.average:.1f})", place))
-        _axes(axes, rows)
+        some = next(iter(rows.values()))
+        close = some.records[0]
+        axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")
+        axes.set_ylabel(f"alignment of {close.pairs:,} pairs rated {close.subset}")
+        axes.set_title(f"{some.heading}; lower left is better", loc="left")
+        axes.margins(0.12, 0.16)
+        # Names stand to the right of their points where they can.
+        left, right = axes.get_xlim()
+        axes.set_xlim(left, right + _ROOM * (right - left))
         if len(front := on_front(rows)) > 1:
             corners = sorted(_place(rows[label]) for label in front)
             axes.step(*zip(*corners, strict=True), where="post", color=GREY, lw=1, ls=":", zorder=2)
@@ -109,37 +115,24 @@ def _place(geometry: Geometry) -> tuple[float, float]:
     return geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
 
 
-def _shade(shades: ScalarMappable, score: float) -> tuple[float, ...]:
-    low, high = _SCALE
-    colour: tuple[float, ...] = shades.cmap((score - low) / (high - low))
-    return colour
-
-
-def _axes(axes: Axes, rows: Mapping[str, Geometry]) -> None:
-    some = next(iter(rows.values()))
-    axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")
-    axes.set_ylabel(f"alignment of {some.records[0].pairs:,} pairs rated {some.records[0].subset}")
-    axes.set_title(f"{some.heading}; lower left is better", loc="left")
-    axes.margins(0.12, 0.16)
-    # Names stand to the right of their points where they can.
-    left, right = axes.get_xlim()
-    axes.set_xlim(left, right + _ROOM * (right - left))
-
-
 def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders: int) -> None:
     """Write each name at the first place near its point where it covers nothing."""
+    from matplotlib.transforms import Bbox
+
+    def shared(a: Bbox, b: Bbox) -> float:
+        both = Bbox.intersection(a, b)
+        return 0.0 if both is None else both.width * both.height
+
     points = axes.transData.transform([place for _, place in names])
-    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in points]
-    frame = axes.get_window_extent()
-    inside = (frame.x0, frame.y0, frame.x1, frame.y1)
+    taken = [Bbox.from_extents(x - 7, y - 7, x + 7, y + 7) for x, y in points]
+    inside = axes.get_window_extent()
     for k, (name, place) in enumerate(names):
-        best: tuple[float, Annotation, tuple[float, float, float, float]] | None = None
-        for offset in _OFFSETS:
-            x, y = offset
+        tried = []
+        for x, y in _OFFSETS:
             note = axes.annotate(
                 name,
                 place,
-                xytext=offset,
+                xytext=(x, y),
                 textcoords="offset points",
                 ha="left" if x > 0 else "right" if x < 0 else "center",
                 va="bottom" if y > 0 else "top",
@@ -147,30 +140,16 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 color="black" if k < encoders else GREY,
                 zorder=5,
             )
-            extent = note.get_window_extent()
-            box = (extent.x0, extent.y0, extent.x1, extent.y1)
-            cost = sum(_common(box, other) for other in taken) + _outside(box, inside)
-            if best is None or cost < best[0]:
-                if best is not None:
-                    best[1].remove()
-                best = (cost, note, box)
-            else:
-                note.remove()
-            if cost == 0:
+            box = note.get_window_extent()
+            cost = sum(shared(box, other) for other in taken)
+            tried.append((cost + box.width * box.height - shared(box, inside), note, box))
+            if tried[-1][0] == 0:
                 break
-        if best is not None:
-            taken.append(best[2])
-
-
-def _common(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """Area that two boxes (left, lower, right, upper) share."""
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    return max(width, 0) * max(height, 0)
-
-
-def _outside(box: tuple[float, ...], frame: tuple[float, ...]) -> float:
-    """Area of a box beyond the frame."""
-    return (box[2] - box[0]) * (box[3] - box[1]) - _common(box, frame)
+        best = min(tried, key=lambda it: it[0])
+        taken.append(best[2])
+        for _, note, _ in tried:
+            if note is not best[1]:
+                note.remove()
 
 
 def _caption(data: FigureData) -> str:
@@ -179,17 +158,14 @@ def _caption(data: FigureData) -> str:
         f"uniformity {number(it.value('uniformity'), 4).text}"
         for label, it in data.rows.items()
     )
-    return (
+    caption = (
         "Close pairs (lower) and an even spread (further left) are better. Colour and number in "
-        f"brackets: {data.colours.title}. {places}.{_front(data)}"
+        f"brackets: {data.colours.title}. {places}."
     )
-
-
-def _front(data: FigureData) -> str:
-    front = on_front(data.rows)
     if len(data.rows) < 2:
-        return ""
-    return f" No other one here is better in both than {', '.join(front)} (dotted: Pareto's front)."
+        return caption
+    best = ", ".join(on_front(data.rows))
+    return f"{caption} No other one here is better in both than {best} (dotted: Pareto's front)."
 
 
 FIGURES = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
+from urllib.parse import quote
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.geometry import Geometry, Trajectory
@@ -48,7 +48,10 @@ _STYLE = {
     "figure.facecolor": "white",
     "svg.fonttype": "path",
 }
-_DPI = 200
+_DPI, _PIXELS = 200, 1.36
+_AS_IT_IS = " =/,;()"
+"""Characters that stand for themselves in a link, beside letters and digits."""
+
 _NO_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 
@@ -68,10 +71,21 @@ class Picture:
     png: bytes  # the same at 200 dots per inch
 
     @property
-    def aspect(self) -> float:
-        """Width over height."""
-        _, _, width, height = ElementTree.fromstring(self.svg.decode()).attrib["viewBox"].split()
-        return float(width) / float(height)
+    def link(self) -> str:
+        """A link that holds the SVG."""
+        text = " ".join(self.svg.decode().split())
+        return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points."""
+        found = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.svg)
+        return (float(found[1]), float(found[2])) if found else (1.0, 1.0)
+
+    @property
+    def pixels(self) -> int:
+        """Width in a page, so that the letters of all pictures are of one size."""
+        return round(_PIXELS * self.size[0])
 
 
 def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
@@ -96,18 +110,13 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
     return Picture(name, rendered["svg"], rendered["png"])
 
 
-def files_of(folder: str | Path, names: Iterable[str]) -> list[Path]:
-    """Where :func:`write_pictures` writes pictures of these names."""
-    return [Path(folder) / f"{name}.{kind}" for name in names for kind in FORMATS]
-
-
 def refuse_existing_pictures(folder: str | Path, names: Iterable[str]) -> None:
     """Make sure that no picture is there yet; ConfigError if one is, or ``folder`` is a file."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder for the figures")
-    existing = next((path for path in files_of(folder, names) if path.exists()), None)
-    if existing:
+    paths = (folder / f"{name}.{kind}" for name in names for kind in FORMATS)
+    if existing := next(filter(Path.exists, paths), None):
         raise ConfigError(f"{existing} exists already; name another folder or add --overwrite")
 
 
@@ -115,66 +124,11 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
     """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
     written = []
     for drawn in pictures:
-        for path, content in zip(
-            files_of(folder, [drawn.name]), (drawn.svg, drawn.png), strict=True
-        ):
-            with writing(path) as partial:
-                partial.write_bytes(content)
-            written.append(path)
+        for kind in FORMATS:
+            written.append(Path(folder) / f"{drawn.name}.{kind}")
+            with writing(written[-1]) as partial:
+                partial.write_bytes(getattr(drawn, kind))
     return written
-
-
-_LINK = "{http://www.w3.org/1999/xlink}href"
-_LEFT_OUT = ("metadata", "style", "title", "desc")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
-_LINES = "stroke-linejoin: round; stroke-linecap: butt"
-"""Of matplotlib's style sheet, which would hold for the whole page."""
-
-_PIXELS = 1.36
-"""Of a point, in every picture, so that their letters are of one size."""
-
-
-def inline_svg(figure: Picture, prefix: str, title: str) -> str:
-    """The picture as an ``<svg>`` element.
-
-    ``prefix`` tells its ids from those of other pictures of a page; ``title`` is for readers who do
-    not see it.
-    """
-    root = ElementTree.fromstring(figure.svg.decode())
-    _strip(root, prefix)
-    heading = ElementTree.Element("title", {"id": f"{prefix}title"})
-    heading.text = title
-    root.insert(0, heading)
-    for size in ("width", "height"):
-        root.attrib.pop(size, None)
-    wide = float(root.attrib["viewBox"].split()[2])
-    style = f"{_LINES}; width: {_PIXELS * wide:.0f}px"
-    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": style}
-    root.attrib.update(more)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _strip(element: ElementTree.Element, prefix: str) -> None:
-    """Take away name spaces and what a page has already, and put the prefix before every id."""
-    element.tag = _local(element.tag)
-    known = dict(element.attrib)
-    element.attrib.clear()
-    for name, value in known.items():
-        if name == _LINK:
-            element.set("href", f"#{prefix}{value[1:]}" if value.startswith("#") else value)
-        elif name == "id":
-            element.set("id", f"{prefix}{value}")
-        elif not name.startswith("{"):
-            element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
-    for child in list(element):
-        if _local(child.tag) in _LEFT_OUT:
-            element.remove(child)
-        else:
-            _strip(child, prefix)
-
-
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from contrasent.report.html.sections import (
     score_tables,
     verdicts,
 )
-from contrasent.report.table import AVERAGE, Cell, Row, Table, number, score
+from contrasent.report.table import AVERAGE, Cell, Table, number, score
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,15 +46,23 @@ def page(contents: Contents) -> str:
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
     scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
-    drawn, summary = figures(contents, by_identity), _key_numbers(labels, scores, geometry)
+    drawn, (summary, bars) = figures(contents, by_identity), _key_numbers(labels, scores, geometry)
+    heading = ", ".join(labels) or "Training runs"
+    if len(labels) > _NAMED:
+        heading = f"{len(labels)} encoders: {labels[0]} and others"
+    best = []  # of each table of scores the row that is best in its key column
+    for table in scores:
+        known = [row for row in table.rows if row[table.key].value is not None]
+        best += [(table, max(known, key=lambda row: row[table.key].value or 0))] if known else []
+    counted = [f"{len(drawn)} figure{'' if len(drawn) == 1 else 's'}"] if drawn else []
     return render(
         "report.html",
-        heading=_heading(labels),
-        overview=_overview(scores, len(drawn)),
+        heading=heading,
+        overview="; ".join([*(table.title for table in scores), *counted]),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
-        best=_best_scores(scores),
+        best=best,
         summary=summary,
-        summary_bars=_bars(summary, geometry),
+        summary_bars=bars,
         verdicts=verdicts(contents, by_identity),
         scores=scores,
         compared=comparison_tables(contents, by_identity),
@@ -64,8 +72,8 @@ def page(contents: Contents) -> str:
         every=_records_table(rows) if contents.records else None,
         settings=settings_tables(contents, rows),
         command=contents.command,
-        commands=contents.commands,
-        commands_complete=contents.commands_complete,
+        commands=list(dict.fromkeys(it.command for it in contents.used if it.command)),
+        commands_complete=all(it.command for it in contents.used),
     )
 
 
@@ -73,7 +81,9 @@ def render(template: str, **contents: Any) -> str:
     """A page of our templates, with its style and script inside."""
     from markupsafe import Markup
 
-    script, style = _template("script.js"), _template("style.css")
+    script, style = (
+        (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
+    )
     return (
         _environment()
         .get_template(template)
@@ -84,7 +94,6 @@ def render(template: str, **contents: Any) -> str:
             script=Markup(script),
             style=Markup(style),
             script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
-            svg=Markup,
         )
     )
 
@@ -106,15 +115,28 @@ def _records_table(rows: Sequence[PageRow]) -> Table:
     return Table((*columns, "protocol"), cells, title="All numbers", name="records", texts=texts)
 
 
+_PAPERS = frozenset(TaskName(name).heading for name in (*STS, *TRANSFER))
+
+
 def _key_numbers(
     labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
-) -> Table:
-    """A row for each encoder: the key score of each table, and alignment and uniformity."""
+) -> tuple[Table, list[int]]:
+    """A row for each encoder: the key score of each table, and alignment and uniformity.
+
+    With the columns that are scores in [0, 1]. A table whose key is an average over the papers'
+    tasks has a column for every other task too.
+    """
     columns = []
     for table in scores:
-        for k in (table.key, *_own_tasks(table)):
-            heading = table.key_heading if k == table.key else table.headings[k]
+        averaged = table.headings[table.key].startswith(AVERAGE) and table.name != "mteb"
+        others = [
+            (heading, k)
+            for k, heading in enumerate(table.headings)
+            if averaged and k not in (0, table.key) and heading.removesuffix(" F1") not in _PAPERS
+        ]
+        for heading, k in [(table.key_heading, table.key), *others]:
             columns.append((heading, {row[0].text: row[k] for row in table.rows}))
+    first_of_geometry = len(columns) + 1
     for table in geometry:
         for metric in LOWER:
             k = table.headings.index(metric)
@@ -125,49 +147,14 @@ def _key_numbers(
         for label in labels
     )
     headings = ("encoder", *(name for name, _ in columns))
-    lower = range(len(headings) - len(LOWER) * len(geometry), len(headings))
-    return Table(headings, cells, title="Key numbers", name="summary-table").with_best(lower=lower)
-
-
-_PAPERS = frozenset(TaskName(name).heading for name in (*STS, *TRANSFER))
-
-
-def _own_tasks(table: Table) -> list[int]:
-    """Columns of tasks beside the papers', which an average leaves out."""
-    averaged = table.headings[table.key].startswith(AVERAGE) and not table.name.startswith("mteb")
-    others = (k for k in range(1, len(table.headings)) if k != table.key)
-    return [k for k in others if averaged and table.headings[k].removesuffix(" F1") not in _PAPERS]
-
-
-def _bars(summary: Table, geometry: Sequence[Table]) -> list[int]:
-    """Columns of key numbers that are scores, in [0, 1]."""
-    scored = range(1, len(summary.headings) - len(LOWER) * len(geometry))
-    return [k for k in scored if all(0 <= (row[k].value or 0) <= 1 for row in summary.rows)]
-
-
-def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
-    """Of each table of scores the row that is best in its key column."""
-    best = []
-    for table in scores:
-        rows = [(row[table.key].value, row) for row in table.rows]
-        known = [(value, row) for value, row in rows if value is not None]
-        if known:
-            best.append((table, max(known, key=lambda it: it[0])[1]))
-    return best
-
-
-def _heading(labels: Sequence[str]) -> str:
-    """The encoders by name where they are few; training runs alone have none."""
-    if not labels:
-        return "Training runs"
-    named = ", ".join(labels)
-    return named if len(labels) <= _NAMED else f"{len(labels)} encoders: {labels[0]} and others"
-
-
-def _overview(scores: Sequence[Table], drawn: int) -> str:
-    """The report's tables of scores and number of figures, in a line."""
-    counted = [f"{drawn} figure{'' if drawn == 1 else 's'}"] if drawn else []
-    return "; ".join([*(table.title for table in scores), *counted])
+    lower = range(first_of_geometry, len(headings))
+    bars = [
+        k
+        for k in range(1, first_of_geometry)
+        if all(0 <= (row[k].value or 0) <= 1 for row in cells)
+    ]
+    table = Table(headings, cells, title="Key numbers", name="summary-table")
+    return table.with_best(lower=lower), bars
 
 
 def write_report(path: str | Path, contents: Contents) -> None:
@@ -187,10 +174,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _template(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 MOST_QUERIES = 300

@@ -12,16 +12,10 @@ from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.task_names import STS, TRANSFER, TRANSFER_TASKS, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
-from contrasent.report.comparison import differences_with_ends
+from contrasent.report.comparison import differences_table
 from contrasent.report.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.embedding_tables import figure_data, geometry_table, names_of
-from contrasent.report.figures.style import (
-    FigureData,
-    FigureKind,
-    Picture,
-    draw_figures,
-    inline_svg,
-)
+from contrasent.report.figures.style import FigureData, Picture, draw_figures
 from contrasent.report.scores_table import (
     CORRELATION,
     Column,
@@ -45,19 +39,49 @@ _GAPS = f"{ABSENT} was not measured; an average needs all of its tasks."
 
 def score_tables(rows: Sequence[PageRow]) -> list[Table]:
     """Similarity, transfer, then everything else; of each kind a table per protocol."""
-    every = [record for row in rows for record in row.records]
-    return [
-        *_sts_tables(rows, every),
-        *_transfer_tables(rows, every),
-        *_other_tables(rows, every),
-        *_mteb_tables(rows),
-    ]
+    records = [record for row in rows for record in row.records]
+    of_mteb = [it for it in records if "mteb" in it.versions]
+    every = [it for it in records if "mteb" not in it.versions]
+    similarity = [it for it in every if it.metric in METRICS]
+    transfer = [it for it in every if it.classifier is not None and it.task in TRANSFER_TASKS]
+    known = {*map(id, similarity), *map(id, transfer)}
+    others = [it for it in every if id(it) not in known]
 
+    def choose(
+        among: Sequence[Record], key: Callable[[Record], object], value: object = True
+    ) -> Rows:
+        """Of each encoder by its label the records whose key is ``value``; no row without any."""
+        wanted = {id(it) for it in among if not it.subset and key(it) == value}
+        shown = {row.label: [it for it in row.records if id(it) in wanted] for row in rows}
+        return {label: chosen for label, chosen in shown.items() if chosen}
 
-def _choose(rows: Sequence[PageRow], holds: Callable[[Record], object]) -> Rows:
-    """Of each encoder by its label the records that a table shows; no encoder without any."""
-    chosen = {row.label: [it for it in row.records if not it.subset and holds(it)] for row in rows}
-    return {label: records for label, records in chosen.items() if records}
+    tables = list[Table]()
+    for number, basis in enumerate(_bases(similarity)):
+        chosen = choose(similarity, basis.holds)
+        names = _names(chosen)
+        layout = Layout(names, basis.metric, basis.aggregation, protocol=basis.protocol())
+        correlation = CORRELATION[basis.metric]
+        heading = f"{correlation} correlation{_AGGREGATIONS[basis.aggregation]}"
+        mean = _average_of("STS", len(averaged(names)), STS)
+        plain = (basis.metric, basis.aggregation, basis.fitted) == ("spearman", "all", frozenset())
+        summed = mean if plain else f"{mean} {heading}"
+        title, name = f"Similarity: {heading}", _name("sts", number)
+        tables.append(_entitled(sts_table(chosen, layout), name, title, summed, correlation))
+    for number, way in enumerate(dict.fromkeys(map(_way, transfer))):
+        chosen = choose(transfer, _way, way)
+        names = _names(chosen)
+        tests = sum(it.split == "test" and it.name in TRANSFER for it in names)
+        summed, name = _average_of("Transfer", tests, TRANSFER), _name("transfer", number)
+        shown = transfer_table(chosen, names)
+        tables.append(_entitled(shown, name, "Transfer: accuracy", summed, "accuracy"))
+    for number, kind in enumerate(dict.fromkeys(map(_task_and_way, others)), start=1):
+        chosen = choose(others, _task_and_way, kind)
+        tables.append(_other_table(kind[0], chosen, f"task-{number}"))
+    if chosen := choose(of_mteb, lambda it: it.protocol == MTEB):
+        table = mteb_table(chosen)
+        title, summed = "MTEB: main score of each task", f"MTEB {table.headings[1]}"
+        tables.append(_entitled(table, "mteb", title, summed))
+    return tables
 
 
 def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
@@ -87,15 +111,9 @@ class _Basis:
     protocols: tuple[str, ...] = ()  # names of those whose numbers these are
 
     def holds(self, record: Record) -> bool:
-        wanted = (self.metric, self.aggregation)
-        if not _is_sts(record) or (record.metric, record.aggregation) != wanted:
-            return False
-        return bool(record.regressor) == (quantity(record).name in self.fitted)
-
-    @property
-    def plain(self) -> bool:
-        """Most papers report it."""
-        return (self.metric, self.aggregation, self.fitted) == ("spearman", "all", frozenset())
+        return (record.metric, record.aggregation) == (self.metric, self.aggregation) and bool(
+            record.regressor
+        ) == (quantity(record).name in self.fitted)
 
     def protocol(self) -> Protocol | None:
         """The one that was asked for, with the names of all."""
@@ -105,7 +123,7 @@ class _Basis:
 
 def _bases(records: Sequence[Record]) -> list[_Basis]:
     """Those of the protocols that were asked for; else Spearman over all pairs, or another."""
-    whole = [record for record in records if _is_sts(record) and not record.subset]
+    whole = [record for record in records if not record.subset]
     fitted: dict[tuple[str, str, str], set[TaskName]] = {}
     for record in whole:
         if record.protocol:
@@ -122,76 +140,28 @@ def _bases(records: Sequence[Record]) -> list[_Basis]:
     return [_Basis(metric, aggregation) for metric, aggregation in first]
 
 
-def _sts_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Table]:
-    """Correlations: one table for each metric and aggregation that a protocol asked for."""
-    tables: list[Table] = []
-    for basis in _bases(every):
-        chosen = _choose(rows, basis.holds)
-        names = _names(chosen)
-        layout = Layout(names, basis.metric, basis.aggregation, protocol=basis.protocol())
-        correlation = CORRELATION[basis.metric]
-        heading = f"{correlation} correlation{_AGGREGATIONS[basis.aggregation]}"
-        mean = _average_of("STS", len(averaged(names)), STS)
-        summed = mean if basis.plain else f"{mean} {heading}"
-        table, title = sts_table(chosen, layout), f"Similarity: {heading}"
-        tables.append(_entitled(table, _name("sts", len(tables)), title, summed, correlation))
-    return tables
-
-
-def _transfer_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Table]:
-    """Accuracies of transfer tasks: one table for each way to train their classifiers."""
-
-    def table(way: tuple[object, ...], place: int) -> Table:
-        chosen = _choose(rows, lambda record: _is_transfer(record) and _way(record) == way)
-        names = _names(chosen)
-        tests = sum(it.split == "test" and it.name in TRANSFER for it in names)
-        summed = _average_of("Transfer", tests, TRANSFER)
-        shown, name = transfer_table(chosen, names), _name("transfer", place)
-        return _entitled(shown, name, "Transfer: accuracy", summed, "accuracy")
-
-    ways = dict.fromkeys(_way(record) for record in every if _is_transfer(record))
-    return [table(way, place) for place, way in enumerate(ways)]
-
-
-def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Table]:
-    """Retrieval, and what users measured of their own: a table for each task and classifier."""
-
-    def table(name: TaskName, way: tuple[object, ...], place: int) -> Table:
-        chosen = _choose(
-            rows, lambda it: _is_other(it) and (quantity(it).name, _way(it)) == (name, way)
-        )
-        shown = [record for records in chosen.values() for record in records]
-        columns = [
-            Column(metric_heading(it.metric), (it,)) for it in dict.fromkeys(map(quantity, shown))
-        ]
-        of_queries = "@" in shown[0].metric
-        kind, drawn = ("Retrieval", "queries") if of_queries else ("Own data", "examples")
-        how = f"by {compared_by(shown)}, mean over queries; " if of_queries else ""
-        settings = (
-            ", ".join(f"{part.replace('_', ' ')} {value}" for part, value in it.classifier.items())
-            for it in shown
-            if it.classifier
-        )
-        notes = [
-            f"{name.heading}, {name.split} split: {how}{shown[0].pairs:,} {drawn}; x 100.",
-            *dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings),
-            *interval_notes(shown, f"the {drawn}", ""),
-            *encoder_notes(chosen),
-        ]
-        summed = f"{name.heading} {columns[0].heading}"
-        title = f"{kind}: {name.heading}"
-        return _entitled(scores_table(chosen, columns, notes), f"task-{place}", title, summed)
-
-    kinds = dict.fromkeys((quantity(it).name, _way(it)) for it in every if _is_other(it))
-    return [table(*kind, place) for place, kind in enumerate(kinds, start=1)]
-
-
-def _mteb_tables(rows: Sequence[PageRow]) -> list[Table]:
-    chosen = _choose(rows, lambda record: _is_mteb(record) and record.protocol == MTEB)
-    if not chosen:
-        return []
-    table = mteb_table(chosen)
-    return [_entitled(table, "mteb", "MTEB: main score of each task", f"MTEB {table.headings[1]}")]
+def _other_table(name: TaskName, chosen: Rows, link: str) -> Table:
+    """Retrieval, or what users measured of their own: a table for each task and classifier."""
+    shown = [record for records in chosen.values() for record in records]
+    columns = [
+        Column(metric_heading(it.metric), (it,)) for it in dict.fromkeys(map(quantity, shown))
+    ]
+    of_queries = "@" in shown[0].metric
+    kind, drawn = ("Retrieval", "queries") if of_queries else ("Own data", "examples")
+    how = f"by {compared_by(shown)}, mean over queries; " if of_queries else ""
+    settings = (
+        ", ".join(f"{part.replace('_', ' ')} {value}" for part, value in it.classifier.items())
+        for it in shown
+        if it.classifier
+    )
+    notes = [
+        f"{name.heading}, {name.split} split: {how}{shown[0].pairs:,} {drawn}; x 100.",
+        *dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings),
+        *interval_notes(shown, f"the {drawn}", ""),
+        *encoder_notes(chosen),
+    ]
+    summed, title = f"{name.heading} {columns[0].heading}", f"{kind}: {name.heading}"
+    return _entitled(scores_table(chosen, columns, notes), link, title, summed)
 
 
 def _name(kind: str, before: int) -> str:
@@ -199,9 +169,7 @@ def _name(kind: str, before: int) -> str:
 
 
 def _names(chosen: Rows) -> list[TaskName]:
-    return in_paper_order(
-        quantity(record).name for records in chosen.values() for record in records
-    )
+    return in_paper_order(quantity(it).name for records in chosen.values() for it in records)
 
 
 def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
@@ -209,62 +177,59 @@ def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
     return f"{kind} {AVERAGE}" if tasks == len(papers) else f"{kind} {AVERAGE} of {tasks}"
 
 
-def _is_mteb(record: Record) -> bool:
-    return "mteb" in record.versions
-
-
-def _is_sts(record: Record) -> bool:
-    return record.metric in METRICS and not _is_mteb(record)
-
-
-def _is_transfer(record: Record) -> bool:
-    return record.classifier is not None and record.task in TRANSFER_TASKS
-
-
-def _is_other(record: Record) -> bool:
-    return not (_is_sts(record) or _is_transfer(record) or _is_mteb(record))
-
-
 def _way(record: Record) -> tuple[object, ...]:
     how = record.classifier or {}
     return how.get("name"), how.get("preset"), how.get("seed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """A task, or the average, a metric, and how two encoders differ in it."""
-
-    heading: str
-    metric: str
-    compared: Compared
+def _task_and_way(record: Record) -> tuple[TaskName, tuple[object, ...]]:
+    return quantity(record).name, _way(record)
 
 
-def comparison_tables(contents: Contents, by_identity: Mapping[Identity, PageRow]) -> list[Table]:
+Difference = tuple[PageRow, str, str, Compared]
+"""A row, a task or the average, its metric, and how the row differs from another in it."""
+
+
+def _differences(
+    contents: Contents, rows: Mapping[Identity, PageRow]
+) -> tuple[list[Difference], list[Difference]]:
+    """Of tasks, and of averages."""
+    tasks = [
+        (row, quantity(it).name.heading, it.metric, it.compared)
+        for row in rows.values()
+        for it in row.records
+        if it.compared
+    ]
+    means = [(rows[identity(it.like)], AVERAGE, it.metric, it.compared) for it in contents.means]
+    return tasks, means
+
+
+def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
+    known = baseline_row(compared, row, rows.values())
+    return known.label if known else compared.baseline
+
+
+def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
     """A table for each encoder and its baseline, a row for each task and metric."""
-    rows = list(by_identity.values())
-
-    def title(row: PageRow, compared: Compared) -> str:
-        known = baseline_row(compared, row, rows)
-        return f"{row.label} minus {known.label if known else compared.baseline}"
-
-    tables: dict[str, list[_Difference]] = {}
-    for row in rows:
-        for it in row.records:
-            if it.compared:
-                line = _Difference(quantity(it).name.heading, it.metric, it.compared)
-                tables.setdefault(title(row, it.compared), []).append(line)
-    for mean in contents.means:
-        row = by_identity[identity(mean.like)]
-        lines = tables.setdefault(title(row, mean.compared), [])
-        place = max((k for k, it in enumerate(lines, 1) if it.metric == mean.metric), default=0)
-        lines.insert(place, _Difference(AVERAGE, mean.metric, mean.compared))
+    tables: dict[str, list[tuple[str, str, Compared]]] = {}
+    tasks, means = _differences(contents, rows)
+    for row, of, metric, compared in (*tasks, *means):
+        title = f"{row.label} minus {_baseline(row, compared, rows)}"
+        lines = tables.setdefault(title, [])
+        place = len(lines)
+        if of == AVERAGE:  # after the tasks of its metric
+            place = max((k for k, it in enumerate(lines, 1) if it[1] == metric), default=0)
+        lines.insert(place, (of, metric, compared))
     return [
-        differences_with_ends(
-            [(f"{it.heading} {metric_heading(it.metric)}", it.compared) for it in lines],
-            heading,
-            f"compared-{n}",
+        differences_table(
+            [(f"{of} {metric_heading(metric)}", compared) for of, metric, compared in lines],
+            title,
+            "Differences x 100",
+            "pairs, sentences or queries",
+            name=f"compared-{number}",
+            of=" of a metric",
         )
-        for n, (heading, lines) in enumerate(tables.items(), start=1)
+        for number, (title, lines) in enumerate(tables.items(), start=1)
     ]
 
 
@@ -275,44 +240,32 @@ _VERDICTS = {
 }
 
 
-def verdicts(contents: Contents, by_identity: Mapping[Identity, PageRow]) -> list[str]:
+def verdicts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     """A sentence on each difference: of averages, or of tasks whose metric has none."""
-    rows = list(by_identity.values())
-    differences = [
-        (by_identity[identity(it.like)], f"{AVERAGE} {metric_heading(it.metric)}", it.compared)
-        for it in contents.means
-    ]
-    known = {
-        (by_identity[identity(it.like)].label, it.compared.baseline, it.metric)
-        for it in contents.means
-    }
-    for row in rows:
-        for it in row.records:
-            if it.compared and (row.label, it.compared.baseline, it.metric) not in known:
-                name = f"{quantity(it).name.heading} {metric_heading(it.metric)}"
-                differences.append((row, name, it.compared))
-    if not differences and len([row for row in rows if row.records]) > 1:
+    tasks, means = _differences(contents, rows)
+    known = {(row.label, compared.baseline, metric) for row, _, metric, compared in means}
+    alone = [it for it in tasks if (it[0].label, it[3].baseline, it[2]) not in known]
+    if not (means or alone) and len([row for row in rows.values() if row.records]) > 1:
         return ["Whether the best is better by more than chance: evaluate with --compare."]
     sentences = []
-    for row, of, compared in differences:
-        start = baseline_row(compared, row, rows)
-        gain = Gain(of, start.label if start else compared.baseline, compared)
+    for row, of, metric, compared in (*means, *alone):
+        heading = f"{of} {metric_heading(metric)}"
+        gain = Gain(heading, _baseline(row, compared, rows), compared)
         sentences.append(f"{row.label} {_VERDICTS[gain.verdict]} {gain.start}: {gain.change}.")
     return sentences
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """A figure of a report: heading, drawing and caption; a wide one has the page's width."""
+    """A figure of a report."""
 
     heading: str
-    svg: str
+    picture: Picture
     caption: str
-    wide: bool
+    wide: bool  # it has the page's width, and is not set beside another
 
 
 _WIDE = 2.0
-"""Width over height from which on a figure is not set beside another."""
 
 
 def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
@@ -325,35 +278,25 @@ def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> lis
 
 def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFigure]:
     """Every figure there is data for, of each set of pairs those of its own."""
-    drawn: list[tuple[FigureKind, Picture, str]] = []
-
-    def draw(data: FigureData, basis: str = "") -> None:
-        drawn.extend(
-            (kind, picture, f"{kind.caption(data)} {basis}".strip())
-            for kind, picture in draw_figures(data)
-        )
-
+    wanted = list[tuple[FigureData, str]]()
     for pairs, of_label in _by_pairs(contents, rows).items():
         known = {name for label, it in of_label.items() for name in (label, *names_of(it.encoder))}
         supervised = [name for name in contents.supervised if name in known]
         data = figure_data(
             of_label, (), contents.records, published=contents.published, supervised=supervised
         )
-        draw(data, _basis(pairs, of_label))
+        wanted.append((data, f" {_basis(pairs, of_label)}"))
     runs: dict[str, list[Trajectory]] = {}
     for run in contents.runs:
         runs.setdefault(run.pairs, []).append(run)
-    for of_pairs in runs.values():
-        draw(figure_data({}, of_pairs))
-    return [
-        PageFigure(
-            kind.heading,
-            inline_svg(picture, f"f{k}-", f"{kind.heading}. {caption}"),
-            caption,
-            picture.aspect > _WIDE,
-        )
-        for k, (kind, picture, caption) in enumerate(drawn)
-    ]
+    wanted += [(figure_data({}, of_pairs), "") for of_pairs in runs.values()]
+    shown = list[PageFigure]()
+    for data, basis in wanted:
+        for kind, picture in draw_figures(data):
+            width, height = picture.size
+            caption = f"{kind.caption(data)}{basis}"
+            shown.append(PageFigure(kind.heading, picture, caption, width / height > _WIDE))
+    return shown
 
 
 def _by_pairs(
@@ -371,11 +314,9 @@ def _basis(pairs: str, of_label: Mapping[str, Geometry]) -> str:
     """Pairs, split and poolers."""
     some = next(iter(of_label.values()))
     poolers = {label: it.records[0].pooler for label, it in of_label.items()}
-    pooler = (
-        f"pooler {some.records[0].pooler}"
-        if len(set(poolers.values())) == 1
-        else ", ".join(f"{label} with pooler {name}" for label, name in poolers.items())
-    )
+    pooler = f"pooler {some.records[0].pooler}"
+    if len(set(poolers.values())) > 1:
+        pooler = ", ".join(f"{label} with pooler {name}" for label, name in poolers.items())
     split = some.records[0].split
     splits = "train, dev and test" if split == "all" else split
     return (
