@@ -51,7 +51,7 @@ _NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
 _MOSTLY = 0.9
 _SENTENCE_WORDS = 4
 """A heading has at most three words; a column whose cells have more in the median is text."""
-_FEWEST_ROWS = 3
+_FEWEST_ROWS, _MANY_ROWS = 3, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,11 @@ def sentence_columns(
 ) -> ColumnMap:
     """The sentences of a source, in the order anchor, positive, hard negatives.
 
-    The first row of a table is a header if every cell is a known column name, whatever its case, or
-    if ``columns`` gives names. Without a header, every column is a sentence, in the order of the
-    file, unless the rows ``below`` tell otherwise: a first row of short names over longer text is a
-    header, and ids, numbers and dates are no sentences. Columns are chosen by name, or by digits
-    that count from 0; ``named`` says that ``first`` certainly holds names. ``where`` is the place
-    of ``first``, for messages. ConfigError if ``columns`` does not fit; DataError if the columns
-    cannot be told without ``columns``, or one holds no sentences.
+    The first row of a table is a header if every cell is a known name, if ``columns`` gives names,
+    or if it is short over the longer text ``below``. Without one, every column is a sentence; ids,
+    numbers and dates are none. Columns are chosen by name, or by digits that count from 0;
+    ``named`` says that ``first`` certainly holds names, and ``where`` is its place. ConfigError if
+    ``columns`` does not fit; DataError if the columns cannot be told, or one holds no sentences.
     """
     names = [cell.strip() for cell in first]
     header = named or all(map(_is_known, names))
@@ -156,19 +154,26 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
 def _refuse_codes(
     chosen: ColumnMap, names: list[str], below: Sequence[Sequence[str]], where: str
 ) -> None:
-    """Refuse columns of ids, numbers or dates; of few cells, ``x1`` may be a sentence."""
+    """Refuse columns of ids, numbers, dates or, in a table without names, single words."""
     if chosen.header and not below:
         return
-    few = len(below) < _FEWEST_ROWS
     columns = {it: [row[it] for row in below] or [names[it]] for it in chosen.positions}
-    codes = [it for it, cells in columns.items() if _are_codes(cells, certain=few)]
-    if codes:
-        name = repr(names[codes[0]]) if chosen.header else codes[0]
-        shown = ", ".join(repr(_shortened(cell)) for cell in columns[codes[0]][:2])
-        rest = ",".join(str(it) for it in columns if it not in codes)
+    if len(below) < _FEWEST_ROWS:  # of few cells, `x1` may be a sentence
+        full = {k: [it.strip() for it in cells if it.strip()] for k, cells in columns.items()}
+        numbers = {k: it and all(map(_NUMBERS.fullmatch, it)) for k, it in full.items()}
+        kinds = {k: _CODES if are_numbers else None for k, are_numbers in numbers.items()}
+    else:
+        kinds = {position: kind_of(cells) for position, cells in columns.items()}
+    many = chosen.by == "order" and len(below) >= _MANY_ROWS
+    words = many and not all(kinds.values())  # words may be all there is
+    wrong = [it for it, kind in kinds.items() if kind == _CODES or (kind and words)]
+    if wrong:
+        name = repr(names[wrong[0]]) if chosen.header else wrong[0]
+        shown = ", ".join(repr(_shortened(cell)) for cell in columns[wrong[0]][:2])
+        rest = ",".join(str(it) for it in columns if it not in wrong)
         raise DataError(
-            f"{where}: column {name} holds {_CODES} ({shown}), no sentences; choose others with "
-            f"--columns, by name, or by number from 0{f', as {rest}' if rest else ''}"
+            f"{where}: column {name} holds {kinds[wrong[0]]} ({shown}), no sentences; choose "
+            f"others with --columns, by name, or by number from 0{f', as {rest}' if rest else ''}"
         )
 
 
@@ -254,12 +259,6 @@ def _is_sentence(name: str) -> bool:
 
 def _is_text(cells: Sequence[str]) -> bool:
     return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
-
-
-def _are_codes(cells: Sequence[str], *, certain: bool) -> bool:
-    """Whether cells are numbers and dates or, unless it has to be ``certain``, ids."""
-    full = [cell.strip() for cell in cells if cell.strip()]
-    return bool(full) and all(map(_NUMBERS.fullmatch, full)) if certain else kind_of(full) == _CODES
 
 
 def kind_of(cells: Sequence[str]) -> str | None:

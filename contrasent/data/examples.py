@@ -127,30 +127,21 @@ _KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
 def open_examples(
     source: str, columns: Sequence[str] | None = None, *, with_ids: bool = False
 ) -> Examples:
-    r"""Understand a text file or a Hugging Face data set as examples.
+    """Understand a text file or a Hugging Face data set as examples.
 
-    ========== ====================================================================================
-    ``.txt``   a sentence per line; blank lines separate documents and are left out
-    ``.csv``   comma separated (or ``;``, ``|``), cells quoted with ``"``
-    ``.tsv``   tab separated, quotes are literal
-    ``.jsonl`` an object or an array of strings per line
-    .parquet   text columns
-    URL        a Parquet file or a folder of them, as ``s3://bucket/folder``
-    org/name   ``org/name[:config][@split]`` on the Hugging Face hub, split ``train`` if not said
-    ========== ====================================================================================
-
-    The text files may be gzipped, with ``.gz`` after the name's end. UTF-8 with or without byte
-    order mark, lines ended by ``\n``, ``\r\n`` or ``\r``. DataError if the source is missing, empty
-    or of unknown kind, or its first row cannot be understood; further rows are checked when they
-    are read. ConfigError if ``columns`` does not fit the source. MissingExtraError if a data set is
-    asked for, but ``datasets`` is not installed.
+    ``.txt`` holds a sentence per line, with blank lines between documents; ``.csv`` quoted cells
+    between commas (or ``;``, ``|``); ``.tsv`` literal cells; ``.jsonl`` an object or an array of
+    strings per line; each may be gzipped, in UTF-8. ``.parquet`` and a URL as ``s3://bucket/folder``
+    hold text columns; ``org/name[:config][@split]`` is on the hub. What exists as a file is a file.
+    DataError if the source is missing, empty or of unknown kind, or its first row cannot be
+    understood; further rows are checked when they are read. ConfigError if ``columns`` does not
+    fit. MissingExtraError if a data set is asked for, but ``datasets`` is not installed.
 
     Args:
-        source: a path, or a data set's id; what exists as a file is a file.
+        source: a path, a URL, or a data set's id.
         columns: the sentence columns in the order anchor, positive, hard negatives: header names,
-            or numbers counted from 0. None picks them by well-known names (``sent0, sent1,
-            hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
-            in a table without header, takes every column.
+            or numbers counted from 0. None picks them by well-known names or, in a table without
+            header, takes every column.
         with_ids: the second of the columns holds ids, which are text or whole numbers.
     """
     kind = text_kind(source)

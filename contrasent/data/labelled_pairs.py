@@ -31,13 +31,9 @@ _NONE = {"", "-", "-1", "none", "nan"}
 class NliLabels:
     """Understands the labels of one source.
 
-    Words are known; numbers are not, as data sets count the three labels in different orders, and a
-    wrong guess would train contradictions as positives. So they need names: the data set's own, or
-    the user's.
-
-    Raises:
-        ConfigError: ``order``, the user's names for the numbers from 0, does not name each of the
-            three labels once, or says something else than ``own_names``, the source's.
+    Words are known; numbers need names, the data set's own or the user's ``order`` from 0: data
+    sets count the three labels in different orders, and a wrong guess would train contradictions
+    as positives. ConfigError if ``order`` lacks a label or differs from ``own_names``.
     """
 
     def __init__(

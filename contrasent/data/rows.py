@@ -47,24 +47,18 @@ _EMPTY = "{} is empty; it needs at least one sentence per line or row"
 class RowSource(ABC):
     """A source of rows, read anew by every iteration.
 
-    Attributes:
-        source: what was opened.
-        first: the names of the columns, or the cells of the first row where none are certain.
-        where: where that row stands.
-        named: ``first`` certainly holds names.
-        checked: every cell is text that can be written, so that nobody need look again.
-        layout: what is unusual about how it is read, in words; else empty.
-        blank: blank lines, which are left out; known after a whole pass, as is ``later``.
-        later: names that come first below the rows that the names are taken from, with their place.
+    ``first`` are the names of the columns, or the cells of the first row where none are certain,
+    and ``where`` is its place.
     """
 
-    named = True
-    checked = False
-    layout = ""
-    blank = 0
+    named = True  # `first` certainly holds names
+    checked = False  # every cell is text that can be written, so that nobody need look again
+    layout = ""  # how it is read, in words, where that is unusual
+    blank = 0  # blank lines, which are left out; known after a whole pass, as is `later`
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
         self.source, self.first, self.where = source, first, where
+        # names that come first below the rows that the names are taken from, with their place
         self.later: dict[str, str] = {}
 
     @abstractmethod
@@ -321,10 +315,7 @@ class ParquetSource(RowSource):
 class SourceRows:
     """Rows of the columns that a kind of data needs, read anew by every iteration.
 
-    Attributes:
-        source: what was opened.
-        described: one line saying which columns were understood, and how.
-        width: cells in every row.
+    ``described`` says in a line which columns were understood, and how.
     """
 
     def __init__(self, reader: RowSource, chosen: ColumnMap) -> None:

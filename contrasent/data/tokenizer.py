@@ -289,11 +289,7 @@ class Tokenizer:
 
         Several thousand texts at once keep all cores busy, unless the environment variable
         ``TOKENIZERS_PARALLELISM`` is ``false``. ``max_tokens`` of a text are kept, special tokens
-        included; None keeps all.
-
-        Raises:
-            ConfigError: ``max_tokens`` leaves no room beside the special tokens.
-            DataError: one of ``texts`` is no text.
+        included; None keeps all. ConfigError if that leaves no room; DataError of what is no text.
         """
         if max_tokens is not None and max_tokens <= self.specials:
             raise ConfigError(

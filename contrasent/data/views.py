@@ -158,12 +158,9 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     reads of an example besides ``views`` sentences; ``progress`` is called now and then with the
     number of examples tokenised so far.
 
-    Raises:
-        DataError: the data cannot be read or does not have what the view needs; WordNet is not
-            there for synonyms.
-        MissingExtraError: synonyms without NLTK.
-        ConfigError: the data has too few or too many sentences per example; there is no room
-            in the cache.
+    DataError if the data cannot be read or does not have what the view needs, such as WordNet;
+    MissingExtraError of synonyms without NLTK; ConfigError if the data has another number of
+    sentences per example, or there is no room in the cache.
     """
     if settings.name == "crop_sentences":
         return _open_crops(settings, examples, tokenizer, max_tokens, views)

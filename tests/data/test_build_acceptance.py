@@ -1,12 +1,9 @@
 """``data build`` on real text, against the same counts in plain loops."""
 
 import json
-from itertools import combinations
 
 import pytest
 from helpers.building import built, write
-
-from contrasent.data.build import f1
 
 pytestmark = pytest.mark.acceptance
 
@@ -74,16 +71,6 @@ def test_triplets(nli, tmp_path, make, per):
     assert said["counts"]["unlabelled"] == 131
 
 
-@pytest.mark.parametrize("make", [*LETTERS.values(), "all"])
-def test_pairs(nli, tmp_path, make):
-    examples, said = built("nli", *nli, "--make", make, folder=tmp_path)
-    labels = LETTERS.values() if make == "all" else [make]
-    rows = [(p, h) for path in nli for p, h, label in rows_of(path) if label in labels]
-    assert examples == list(dict.fromkeys(rows))
-    overlaps = [found for pair in examples if (found := f1(*pair)) is not None]
-    assert said["overlap"] == pytest.approx(sum(overlaps) / len(overlaps))
-
-
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_entailed_sentences_share_as_many_words_as_the_paper_says(shared, tmp_path, split):
     parts = [shared / "data" / "nli" / "snli" / f"{it}.{split}" for it in ("s1", "s2", "labels")]
@@ -101,19 +88,3 @@ def test_duplicate_questions_share_as_many_words_as_the_paper_says(shared, tmp_p
     assert said["counts"]["labels"] == {"not": 6110, "duplicate": 3490}
     assert len(examples) + said["counts"]["repeated"] + said["counts"]["identical"] == 3490
     assert said["overlap"] == pytest.approx(0.60, abs=0.01)
-
-
-def test_captions(shared, tmp_path):
-    source = shared / "data" / "paraphrase" / "flickr8k_captions.tsv"
-    groups = {}
-    for line in source.read_text(encoding="utf-8").splitlines():
-        name, caption = line.split("\t")
-        groups.setdefault(name.rpartition("#")[0], {})[squeezed(caption)] = None
-    pairs = {pair for captions in groups.values() for pair in combinations(captions, 2)}
-    examples, said = built("captions", source, folder=tmp_path)
-    assert len(groups) == 8090
-    assert set(examples) == pairs
-    assert len(examples) == said["examples"] == len(pairs)
-    sample, _ = built("captions", source, "--sample", 13400, folder=tmp_path)
-    assert len(sample) == 13400
-    assert set(sample) < pairs

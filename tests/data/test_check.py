@@ -1,4 +1,3 @@
-import json
 import statistics
 
 import numpy as np
@@ -164,15 +163,6 @@ def test_the_command_prints_tables(run, write, tmp_path):
     assert "  positive: c d\n" in said
     assert "  anchor: [red]e[/red]\n  positive: f\n" in said
     assert "\x1b" not in said
-
-
-def test_the_command_prints_json(run, write):
-    path = write("f.tsv", "é\tb\nc\td\n")
-    found = json.loads(run(path, "--json", "--columns", "1, 0").stdout)
-    assert found["shown"] == [["b", "é"], ["d", "c"]]
-    assert found["words"][0]["maximum"] == 1
-    assert found["unreadable"] == {"count": 0, "first": []}
-    assert found["tokens"] is None
 
 
 def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):

@@ -125,6 +125,7 @@ def test_names_that_are_certain_need_not_be_known():
         ),
         ("a dog barks,7-a", ["a cat sleeps,8-b"] * 3, "column 1 holds ids"),
         ("a dog barks,3/4/21", ["a cat sleeps,12:30 PM"] * 3, "column 1 holds ids"),
+        ("a dog barks,dog", ["a cat sleeps,cat"] * 10, "column 1 holds single words"),
     ],
 )
 def test_unknown_headers_ids_and_dates_are_no_sentences(first, below, said):

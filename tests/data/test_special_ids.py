@@ -1,9 +1,7 @@
 """Special tokens by name, whatever they are called, and the whole vocabulary."""
 
-import json
-
 import pytest
-from helpers.tiny_models import FAMILY, TOKENIZERS, save_tokenizer, word_piece
+from helpers.tiny_models import FAMILY, TOKENIZERS, save_tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
@@ -28,15 +26,6 @@ def test_every_kind_of_tokenizer(model_type, tmp_path):
     ids, _ = tokenizer.ids(["dog"], None)
     assert (ids[0][0], ids[0][-1]) == (tokenizer.special_ids.first, tokenizer.special_ids.last)
     assert set(ids[0][1:-1].tolist()).isdisjoint(tokenizer.special_ids.every)
-
-
-def test_a_folder_that_has_lost_the_names_has_the_usual_ones(tmp_path):
-    word_piece(tmp_path / "bert")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = Tokenizer.load(tmp_path / "bert")
-    assert named(tokenizer) == ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
-    assert tokenizer.special_ids.every == (0, 1, 2, 3, 4)
 
 
 def test_a_tokenizer_without_special_tokens(tmp_path):
