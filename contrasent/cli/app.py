@@ -159,18 +159,10 @@ def _say(kind: str, message: str) -> None:
 
 
 _TOPICS = {
-    "Encoder options": (
-        *("encoder", "pooler", "head", "engine", "device", "precision"),
-        "batch_tokens",
-    ),
-    "Protocol options": (
-        *("protocol", "aggregation", "metric", "regressor", "confidence", "compare"),
-        *("classifier", "preset", "classifier_seed", "leak_check"),
-    ),
-    "Output options": (
-        *("output", "json", "html", "figures", "overwrite", "profile"),
-        "settings",
-    ),
+    "Encoder options": "encoder pooler head engine device precision batch_tokens",
+    "Protocol options": "protocol aggregation metric regressor confidence compare "
+    "classifier preset classifier_seed leak_check",
+    "Output options": "output json html figures overwrite profile settings",
 }
 _FEW = 8
 """Options that stand in one list."""
@@ -184,7 +176,9 @@ class _Command(TyperCommand):
         rows |= {topic: [] for topic in _TOPICS}
         for param in self.get_params(ctx):
             is_option, many = param.param_type_name == "option", len(self.params) > _FEW
-            topics = (topic for topic, names in _TOPICS.items() if many and param.name in names)
+            topics = (
+                topic for topic, names in _TOPICS.items() if many and param.name in names.split()
+            )
             record = param.get_help_record(ctx)
             if record is not None:
                 words = record[0] if is_option else record[0].partition(" <")[0]
