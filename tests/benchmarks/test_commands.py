@@ -1,6 +1,5 @@
 """Every benchmark from its options to its table, in this process, with a tiny encoder."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from helpers.tiny_models import save_tiny_masked_lm
 
@@ -24,20 +22,14 @@ from benchmarks import (
     train,
     transfer,
 )
-from benchmarks.jobs import warming_up
-from benchmarks.jobs.padded import Pairs
 from benchmarks.material import (
     RANDOM_BASE,
     RANDOM_MINILM,
-    Material,
     random_masked_lm,
-    sentences,
 )
 from benchmarks.remote import Here
 from benchmarks.results import read
-from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.sts_data import Subset, Task
-from contrasent.evaluation.task_names import TaskName
+from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import load_recipe
 
@@ -146,44 +138,6 @@ def test_evaluation_scores_the_same_on_both_sides(encoder, text, tmp_path):
     assert names[-3:] == ["contrasent fp32", "SentEval fp32", "SentEval test parts fp32"]
 
 
-def test_the_peer_encodes_and_sorts_what_senteval_does(tmp_path, monkeypatch):
-    sizes = {"train": 5, "dev": 4, "test": 3}
-
-    def task(name, *_):
-        long, short = "a b c", "d"
-        count = sizes[name.split]
-        part = Subset("", (long, *[short] * (count - 1)), ("e",) * count, np.arange(count) / 2)
-        return Task(name, (part,), "")
-
-    monkeypatch.setattr(evaluate, "load", task)
-    names = [TaskName("sts16"), TaskName("stsb"), TaskName("sickr", "dev")]
-    found = SimpleNamespace(tasks=lambda _: [task(name) for name in names])
-    monkeypatch.setattr(evaluate, "load_suite", lambda _: found)
-
-    def parts(whole):
-        path = Path(evaluate._pairs("", Material([], tmp_path, tmp_path), whole=whole))
-        tasks = json.loads(path.read_text(encoding="utf-8"))
-        read = {name: [Pairs.read(part) for part in found] for name, found in tasks.items()}
-        return {
-            name: [(len(part.gold), part.scored, part.first[0]) for part in found]
-            for name, found in read.items()
-        }
-
-    assert parts(whole=True) == {
-        "sts16": [(3, True, "d")],
-        "stsb": [(5, False, "a b c"), (4, False, "a b c"), (3, True, "a b c")],
-        "sickr-dev": [(4, True, "a b c")],
-    }
-    assert parts(whole=False) == {
-        name: [(count, True, "d")] for name, count in (("sts16", 3), ("stsb", 3), ("sickr-dev", 4))
-    }
-
-
-def test_a_warm_up_is_one_task():
-    assert warming_up({"a": 1, "b": 2}, 0) == {"a": 1}
-    assert warming_up({"a": 1, "b": 2}, 1) == {"a": 1, "b": 2}
-
-
 def test_latency(words):
     more = ["--peer", "none", "--engine", "torch", "--calls", "3"]
     result = latency.main([*words, *more], start=Here)
@@ -214,17 +168,6 @@ def test_a_mistake_is_one_message(capsys):
         options.chosen("torch,onx", options.ENGINES)
     with pytest.raises(ConfigError, match="--rounds must be at least 1, not 0"):
         latency.main(["--rounds", "0"], start=Here)
-
-
-def test_sentences_are_read_again_where_there_are_too_few(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text(" one \n\ntwo\n", encoding="utf-8")
-    assert sentences(str(path), 5) == ["one", "two", "one", "two", "one"]
-    assert sentences(str(path), 1) == ["one"]
-    path.write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match="holds no sentence"):
-        sentences(str(path), 1)
-    assert len(set(sentences(None, 50))) == 50
 
 
 def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):

@@ -47,30 +47,6 @@ def test_a_table_has_the_columns_that_have_something():
     )
 
 
-def test_a_benchmark_of_steps_tells_how_long_they_and_their_parts_take():
-    result = made()
-    result.setting["steps of a round"] = 2
-    result.references = ["default"]
-    ours, default, _ = result.entries
-    ours.parts, default.parts = {"encoder": 0.5, "update": 0.1}, {"encoder": 0.2}
-    head, _, *rows = table.table(result).splitlines()
-    assert "| step, ms | times default | encoder, ms | update, ms |" in head
-    assert [row.split(" | ")[3:7] for row in rows] == [
-        ["250", "0.25", "125", "25"],
-        ["1,000", "1.00", "200", ""],
-        ["500", "0.50", "", ""],
-    ]
-    assert "to default" not in head
-
-
-def test_latencies_are_taken_over_the_calls_of_all_rounds():
-    result = made()
-    for entry in result.entries:
-        for number, found in enumerate(entry.rounds):
-            found["calls"] = [0.001 * (1 + number + 3 * k) for k in range(67)]  # 1 to 201 ms
-    assert "| 101.00 | 199.00 |" in table.table(result)
-
-
 def test_a_result_comes_back_from_its_file(tmp_path):
     write(made(), tmp_path / "a.json")
     assert read(tmp_path / "a.json") == made()
