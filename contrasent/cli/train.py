@@ -212,7 +212,6 @@ def _train_seeds(folder: Path, recipe: Recipe, options: TrainOptions) -> None:
 
 def _print_result(result: Result, recipe: Recipe) -> None:
     from contrasent.training.callbacks import metric_name
-    from contrasent.training.scoring import next_to_try
 
     _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
@@ -220,9 +219,11 @@ def _print_result(result: Result, recipe: Recipe) -> None:
         typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
     _print_gains(result.scores)
     if result.best_is_start:
+        lower = f"--lr {recipe.train.learning_rate / 3:.1g}"
         typer.echo(
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
-            f"next: {next_to_try(recipe)}."
+            f"next: a lower rate ({lower}), more text of the kind the encoder is for, another view "
+            "(--view.name crop)."
         )
     _print_encoder(result.best or result.last)
 
