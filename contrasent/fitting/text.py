@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.data.batch import pack
-from contrasent.data.examples import Examples, open_examples
+from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.sts_data import Task, load
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import token_ids
@@ -45,41 +45,23 @@ class Origin:
     target: bool
 
 
+@dataclass(frozen=True, slots=True)
 class FittingText:
     """Sentences read anew by every iteration, all those of a row one after the other."""
 
-    def __init__(self, files: Sequence[Examples], tasks: Sequence[Task]) -> None:
-        self._files = files
-        self._tasks = tasks
+    texts: Sequence[Iterable[Sequence[str]]]  # rows of sentences
+    origins: tuple[Origin, ...]
 
     def __iter__(self) -> Iterator[str]:
-        for examples in self._files:
-            for sentences in examples:
-                yield from sentences
-        for task in self._tasks:
-            yield from task.sentences
+        return chain.from_iterable(chain.from_iterable(self.texts))
 
     def __len__(self) -> int:
-        """The number of sentences; the first call reads everything."""
         return sum(origin.sentences for origin in self.origins)
-
-    @cached_property
-    def origins(self) -> tuple[Origin, ...]:
-        """The origins of the sentences."""
-        origins = []
-        for text in self._files:
-            name = Path(text.source).name if Path(text.source).exists() else text.source
-            count = sum(map(len, text))
-            origins.append(Origin(name, count, text.columns, text.sha256, target=False))
-        for task in self._tasks:
-            count = sum(1 for _ in task.sentences)
-            origins.append(Origin(task.name.heading, count, "", task.sha256, target=True))
-        return tuple(origins)
 
     @property
     def is_target(self) -> bool:
         """Whether text of evaluation tasks is among it."""
-        return bool(self._tasks)
+        return any(origin.target for origin in self.origins)
 
     @property
     def described(self) -> str:
@@ -105,26 +87,30 @@ def open_fitting_text(
     one with its split, such as ``stsb-dev``.
     """
     tasks: dict[TaskName, None] = {}
-    files = []
+    texts: list[Iterable[Sequence[str]]] = []
+    origins = []
     for name in names:
-        if not Path(name).exists() and is_task(name):
+        if not Path(name).exists() and STS_TASKS.keys() & known_tasks(name)[0]:
             tasks.update(dict.fromkeys(task_names([name], ("all", "test"))))
-        else:
-            files.append(open_examples(name, columns))
-    if columns is not None and not files:
+            continue
+        file = open_examples(name, columns)
+        texts.append(file)
+        source = Path(file.source).name if Path(file.source).exists() else file.source
+        count = sum(map(len, file))
+        origins.append(Origin(source, count, file.columns, file.sha256, target=False))
+    if columns is not None and not texts:
         raise ConfigError(f"--columns {','.join(columns)} is of files, but none is named by --data")
     whole = {task.name for task in tasks if task.split == "all"}
-    once = [task for task in tasks if task.split == "all" or task.name not in whole]
-    text = FittingText(files, [load(task, data_dir) for task in once])
+    for task in tasks:
+        if task.split == "all" or task.name not in whole:
+            read = load(task, data_dir)
+            sentences = list(read.sentences)
+            texts.append([sentences])
+            origins.append(Origin(task.heading, len(sentences), "", read.sha256, target=True))
+    text = FittingText(texts, tuple(origins))
     if not len(text):
         raise DataError(f"{', '.join(names)}: there is no sentence to fit on")
     return text
-
-
-def is_task(name: str) -> bool:
-    """Whether ``name`` is an STS task, with or without a split."""
-    tasks, _ = known_tasks(name)
-    return bool(tasks) and tasks[0] in STS_TASKS
 
 
 def finite_rows(
