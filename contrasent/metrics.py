@@ -61,10 +61,7 @@ def pair_similarities(
 
 
 def all_similarities(name: str, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """How alike all rows of ``first (Q, D)`` and ``second (N, D)`` are, as ``(Q, N)``.
-
-    As :func:`pair_similarities`; for cosines the rows have length 1.
-    """
+    """How alike all rows of ``first (Q, D)`` and ``second (N, D)`` are, as ``(Q, N)``."""
     if name in ("cosine", "dot"):
         products: NDArray[Any] = first @ second.T
         return products
@@ -94,10 +91,7 @@ def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
 
 
 def pareto_front(places: ArrayLike) -> NDArray[np.bool_]:
-    """Which of N places ``(N, 2)`` no other is better than, ``(N,)``; lower is better.
-
-    Another is better if it is as low in both coordinates, and lower in one.
-    """
+    """Which of N places ``(N, 2)`` no other is better than, ``(N,)``; lower is better."""
     rows = np.asarray(places, dtype=np.float64)
     as_low: NDArray[np.bool_] = np.all(rows[None] <= rows[:, None], axis=2)
     lower: NDArray[np.bool_] = np.any(rows[None] < rows[:, None], axis=2)
@@ -180,10 +174,7 @@ def partition_ratio(embeddings: ArrayLike) -> float:
 
 
 def unit_rows(embeddings: ArrayLike) -> Matrix:
-    """The rows of ``(N, D)``, each divided by its length, in float64.
-
-    DataError if a row is zero or not finite.
-    """
+    """The rows of ``(N, D)``, each divided by its length, in float64."""
     rows = np.asarray(embeddings, dtype=np.float64)
     lengths = np.sqrt(np.square(rows).sum(axis=1))
     _require_lengths(lengths)

@@ -36,10 +36,7 @@ Similarities = tuple[Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the task of a label such as ``stsb-dev`` has no score.
-
-    ``missing`` if its data is not there, as opposed to damaged or impossible to score.
-    """
+    """Why the task of a label such as ``stsb-dev`` has no score."""
 
     task: str
     message: str
@@ -201,10 +198,7 @@ class DescribedEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncoderUse:
-    """An encoder, whose mode (training or not) stays as it is, and how it is used.
-
-    ConfigError if there is no such precision.
-    """
+    """An encoder, whose mode (training or not) stays as it is, and how it is used."""
 
     encoder: DescribedEncoder
     precision: str = "fp32"  # ``fp32``, ``bf16``, or what the encoder's engine computes in

@@ -52,10 +52,7 @@ _DIGITS = 7
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cosines of the pairs whose rating is at least ``low`` and below ``high``.
-
-    The last group has its ``high`` too.
-    """
+    """Cosines of the pairs whose rating is at least ``low`` and below ``high``."""
 
     low: float
     high: float
@@ -103,10 +100,7 @@ class Geometry:
 
 
 def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
-    """Measure an encoder; every embedding is divided by its length first.
-
-    CheckpointError if an embedding is zero or not finite; DataError if there is one sentence only.
-    """
+    """Measure an encoder; every embedding is divided by its length first."""
     embeddings = pairs.embed(use)
     position = pairs.position(embeddings)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
@@ -257,10 +251,7 @@ def _geometry(values: Any) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A run, named by its folder, in the plane of alignment and uniformity of ``pairs``.
-
-    ``steps`` are the updates made before each measurement, ascending.
-    """
+    """A run, named by its folder, in the plane of alignment and uniformity of ``pairs``."""
 
     label: str
     pairs: str
@@ -269,10 +260,7 @@ class Trajectory:
 
 
 def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) -> dict[str, Any]:
-    """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl.
-
-    The encoder's mode and the random generators stay as they are.
-    """
+    """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl."""
     position = pairs.position(pairs.embed(EncoderUse(encoder, precision)))
     return {
         "alignment": position.alignment,
@@ -285,10 +273,7 @@ def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) ->
 
 
 def read_trajectory(path: str | Path) -> Trajectory:
-    """Read a run's folder, or its ``metrics.jsonl``.
-
-    DataError if it is not there, a line cannot be read, or no geometry was measured.
-    """
+    """Read a run's folder, or its ``metrics.jsonl``."""
     path = Path(path)
     file = path / _METRICS if path.is_dir() else path
     if not file.is_file():

@@ -46,10 +46,7 @@ class Ratio:
 
     @property
     def influence(self) -> Vector:
-        """How much each thing moves a score of one column, ``(N,)``; not that of several.
-
-        The squares' sum is the square of its error.
-        """
+        """How much each thing moves a score of one column, ``(N,)``; not that of several."""
         total = self.bottom.sum()
         moves: Vector = (self.top - self.bottom * (self.top.sum() / total)) / total
         return moves

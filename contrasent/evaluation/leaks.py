@@ -50,10 +50,7 @@ class TaskOverlap:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """The text of tasks in one source of training text.
-
-    ``columns`` tells how its columns were understood, ``sha256`` is of content and columns.
-    """
+    """The text of tasks in one source of training text."""
 
     source: str
     columns: str
@@ -72,10 +69,7 @@ def normalised(text: str) -> str:
 def find_leaks(
     training: Examples, suite: Suite, advance: Callable[[int], None] = lambda _: None
 ) -> Leaks:
-    """Look for the text of tasks in training text, which is read once and not kept.
-
-    ``advance`` is called with 1 for every example. A row that cannot be read is a DataError.
-    """
+    """Look for the text of tasks in training text, which is read once and not kept."""
     texts = list(suite.texts())
     exact = _Matches(lambda text: " ".join(text.split()), texts)
     loose = _Matches(normalised, texts)
@@ -140,10 +134,7 @@ _COUNTS = "counts.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """The training text that an encoder's ``contrasent.json`` names, beside that ``folder``.
-
-    ``sha256`` is the hash of content and columns when it was trained.
-    """
+    """The training text that an encoder's ``contrasent.json`` names, beside that ``folder``."""
 
     file: str
     columns: tuple[str, ...] | None
@@ -161,10 +152,7 @@ class Overlap:
 
 
 def training_text(model: str) -> TrainingText | None:
-    """The text that an encoder was trained on; None where that is not known.
-
-    ``model`` is a folder, a training run, or the id of a model that was downloaded before.
-    """
+    """The text that an encoder was trained on; None where that is not known."""
     path = Path(model).expanduser()
     folder = encoder_folder([path])
     if folder is None and not path.exists() and dataset_parts(model) is not None:

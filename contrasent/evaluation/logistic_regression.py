@@ -64,10 +64,7 @@ class Problems:
     """Features and labels, ready to be fitted on a device."""
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        """Append the column of ones to ``features (N, width)``, on the device that computes.
-
-        CheckpointError if a number is so large that its square is infinite.
-        """
+        """Append the column of ones to ``features (N, width)``, on the device that computes."""
         rows, width = features.shape
         largest = features.abs().max().item()
         if largest > _LARGEST:

@@ -1,7 +1,4 @@
-"""MTEB: an encoder as it asks for one, its tasks, and their scores as records.
-
-Shapes: N texts of one call, M of another, D embedding width.
-"""
+"""MTEB: an encoder as it asks for one, its tasks, and their scores as records."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class MtebEncoder:
     """
 
     def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
-        """Describe the encoder, and the precision as it resolves it, to MTEB.
-
-        ConfigError if there is no such precision; MissingExtraError if MTEB is not installed.
-        """
+        """Describe the encoder, and the precision as it resolves it, to MTEB."""
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
         self.mteb_model_meta = _model_meta(encoder, self.precision)

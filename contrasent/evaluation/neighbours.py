@@ -67,10 +67,7 @@ _SEED = 0
 def read_corpus(
     source: str, columns: Sequence[str] | None = None, data_dir: str | Path | None = None
 ) -> Corpus:
-    """Read every sentence of a source, all sentences of a row one after the other.
-
-    It is an STS task such as ``stsb`` or ``stsb-dev``, or text as training reads it.
-    """
+    """Read every sentence of a source, all sentences of a row one after the other."""
     names: list[TaskName] = []
     if not Path(source).exists():
         with suppress(ConfigError):

@@ -187,10 +187,7 @@ class Fold:
 
 
 def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Train and test rows of each of K folds, as scikit-learn's shuffled ``StratifiedKFold``.
-
-    A class of fewer than K rows is a DataError.
-    """
+    """Train and test rows of each of K folds, as scikit-learn's shuffled ``StratifiedKFold``."""
     _, first_seen, codes = np.unique(labels, return_index=True, return_inverse=True)
     codes = np.argsort(np.argsort(first_seen))[codes]
     counts = np.bincount(codes)
@@ -211,10 +208,7 @@ def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Ro
 
 
 def judged_folds(rows: Rows, labels: Rows, folds: int, seed: int) -> list[Fold]:
-    """K folds of ``rows (n,)``, each trained on the others' rows and stopped by its own.
-
-    ``labels (N,)`` are those of all features.
-    """
+    """K folds of ``rows (n,)``, each trained on the others' rows and stopped by its own."""
     return [
         Fold(rows[train], rows[test]) for train, test in stratified_folds(labels[rows], folds, seed)
     ]

@@ -95,10 +95,7 @@ def _pairs_task(
 
 
 def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
-    """A task of a file or data set, of at most a thousand of its rows, the last document cut.
-
-    DataError if the file cannot be read, no text has halves, or nothing is in documents.
-    """
+    """A task of a file or data set, of at most a thousand of its rows, the last document cut."""
     kind, _, file = name.name.partition(":")
     examples = open_examples(str(Path(file).expanduser()), columns)
     documents = f"{kind}:" == NEXT
@@ -185,10 +182,7 @@ def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
 def _smallest(
     units: Iterable[Unit], pairs: Callable[[Iterable[Unit]], list[tuple[str, str]]]
 ) -> tuple[dict[int, Counter[Unit]], int]:
-    """The thousand smallest hashes of units that ``pairs`` can be made of, and the rows of all.
-
-    Each has its units, and how often each of them comes.
-    """
+    """The thousand smallest hashes of units that ``pairs`` can be made of, and the rows of all."""
     smallest: dict[int, Counter[Unit]] = {}
     count = 0
     for unit in units:

@@ -126,10 +126,7 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
 
 
 def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts by their ids in the order of the source, behind their titles and without them.
-
-    DataError if there is no text, an id is empty or comes twice, or a row is not what it should be.
-    """
+    """Texts by their ids in the order of the source, behind their titles and without them."""
     texts: dict[str, str] = {}
     bare: dict[str, str] = {}
     places: dict[str, str] = {}
@@ -359,12 +356,23 @@ class Retrieval(TaskType[RetrievalTask]):
     name = "retrieval"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """DiffCSE's task, a folder, a proxy, or what :func:`read_retrieval` takes.
-
-        Three files have no splits, and of the others' splits ``all`` is none.
-        """
-        name, split = _parse(text)
-        if name is None:
+        """DiffCSE's task, a folder, a proxy, or what :func:`read_retrieval` takes."""
+        name = text.strip()
+        tasks, split = known_tasks(name)
+        folder = Path(name).expanduser()
+        if name.startswith(RETRIEVE):
+            require_source(name, RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set")
+            # Three files have no splits.
+            split = "test" if len(joined_sources(name.removeprefix(RETRIEVE))) > 1 else None
+        elif name.startswith((CROPS, NEXT)):
+            require_source(name, f"{name.partition(':')[0]}:", "FILE")
+            split = "test"
+        elif tasks == (STSB_RETRIEVAL,):
+            name = STSB_RETRIEVAL
+        # A folder named without a slash may only by chance be called as a task is.
+        elif name and folder.is_dir() and (folder.name != name or any(folder.glob("corpus.*"))):
+            name, split = str(folder if folder.name else folder.resolve()), None
+        else:
             return None
         wanted = [split] if split else [it for it in ALL_SPLITS[::-1] if it in options.splits]
         if split == "all" or not wanted:
@@ -415,24 +423,3 @@ class Retrieval(TaskType[RetrievalTask]):
 
 
 TASK_TYPE = Retrieval()
-
-
-def _parse(text: str) -> tuple[str | None, str | None]:
-    """The retrieval task that ``text`` names, None if it names none, and its split."""
-    text = text.strip()
-    if text.startswith(RETRIEVE):
-        require_source(text, RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set")
-        joined = len(joined_sources(text.removeprefix(RETRIEVE))) > 1
-        return text, "test" if joined else None
-    for prefix in (CROPS, NEXT):
-        if text.startswith(prefix):
-            require_source(text, prefix, "FILE")
-            return text, "test"
-    tasks, split = known_tasks(text)
-    if tasks == (STSB_RETRIEVAL,):
-        return STSB_RETRIEVAL, split
-    folder = Path(text).expanduser()
-    # A folder named without a slash may only by chance be called as a task is.
-    if text and folder.is_dir() and (folder.name != text or any(folder.glob("corpus.*"))):
-        return str(folder if folder.name else folder.resolve()), None
-    return None, None

@@ -1,7 +1,4 @@
-"""STS tasks: each distinct sentence encoded once, similarities, rank correlations.
-
-Shapes: N pairs, D embedding width.
-"""
+"""STS tasks: each distinct sentence encoded once, similarities, rank correlations."""
 
 from __future__ import annotations
 

@@ -64,10 +64,7 @@ def _pair(where: str, first: str, second: str, score: Any, of_score: str = "") -
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """N pairs that are scored together, and how similar people found them, ``gold (N,)``.
-
-    The name, such as ``MSRpar``, is empty if the task has one part only.
-    """
+    """N pairs that are scored together, and how similar people found them, ``gold (N,)``."""
 
     name: str
     first: tuple[str, ...]

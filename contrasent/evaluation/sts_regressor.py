@@ -131,10 +131,7 @@ def _gradient(model: Regressor, slopes: Regressor, features: Floats, targets: Fl
 
 
 def spread(gold: Vector) -> Floats:
-    """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3.
-
-    DataError if a score is not within 0 to 5.
-    """
+    """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3."""
     outside = gold[(gold < 0) | (gold > CLASSES)]
     if len(outside):
         raise DataError(

@@ -26,10 +26,7 @@ TASK_TYPES: tuple[TaskType[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Tasks read once, to be scored for any number of encoders.
-
-    ``kinds`` is each type that was asked for, with its data, in the order of the tables.
-    """
+    """Tasks read once, to be scored for any number of encoders."""
 
     kinds: tuple[tuple[TaskType[Any], TaskData[Any]], ...]
     options: Options

@@ -36,10 +36,7 @@ _SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
 
 @dataclass(frozen=True, slots=True)
 class StsTask:
-    """An STS task of SentEval's folder, as a row of :data:`STS_TASKS`.
-
-    It has either a folder of subsets, which are its test split, or a tab-separated file per split.
-    """
+    """An STS task of SentEval's folder, as a row of :data:`STS_TASKS`."""
 
     name: str  # as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``STS-B``
@@ -204,10 +201,7 @@ def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
 
 
 def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
-    """The tasks of SentEval's folder that a text names, and the split behind it.
-
-    ``STS-B-dev`` names ``stsb`` and ``dev``, ``sts`` the seven and no split, ``mine.tsv`` no task.
-    """
+    """The tasks of SentEval's folder that a text names, and the split behind it."""
     name, split = _normalise(text)
     if name in ("sts", "transfer"):
         return (STS if name == "sts" else TRANSFER), split
@@ -252,10 +246,7 @@ def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[
 
 
 def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
-    """The scored pairs that a text names; None if it names something else.
-
-    A split that the task does not have is a ConfigError, and so is a task with none of ``splits``.
-    """
+    """The scored pairs that a text names; None if it names something else."""
     if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
         return [TaskName(text.strip())]
     tasks, split = known_tasks(text)

@@ -24,10 +24,7 @@ to be guessed), ``texts()`` that training text must not have, and a ``row_layout
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Wishes beside the names of tasks, as :func:`contrasent.evaluate` takes them.
-
-    ConfigError if a split is unknown.
-    """
+    """Wishes beside the names of tasks, as :func:`contrasent.evaluate` takes them."""
 
     data_dir: str | Path | None = None
     splits: Sequence[str] = ("test",)
@@ -66,7 +63,7 @@ class TaskType(ABC, Generic[T]):
     """Tasks that are scored alike, by default one after the other."""
 
     name: ClassVar[str]
-    """By which ``contrasent.report`` knows its table."""
+    """By which tables find their columns."""
 
     @abstractmethod
     def names(self, text: str, options: Options) -> list[TaskName] | None:
@@ -111,10 +108,7 @@ class TaskType(ABC, Generic[T]):
         return TaskData(tuple(names), tuple(tasks), tuple(problems))
 
     def records(self, tasks: Sequence[T], use: EncoderUse, options: Options) -> Scores:
-        """Score an encoder; a task that cannot be scored has no record, and a problem says why.
-
-        CheckpointError if the encoder cannot be scored on any of them.
-        """
+        """Score an encoder; a task that cannot be scored has no record, and a problem says why."""
         parts: list[Scores] = []
         problems: list[Problem] = []
         unusable = False

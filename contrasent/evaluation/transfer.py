@@ -87,26 +87,26 @@ SPLITS = ("dev", "test")
 """``dev`` is the accuracy that chose the penalty, ``test`` that of the test part."""
 
 
+def _judged_splits(text: str, asked: Sequence[str], needed: object = True) -> list[str]:
+    wanted = [split for split in SPLITS[::-1] if split in asked]
+    if needed and not wanted:
+        raise ConfigError(f"{text!r} has no score on {', '.join(asked)}, only on dev and test")
+    return wanted
+
+
 class Transfer(TaskType[TransferData]):
     """Accuracies of classifiers on frozen embeddings."""
 
     name = "transfer"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """Transfer tasks, on those of the splits that are in :data:`SPLITS`.
-
-        ConfigError if another split is named behind a task, or one task has none of them.
-        """
+        """Transfer tasks, on those of the splits that are in :data:`SPLITS`."""
         tasks, split = known_tasks(text)
         if not tasks or tasks[0] not in TRANSFER_TASKS:
             return None
-        asked = [split] if split else list(options.splits)
-        wanted = [name for name in SPLITS[::-1] if name in asked]
-        if not wanted and (split or len(tasks) == 1):
-            raise ConfigError(
-                f"{text!r}: a transfer task has no score on {', '.join(asked)}, only on dev and "
-                "test"
-            )
+        wanted = _judged_splits(
+            text, [split] if split else options.splits, len(tasks) == 1 or split
+        )
         return [TaskName(task, name) for name in wanted for task in tasks]
 
     def sources(self, names: Sequence[TaskName]) -> list[list[TaskName]]:
@@ -176,13 +176,7 @@ class LabelledTask(Transfer):
             require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
         elif not (names_own_data(text) and holds_labels(text, options.columns)):
             return None
-        splits = [split for split in SPLITS[::-1] if split in options.splits]
-        if not splits:
-            raise ConfigError(
-                f"{text!r}: labelled sentences have no score on {', '.join(options.splits)}, "
-                "only on dev and test"
-            )
-        return [TaskName(text, split) for split in splits]
+        return [TaskName(text, split) for split in _judged_splits(text, options.splits)]
 
     def data(self, name: str, options: Options) -> TransferData:
         return read_labelled(name, options.columns)

@@ -1,7 +1,4 @@
-"""Texts that maps are fitted on, and their embeddings.
-
-Shapes: N sentences of a text, n of a batch, D width.
-"""
+"""Texts that maps are fitted on, and their embeddings."""
 
 from __future__ import annotations
 

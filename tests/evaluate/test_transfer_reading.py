@@ -124,8 +124,8 @@ def test_names(asked, splits, labels, others):
 @pytest.mark.parametrize(
     ("asked", "splits", "said"),
     [
-        (["mr-train"], ["test"], "'mr-train': a transfer task has no score on train, only on dev"),
-        (["mr", "p.tsv"], ["train"], "'mr': a transfer task has no score on train, only on dev"),
+        (["mr-train"], ["test"], "'mr-train' has no score on train, only on dev"),
+        (["mr", "p.tsv"], ["train"], "'mr' has no score on train, only on dev"),
         (["transfer"], ["train"], "no task to score in transfer with split train; STS12"),
     ],
 )
