@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.embed import Embeddings, EncoderUse
+from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
@@ -82,13 +82,9 @@ def read_corpus(
     else:
         examples = opened = open_examples(source, columns)
         understood, sha256 = opened.columns, opened.sha256
-    places: dict[str, int] = {}
-    count = 0
-    for sentence in chain.from_iterable(examples):
-        places.setdefault(sentence, count)
-        count += 1
-    rows = np.fromiter(places.values(), np.int64, len(places))
-    return Corpus(source, understood, count, tuple(places), rows, sha256)
+    texts, places = distinct(chain.from_iterable(examples))
+    rows = np.unique(places, return_index=True)[1]
+    return Corpus(source, understood, len(places), tuple(texts), rows, sha256)
 
 
 def read_queries(

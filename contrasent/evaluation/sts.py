@@ -49,7 +49,7 @@ def sts_scores(
     read = [part for task in tasks for part in (task, *(task.fitted or ()))]
     sentences, _ = distinct(text for task in read for text in task.sentences)
     places = {sentence: place for place, sentence in enumerate(sentences)}
-    embeddings = use.encode(sentences)
+    embeddings, zeros = use.encode(sentences), isinstance(use.encoder, LookupEncoder)
 
     def rows(texts: Sequence[str]) -> Embeddings:
         return embeddings[[places[text] for text in texts]]
@@ -61,8 +61,7 @@ def sts_scores(
         label = task.name.label
         try:
             for part in (task, *(task.fitted or ())):
-                texts, zeros = list(dict.fromkeys(part.sentences)), _looks_up(use)
-                heading = part.name.heading
+                texts, heading = list(dict.fromkeys(part.sentences)), part.name.heading
                 require_usable(use.encoder.name, texts, rows(texts), of=heading, zeros=zeros)
             columns = _similarities(task, use, rows, regressors)
             records = tuple(_records(task, columns, use, protocol, bootstrap))
@@ -74,10 +73,6 @@ def sts_scores(
         raise CheckpointError("\n".join(map(str, damaged)))
     scores = Scores.together(parts)
     return _with_covariances(tasks, scores) if bootstrap else scores
-
-
-def _looks_up(use: EncoderUse) -> bool:
-    return isinstance(use.encoder, LookupEncoder)
 
 
 def _similarities(
