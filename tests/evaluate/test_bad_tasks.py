@@ -1,9 +1,8 @@
 """What is wrong with one task, file or encoder costs its own numbers only: through the command
 line, for every kind of tasks."""
 
-import numpy as np
 import pytest
-from helpers.command_line import call, refused
+from helpers.command_line import call
 from helpers.tiny_transfer import BAD, GOOD, OTHER, write_transfer
 from helpers.tiny_words import WORDS, WordEncoder
 
@@ -68,26 +67,3 @@ def test_bad_data_of_every_kind_leaves_the_others_their_results(data, tmp_path):
     ):
         assert problem in message
     assert "stsb" not in message and "good" not in message
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda matrix: matrix[:-1], "v.npy has 7 rows, but own.tsv needs 8: 4 first sentences"),
-        (lambda matrix: np.where(np.arange(8)[:, None] == 2, np.nan, matrix), "with NaN or infin"),
-        (np.ones_like, "own.tsv: no spearman correlation: every score is 1"),
-    ],
-)
-def test_a_bad_matrix_leaves_the_other_encoders_their_results(tmp_path, spoil, message):
-    own = pairs(tmp_path / "own.tsv", WORDS)
-    sides = [line.split("\t") for line in own.read_text().splitlines()]
-    sentences = [*(row[0] for row in sides), *(row[1] for row in sides)]
-    matrix = np.stack([WordEncoder().embed(sentence) for sentence in sentences])
-    np.save("v.npy", spoil(matrix))
-    model = str(vectors(tmp_path / "words.vec"))
-    said, kept = evaluated(model, "v.npy", "--tasks", str(own))
-    assert kept == {(model, str(own))}
-    assert message in said.err.split("error: ")[1]
-    table = [line.split() for line in said.out.splitlines()]
-    assert ["v.npy", "-"] in table
-    assert refused("evaluate", "v.npy", "--tasks", str(own))

@@ -5,15 +5,12 @@ import gzip
 import numpy as np
 import pytest
 from helpers.tiny_sts import StsTasks
-from typer.testing import CliRunner
 
-from contrasent.cli.app import app
 from contrasent.errors import CheckpointError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.vectors import load_or_open
-from contrasent.metrics import METRICS
 from contrasent.options import Loading
 
 
@@ -132,36 +129,3 @@ def test_a_sentence_is_the_mean_of_its_words(tmp_path, name):
         )
     expected = [[0.75, -0.5, 1], [4 / 3, 1 / 3, 1], [4, 4, 4], [0, 0, 0]]
     assert found == pytest.approx(np.array(expected), abs=1e-6)
-
-
-def test_the_command_scores_them_beside_encoders(tmp_path, task, rows, encoder, senteval):
-    """Through the module, as a user would."""
-    path = saved(tmp_path / "v.npy", rows)
-    glove = tmp_path / "glove.txt"
-    words = sorted({w for s in task.sentences for w in s.split()})
-    glove.write_text("".join(f"{w} {' '.join(str(x) for x in encoder.embed(w))}\n" for w in words))
-    result = CliRunner().invoke(
-        app,
-        [
-            "evaluate",
-            path,
-            str(glove),
-            "--tasks",
-            "sts13",
-            "--data-dir",
-            str(senteval),
-            "--compare",
-        ],
-    )
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.split("\n")
-    value = METRICS["spearman"](
-        np.concatenate(StsTasks([task]).records(EncoderUse(encoder)).similarities["sts13"]),
-        np.concatenate([subset.gold for subset in task.subsets]),
-    )
-    assert [line.split() for line in lines[2:4]] == [
-        ["v.npy", f"{100 * value:.2f}"],
-        ["glove.txt", f"{100 * value:.2f}"],
-    ]
-    assert "v.npy: pooler vectors, fp32, encoder " in result.stdout
-    assert "glove.txt minus v.npy" in result.stdout
