@@ -11,7 +11,17 @@ from typing import Any
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import read_json, write_text
 from contrasent.model.conventions import read_conventions
-from contrasent.model.hub import CARD, INFO_FILE, REASON, Json, ancestry, hub_id, resolve, section
+from contrasent.model.hub import (
+    CARD,
+    INFO_FILE,
+    REASON,
+    Json,
+    encoder_folder,
+    hub_id,
+    places_of,
+    resolve,
+    section,
+)
 
 _CARD = Path(__file__).with_name("model_card.md.jinja")
 _PATH = re.compile(r"(?<![\w:/.~])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\",;:]+[/\\])*([^\s/\\'\",;:]+)")
@@ -32,8 +42,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
 
     known = without_paths(read_json(folder / INFO_FILE))
     recipe, data = section(known, "recipe"), section(known, "data")
-    *_, (_, first) = ancestry(folder.resolve())  # of runs that started from one another
-    base = hub_id(str(section(first, "recipe", "encoder").get("name") or ""))
+    base = hub_id(_first_start(folder))
     link = base and f"[{base}](https://huggingface.co/{base})"
     start = PurePath(section(recipe, "encoder").get("name") or "a sentence encoder").name
     objective = str(section(recipe, "objective").get("name") or "contrasent")
@@ -97,6 +106,20 @@ def card_text(folder: Path, name: str | None = None) -> str:
         on_tei=known.get("pooler") in _ON_TEI and not is_ours,
         base_link=link,
     )
+
+
+def _first_start(folder: Path) -> str:
+    """The name that the first of the runs behind an encoder started from; empty if not known."""
+    name, seen, place = "", set[Path](), encoder_folder([folder])
+    while place is not None and place not in seen:
+        seen.add(place)
+        try:
+            info = json.loads((place / INFO_FILE).read_text(encoding="utf-8"))
+        except ValueError:
+            return ""
+        name = str(section(info, "recipe", "encoder").get("name") or "")
+        place = encoder_folder(places_of(name, place)) if name else None
+    return name
 
 
 def without_paths(value: Any) -> Any:

@@ -74,9 +74,10 @@ PUBLISHED_HEADS = {
 """Published checkpoints say nowhere in their files whether the stored head is for inference."""
 
 _TANH, _IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
+_HEAD = "Dense with Tanh"
 _ORDER = re.compile(
     r"(Transformer( WeightedLayerPooling| CNN)?|WordVectors LSTM) Pooling"
-    r"(( Dense)*|( Dense)? FittedTransform)( Normalize)?"
+    rf"( {_HEAD})?(( Dense)*| FittedTransform)( Normalize)?"
 )
 _DENSE = ("linear.weight", "linear.bias")
 _ALWAYS_OFF = "pooling_mode_mean_sqrt_len_tokens"
@@ -96,15 +97,8 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         )
     modules = read_modules(folder)
     paths, is_plain = dict(modules), len(modules) == 1
-    dense = [path for kind, path in modules if kind == "Dense"]
-    tanh = [read_settings("Dense", it).activation_function.endswith("Tanh") for it in dense]
-    head_path, linear = (dense[0], dense[1:]) if any(tanh) else (None, dense)
+    linear = [path for kind, path in modules if kind == "Dense"]
     fitted = paths.get("FittedTransform")
-    if any(tanh[1:]) or (linear and fitted):
-        raise CheckpointError(
-            f"{folder} has the maps {', '.join(path.name for path in dense)}; only the first may "
-            "have Tanh, and either linear ones or a fitted transform may follow it"
-        )
     info = _info(folder)
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
     lengths = {} if is_plain or "LSTM" in paths else stated.lengths
@@ -123,7 +117,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
             )
     else:
         used_pooler = _read_pooler(paths, info, backbone.depth)
-        used_head = "none" if head_path is None else "mlp"
+        used_head = "mlp" if _HEAD in paths else "none"
     if "LSTM" in paths:
         require_pooler(pooler or used_pooler)
     for kind, asked, used in (("pooler", pooler, used_pooler), ("head", head, used_head)):
@@ -135,7 +129,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     convolutions = _read_cnn(paths["CNN"], backbone.width, pooler) if "CNN" in paths else None
     width, stored = backbone.width if convolutions is None else convolutions.width, None
     if (head or used_head) == "mlp":
-        stored = _read_head(folder, head_path, paths["Transformer"], width)
+        stored = _read_head(folder, paths.get(_HEAD), paths["Transformer"], width)
         width = stored.linear.out_features
     return EncoderParts(
         backbone=backbone,
@@ -158,11 +152,14 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     if not is_in(folder):
         return [("Transformer", folder)]
     modules = read_rows(folder)
+    for number, (name, path) in enumerate(modules):
+        if name == "Dense" and read_settings(name, path).activation_function.endswith("Tanh"):
+            modules[number] = _HEAD, path
     names = [name for name, _ in modules]
     if not _ORDER.fullmatch(" ".join(names)):
         raise CheckpointError(
             f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
-            "Dense (with Tanh), linear Dense or a fitted transform, and Normalize are computed"
+            "one Dense with Tanh, linear ones or a fitted transform, and Normalize are computed"
         )
     if names[-1] == "Normalize":
         read_settings(*modules[-1])

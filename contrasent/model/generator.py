@@ -51,26 +51,19 @@ class Predictor:
         padded = F.pad(weight, (0, 0, 0, spare)), F.pad(offset, (0, spare), value=float("-inf"))
         self._dense, self._decoder = self._linear(dense.weight, dense.bias), self._linear(*padded)
 
-    def most_probable(self, states: Tensor) -> Tensor:
-        """``(N,)`` int64, the token with the largest logit at each of ``(N, D)`` states."""
-        pieces = torch.split(self._transform(states), self._rows)
-        return torch.cat([argmax(self._decoder(piece)) for piece in pieces])
+    def predict(self, states: Tensor, *, sample: bool = False) -> Tensor:
+        """``(N,)`` int64, the token with the largest logit at each of ``(N, D)`` states.
 
-    def sample(self, states: Tensor) -> Tensor:
-        """``(N,)`` int64, a token drawn at each state from the softmax of its logits.
-
-        Two numbers of torch's generator decide a token; see :func:`draw`.
+        Or drawn from the softmax of the logits, by two numbers of torch's generator: :func:`draw`.
         """
-        pieces = torch.split(self._transform(states), self._rows)
+        inner = self._activation(self._dense(states.to(self._dtype)))
+        normed = self._norm(inner.to(self._norm.weight.dtype)).to(self._dtype)
+        pieces = torch.split(normed, self._rows)
+        if not sample:
+            return torch.cat([argmax(self._decoder(piece)) for piece in pieces])
         numbers = torch.split(torch.rand(len(states), 2, device=self._device), self._rows)
         tokens = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
         return torch.cat(tokens)
-
-    def _transform(self, states: Tensor) -> Tensor:
-        """``(N, E)`` in the number format of the products."""
-        inner = self._activation(self._dense(states.to(self._dtype)))
-        normed: Tensor = self._norm(inner.to(self._norm.weight.dtype))
-        return normed.to(self._dtype)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Map | Linear:
         bias = weight.new_zeros(len(weight)) if bias is None else bias
@@ -208,9 +201,9 @@ class Generator:
         with part("generator"):
             hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
             states = backbone(hidden)[-1].index_select(0, rows)
-        write = predictor.most_probable if pick == "argmax" else predictor.sample
         with part("vocabulary"):
-            return batch.token_ids.index_copy(0, rows, write(states))
+            tokens = predictor.predict(states, sample=pick == "sample")
+            return batch.token_ids.index_copy(0, rows, tokens)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Itself: it never changes, so that copies of what holds it may share it."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
@@ -158,22 +157,6 @@ def encoder_folder(places: Iterable[Path]) -> Path | None:
     """The first folder with a ``contrasent.json``: one of ``places``, or of a run what is used."""
     folders = (place / part for place in places for part in ("", "best", "last"))
     return next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
-
-
-def ancestry(folder: Path | None) -> Iterator[tuple[Path, Json]]:
-    """An encoder's folder and those of the runs that it started from, each with its info."""
-    seen: set[Path] = set()
-    while folder is not None and folder not in seen:
-        seen.add(folder)
-        try:
-            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return
-        if not isinstance(info, Mapping):
-            return
-        yield folder, info
-        start = section(info, "recipe", "encoder").get("name")
-        folder = encoder_folder(places_of(str(start), folder)) if start else None
 
 
 def section(values: Json, *names: str) -> Json:

@@ -86,17 +86,12 @@ class Int8Bert(Backbone):
 
     @classmethod
     def from_backbone(cls, backbone: Backbone) -> Self:
-        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
-            raise ConfigError(
-                f"the engine 'int8' computes the BERT family, not "
-                f"{backbone.model.config.model_type!r}; load with engine 'torch'"
-            )
         config = backbone.model.config
-        used = getattr(config, "hidden_act", None) or config.activation
-        if used != "gelu":
+        used = getattr(config, "hidden_act", None) or getattr(config, "activation", None)
+        if not (isinstance(backbone, PackedBert) and backbone.is_plain and used == "gelu"):
             raise ConfigError(
-                f"the engine 'int8' computes the activation 'gelu', not {used!r}; load with "
-                "engine 'torch'"
+                "the engine 'int8' computes the BERT family with the activation 'gelu', not "
+                f"{config.model_type!r} with {used!r}; load with engine 'torch'"
             )
         require_products()
         return cls(backbone, measure(backbone))

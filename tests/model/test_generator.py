@@ -143,7 +143,7 @@ def test_a_head_without_biases_predicts_too(tmp_path, rng):
         expected = head(states).argmax(-1)
         head.dense.bias = head.decoder.bias = None
         predictor = Predictor(head, torch.float32, len(head.decoder.weight))
-        assert torch.equal(predictor.most_probable(states), expected)
+        assert torch.equal(predictor.predict(states), expected)
 
 
 def test_another_vocabulary_is_refused_with_the_first_token_that_differs(tmp_path):
