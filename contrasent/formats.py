@@ -198,7 +198,7 @@ def _write_static(
     show_progress: bool,
 ) -> Encoder:
     from contrasent.data.examples import open_examples
-    from contrasent.model.static_encoder import StaticEncoder, distil_static
+    from contrasent.model.lookup_encoders import StaticEncoder, distil_static
 
     counts = None
     if text is not None:

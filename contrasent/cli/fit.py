@@ -135,7 +135,7 @@ def sif(options: SifOptions) -> None:
     from contrasent.errors import ConfigError
     from contrasent.fitting.maps import save_fitted
     from contrasent.fitting.sif import fit_sif
-    from contrasent.model.word_encoder import WordEncoder, are_words
+    from contrasent.model.lookup_encoders import WordEncoder, are_words
 
     if not are_words(options.words):
         raise ConfigError(

@@ -52,7 +52,7 @@ from contrasent.metrics import (
     relevant_ranks,
 )
 from contrasent.model.conventions import ROLES, role_options
-from contrasent.model.static_encoder import LookupEncoder
+from contrasent.model.lookup_encoders import LookupEncoder
 
 
 @dataclass(frozen=True, slots=True)

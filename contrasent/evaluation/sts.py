@@ -27,7 +27,7 @@ from contrasent.evaluation.sts_regressor import Regressor, fit, pair_features, s
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskType
 from contrasent.metrics import METRICS, pair_similarities
-from contrasent.model.static_encoder import LookupEncoder
+from contrasent.model.lookup_encoders import LookupEncoder
 from contrasent.records import Record
 
 Rows = Callable[[Sequence[str]], Embeddings]

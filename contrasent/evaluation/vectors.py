@@ -14,7 +14,7 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import Embeddings
 from contrasent.evaluation.task_names import RowLayout, joined_sources
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.options import Loading, shared
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from contrasent.files import exclusive, refuse_existing
 from contrasent.fitting.text import DrawnRows, FittingText, StoredRows, finite_rows
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
+from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.model.transforms import whitening
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Moments
-from contrasent.model.word_encoder import WordEncoder
 from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate

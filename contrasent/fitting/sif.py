@@ -19,8 +19,8 @@ from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
 from contrasent.fitting.text import FittingText
+from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.model.transforms.whitening import Moments
-from contrasent.model.word_encoder import WordEncoder
 
 _AT_ONCE = 8192
 

@@ -8,9 +8,8 @@ from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve
 from contrasent.model.int8 import require_engine
+from contrasent.model.lookup_encoders import StaticEncoder, WordEncoder, are_words
 from contrasent.model.st_modules import is_static
-from contrasent.model.static_encoder import StaticEncoder
-from contrasent.model.word_encoder import WordEncoder, are_words
 
 LoadedEncoder = SentenceEncoder | WordEncoder | StaticEncoder
 

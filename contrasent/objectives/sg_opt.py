@@ -54,7 +54,7 @@ class SgOpt(Objective):
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
         encoder = start.require_encoder()
-        encoder.backbone.require_transformer()
+        _ = encoder.backbone.model  # an LSTM over words has none, and says so
         start.require_width(encoder.backbone.width)
         guide = copy.deepcopy(encoder.backbone).train(config.clone_dropout)
         guide.requires_grad_(requires_grad=False)

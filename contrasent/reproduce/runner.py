@@ -264,7 +264,7 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
     from contrasent.fitting.maps import FITTERS, Embedding
     from contrasent.fitting.sif import fit_sif
     from contrasent.fitting.text import open_fitting_text
-    from contrasent.model.word_encoder import WordEncoder
+    from contrasent.model.lookup_encoders import WordEncoder
 
     place = store.folder(job) / _FITTED
     text = open_fitting_text([job.text], None, store.data_dir)
@@ -290,7 +290,7 @@ def encoder_folder(store: Store, job: Job) -> Path | str:
 def load_job(store: Store, job: Job) -> Any:
     """The encoder of a job that was made."""
     from contrasent.model.loading import load_encoder
-    from contrasent.model.word_encoder import are_words
+    from contrasent.model.lookup_encoders import are_words
 
     place = encoder_folder(store, job)
     if job.kind == "start" and not are_words(place):

@@ -34,7 +34,7 @@ from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
 from contrasent.evaluation.task_types import Options, TaskData, TaskType
 from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER_TASK_TYPE
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings

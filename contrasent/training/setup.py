@@ -25,9 +25,9 @@ from contrasent.model import checkpoint
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.model.lookup_encoders import WordEncoder, are_words
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.weights import add_lora
-from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe

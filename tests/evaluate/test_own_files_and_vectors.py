@@ -14,7 +14,7 @@ from contrasent.data.readers import retrieval_sources
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.lookup_encoders import WordEncoder
 
 CORPUS = {"d1": "red cat", "d2": "old house", "d3": "green dog", "d4": "new cat", "q2": "house"}
 QUERIES = {"q1": "blue cat", "q3": "never", "q2": "house"}

@@ -13,7 +13,7 @@ from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.static_encoder import StaticEncoder
+from contrasent.model.lookup_encoders import StaticEncoder
 from contrasent.records import read_records
 
 CORPUS = {

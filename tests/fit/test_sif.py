@@ -11,7 +11,7 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.fitting.sif import fit_sif, read_frequencies, word_weights
 from contrasent.fitting.text import open_fitting_text
 from contrasent.model.loading import load_encoder
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.lookup_encoders import WordEncoder
 
 WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
 

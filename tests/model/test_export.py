@@ -17,7 +17,7 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.formats import export
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
-from contrasent.model.static_encoder import distil_static
+from contrasent.model.lookup_encoders import distil_static
 from contrasent.search.index import Index
 from contrasent.search.makers import encoder_of
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from contrasent.data.word_vectors import open_words
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.loading import load_encoder
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.lookup_encoders import WordEncoder
 
 WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
 SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]

@@ -17,8 +17,8 @@ from helpers.tiny_models import WORDS, save_tiny, with_template
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.lookup_encoders import distil_static
 from contrasent.model.protocol import EncoderParts
-from contrasent.model.static_encoder import distil_static
 from contrasent.serve.batching import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from contrasent.cli import serve as cli
 from contrasent.errors import ConfigError
 from contrasent.model.conventions import Conventions
-from contrasent.model.static_encoder import distil_static
+from contrasent.model.lookup_encoders import distil_static
 from contrasent.serve import application, embedding_routes
 from contrasent.serve.bodies import (
     EmbedRequest,

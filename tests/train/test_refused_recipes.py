@@ -38,7 +38,7 @@ REFUSED = {
         ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),
     ],
     "sg-opt": [({"start": "glove"}, "this needs a transformer")],
-    "consert": [({"start": "glove"}, "has no embedding layer")],
+    "consert": [({"start": "glove"}, "the first state of an LSTM")],
     "consert-joint": [({"data": "triplets.csv", "data.labels": "none"}, "consert reads labels")],
     **{
         name: [({"data": "text.txt"}, "takes pairs here, but .*text.txt has 1 sentence")]

@@ -122,10 +122,6 @@ class Backbone(nn.Module, ABC):
         """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
         return False
 
-    def require_transformer(self) -> None:
-        """Raise ConfigError if there are no transformer layers, with states of one width."""
-        return
-
     @property
     def kind(self) -> str:
         """The architecture, in messages."""

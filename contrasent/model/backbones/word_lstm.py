@@ -39,10 +39,7 @@ class WordLstm(Backbone):
 
     @property
     def model(self) -> Never:  # type: ignore[override]
-        """There is none: what asks for it :meth:`require_transformer`."""
-        self.require_transformer()
-
-    def require_transformer(self) -> Never:
+        """There is none: what asks for it needs a transformer."""
         raise ConfigError(
             f"this needs a transformer, but the encoder is an LSTM over the words of "
             f"{self.store.source}; take another encoder"

@@ -1,14 +1,15 @@
-"""Static encoders: the mean of a table's rows, one for each word piece, made from an encoder.
+"""Encoders without a transformer: means of vectors of word pieces or words, and SIF embeddings.
 
 Model2Vec (Tulkens and van Dongen 2024): each word piece is embedded alone, the rows are reduced by
 PCA, and weighted by how frequent a piece is. The folder is sentence-transformers' StaticEmbedding.
 
-Shapes: V word pieces, N sentences, T their word pieces, D dimensions.
+Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, C components.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
+from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, first_line, warn
 from contrasent.files import read_json, write_json
 from contrasent.model import checkpoint
 from contrasent.model.conventions import read_conventions, write_conventions
 from contrasent.model.encoding import embed
-from contrasent.model.hub import resolve
+from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
 from contrasent.model.st_modules import STATIC, is_in, read_rows, write_rows
@@ -43,6 +46,8 @@ _TOKENS = 4_096
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SIF = 1e-4
 """The ``a`` of Arora et al. 2017, eq. 3: a piece of probability p weighs a / (a + p)."""
+_WORD_WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
+_ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
 class LookupEncoder(Encoder):
@@ -248,3 +253,109 @@ def distil_static(
     table = np.zeros((tokenizer.vocabulary, rows.shape[1]), np.float32)
     table[pieces] = rows * weights[:, None]
     return StaticEncoder(tokenizer, torch.from_numpy(table), name=f"{encoder.name} (static)")
+
+
+def are_words(name: str | Path) -> bool:
+    """Whether an encoder is named by a file of word vectors, or a folder made of one."""
+    path = Path(name).expanduser()
+    return path.name.lower().endswith(_ENDINGS) or (path / MANIFEST).is_file()
+
+
+class WordEncoder(LookupEncoder):
+    """Sentences in, means of word vectors out.
+
+    Words are what stands between spaces. One that the vectors do not have is looked for in lower
+    case, and left out of the mean if that is not there either. ``weights (W,)`` say what each
+    counts; ``components (C, D)`` of length 1 are taken out. A sentence without a known word gets
+    a vector of zeros; their number is warned of once in a call.
+    """
+
+    pooler = "vectors"
+    vectors_named = "the word vectors"
+    at_once = 8_192
+    normalize = False
+    transform_described: str | None = None
+
+    def __init__(
+        self,
+        store: WordStore,
+        name: str = "",
+        weights: Vectors | None = None,
+        components: Vectors | None = None,
+        described: str | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name or store.source
+        self.weights = weights
+        none = np.zeros((0, store.width), np.float32)
+        self.components = none if components is None else components
+        self.transform_described = described
+        self.known_part = f"word that {Path(self.name).name} knows"
+
+    @classmethod
+    def load(cls, name: str | Path) -> Self:
+        """Read a file of word vectors, or a saved encoder; CheckpointError if it is damaged."""
+        folder = Path(name).expanduser()
+        if not (folder / MANIFEST).is_file():
+            return cls(open_words(folder), str(name))
+        store = WordStore(folder)
+        try:
+            weights = _array(folder / _WORD_WEIGHTS, (store.words,))
+            components = _array(folder / _COMPONENTS, (-1, store.width))
+            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+            return cls(store, str(name), weights, components, info["transform"]["described"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} is damaged ({type(error).__name__}: {error}); fit it again"
+            ) from error
+
+    def save(self, folder: str | Path, info: dict[str, Any]) -> None:
+        """Write vectors, weights and components into one folder, with ``info`` beside them."""
+        ones = np.ones(self.store.words, np.float32)
+        weights = ones if self.weights is None else self.weights
+        with checkpoint.writing_encoder(folder) as partial:
+            self.store.save(partial)
+            np.save(partial / _WORD_WEIGHTS, weights)
+            np.save(partial / _COMPONENTS, self.components)
+            checkpoint.write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
+
+    @property
+    def full_width(self) -> int:
+        return self.store.width
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"words {self.store.sha256}".encode())
+        if self.weights is not None:
+            digest.update(np.ascontiguousarray(self.weights).tobytes())
+        digest.update(np.ascontiguousarray(self.components).tobytes())
+        if kept := self.conventions.identity:
+            digest.update(repr(kept).encode())
+        return digest.hexdigest()
+
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        rows, known = self.means(texts)
+        rows -= (rows @ self.components.T) @ self.components
+        return rows, int((known == 0).sum())
+
+    def means(self, texts: Sequence[str]) -> tuple[Vectors, NDArray[np.int64]]:
+        """``(N, D)`` weighted means before components are taken out, and ``(N,)`` known words."""
+        from scipy.sparse import csr_matrix
+
+        split = [text.split() for text in texts]
+        rows = self.store.rows({word for words in split for word in words})
+        numbers_of_each = [[rows[word] for word in words if word in rows] for words in split]
+        known = np.array([len(numbers) for numbers in numbers_of_each], np.int64)
+        flat = np.array([number for numbers in numbers_of_each for number in numbers], np.int64)
+        used, columns = np.unique(flat, return_inverse=True)
+        weights = np.ones(len(flat)) if self.weights is None else self.weights[flat].astype("f8")
+        ends = np.concatenate([[0], np.cumsum(known)])
+        counted = csr_matrix((weights, columns, ends), shape=(len(texts), len(used)))
+        sums = counted @ self.store.vectors[used].astype(np.float64)
+        return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
+
+
+def _array(path: Path, shape: tuple[int, ...]) -> Vectors:
+    values: Vectors = np.load(path, allow_pickle=False)
+    if values.dtype != np.float32 or values.shape != values.reshape(shape).shape:
+        raise ValueError(f"{path.name} holds {values.dtype} of shape {values.shape}")
+    return values
