@@ -19,6 +19,7 @@ I inputs and O outputs of a map.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -295,24 +296,20 @@ def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
     into the up map, and `inner (M,)`, of the inner width, into the down map.
     """
     ranges: list[dict[str, Tensor]] = []
-    hooks = []
 
     def watch(widest: dict[str, Tensor], name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         largest = inputs[0].detach().float().flatten(0, -2).abs().amax(0)
         widest[name] = torch.maximum(widest[name], largest) if name in widest else largest
 
-    for layer in layers_of(backbone.model):
-        ranges.append({})
-        maps = {"state": layer.query, "mixed": layer.output, "normed": layer.up}
-        for name, module in {**maps, "inner": layer.down}.items():
-            hooks.append(module.register_forward_pre_hook(partial(watch, ranges[-1], name)))
-    try:
-        with torch.inference_mode(), FULL_FP32:
-            for sentences in torch.split(_sentences(backbone.eval()), _SENTENCES_AT_ONCE):
-                backbone.model(input_ids=sentences)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode(), FULL_FP32:
+        for layer in layers_of(backbone.model):
+            ranges.append({})
+            maps = {"state": layer.query, "mixed": layer.output, "normed": layer.up}
+            for name, module in {**maps, "inner": layer.down}.items():
+                seen = module.register_forward_pre_hook(partial(watch, ranges[-1], name))
+                hooks.callback(seen.remove)
+        for sentences in torch.split(_sentences(backbone.eval()), _SENTENCES_AT_ONCE):
+            backbone.model(input_ids=sentences)
     return ranges
 
 
