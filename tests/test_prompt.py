@@ -30,10 +30,6 @@ def prompted(folder, prompt, pooler):
     return encoder
 
 
-def plain_ids(encoder, text):
-    return encoder.tokenizer.ids([text], None)[0][0].tolist()
-
-
 @pytest.mark.parametrize(
     ("prompt", "before", "after"),
     [
