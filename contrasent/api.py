@@ -352,10 +352,9 @@ def mine(
     from contrasent.data.build import require_output
     from contrasent.data.examples import keep_rows, open_examples
     from contrasent.model.loading import load_encoder
-    from contrasent.search.mining import Mining, find_negatives, read_pairs
+    from contrasent.search.mining import find_negatives, read_pairs
 
     given = checked(MiningOptions, options)
-    mining = Mining(given.negatives, given.margin)
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, given.overwrite)
@@ -372,7 +371,8 @@ def mine(
         encoder,
         anchors_positives,
         text,
-        mining,
+        given.negatives,
+        given.margin,
         precision=given.precision,
         show_progress=show_progress,
     )

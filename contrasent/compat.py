@@ -130,8 +130,8 @@ class SimCseTool:
 
         At most ``top_k``, with a cosine of ``threshold`` or more.
         """
+        from contrasent.search.index import require_search
         from contrasent.search.nearest import nearest
-        from contrasent.search.snapshot import require_search
 
         if not self.sentences:
             raise ConfigError("there is no index yet; call build_index first")

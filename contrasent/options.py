@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -134,6 +134,24 @@ class InPrecision:
 
     precision: str = "auto"
     """fp32, bf16, or auto: bf16 where the hardware has it."""
+
+
+@settings
+class Sharding(InPrecision):
+    """How embeddings are written, shard by shard."""
+
+    batch_tokens: PositiveInt | None = None
+    """Tokens computed at once; memory grows with it."""
+
+    normalize: bool | None = None
+    """Scale every row to length 1; else as the encoder was saved."""
+
+    shard_size: PositiveInt = 65536
+    """Sentences written at a time; a kill loses no more than that."""
+
+    shards: Literal["npy", "parquet"] | None = None
+    """npy or parquet: leave a folder of shards of this kind, with manifest.json, instead of one
+    file."""
 
 
 @settings
@@ -305,7 +323,7 @@ class MiningOptions(Replacing, InPrecision, OnDevice):
     negatives: PositiveInt = 1
     """Hard negatives of each pair."""
 
-    margin: float = 0.05
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """A negative's cosine with the anchor is below the positive's by this share of it or more; what
     is nearer may be a positive that nobody labelled."""
 

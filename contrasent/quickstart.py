@@ -25,7 +25,7 @@ from contrasent.model.hub import OFFLINE_NAMES, offline_folder
 from contrasent.recipe import load_recipe
 from contrasent.records import Record
 from contrasent.search.index import Index
-from contrasent.search.snapshot import Hit
+from contrasent.search.storage import Hit
 from contrasent.training.run import train
 
 ENCODER = OFFLINE_NAMES[0]

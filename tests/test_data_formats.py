@@ -12,12 +12,12 @@ from helpers.tables import records, write
 from contrasent.data.batch import Need
 from contrasent.data.examples import open_examples
 from contrasent.data.labelled_pairs import open_pairs
+from contrasent.encode.sentences import open_sentences
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.transfer_data import read_labelled
-from contrasent.search.sentences import open_sentences
 
 
 @dataclass(frozen=True)

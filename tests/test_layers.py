@@ -21,6 +21,7 @@ LAYERS = [
     {"data"},
     {"model"},
     {"objectives"},
+    {"encode"},
     {"search"},
     {"evaluation"},
     {"training", "report"},

@@ -182,14 +182,15 @@ class EncodeFile:
 
     def round(self, _number: int) -> Values:
         """Read, embed and write the whole file."""
-        from contrasent.search.sentences import open_sentences
-        from contrasent.search.shards import Settings, write_embeddings
+        from contrasent.encode.sentences import open_sentences
+        from contrasent.encode.shards import write_embeddings
+        from contrasent.options import Sharding
 
         with TemporaryDirectory() as place, open_sentences(self._source) as sentences:
             sentences.count()
             output = Path(place) / "rows.npy"
             written = write_embeddings(
-                self._encoder, sentences, output, Settings(precision=self._precision)
+                self._encoder, sentences, output, Sharding(precision=self._precision)
             )
         return {"sentences": written.rows}
 

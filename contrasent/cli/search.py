@@ -20,21 +20,22 @@ from contrasent.options import (
     Named,
     OfIndex,
     Replacing,
+    Sharding,
     TextColumn,
 )
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
+    from contrasent.encode.sentences import Sentences
+    from contrasent.encode.shards import Written
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.index import Index
-    from contrasent.search.sentences import Sentences
-    from contrasent.search.shards import Written
-    from contrasent.search.snapshot import Hit
+    from contrasent.search.storage import Hit
 
 
 @settings
-class EncodeOptions(Named, Loading, InPrecision, TextColumn):
+class EncodeOptions(Sharding, Named, Loading, InPrecision, TextColumn):
     """Options of ``encode``."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -45,19 +46,6 @@ class EncodeOptions(Named, Loading, InPrecision, TextColumn):
     output: Annotated[Path, ARGUMENT]
     """.npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding; with --shards
     a folder."""
-
-    batch_tokens: int | None = None
-    """Tokens computed at once; memory grows with it."""
-
-    normalize: bool | None = None
-    """Scale every row to length 1; else as the encoder was saved."""
-
-    shard_size: int = 65536
-    """Sentences written at a time; a kill loses no more than that."""
-
-    shards: str | None = None
-    """npy or parquet: leave a folder of shards of this kind, with manifest.json, instead of one
-    file."""
 
     workers: PositiveInt = 1
     """Processes that share the work; on GPUs, one for each."""
@@ -80,19 +68,12 @@ class EncodeOptions(Named, Loading, InPrecision, TextColumn):
 @command
 def encode(options: EncodeOptions) -> None:
     """Write the embedding of every sentence to a file; safe to run again after an interruption."""
+    from contrasent.encode.sentences import open_sentences
+    from contrasent.encode.shards import require_output, write_embeddings
+    from contrasent.encode.workers import Worker, end_with_parent
     from contrasent.errors import ConfigError
     from contrasent.profiling import keep_few_compiled_products
-    from contrasent.search.sentences import open_sentences
-    from contrasent.search.shards import Settings, require_output, write_embeddings
-    from contrasent.search.workers import Worker, end_with_parent
 
-    settings = Settings(
-        batch_tokens=options.batch_tokens,
-        normalize=options.normalize,
-        precision=options.precision,
-        shard_size=options.shard_size,
-        keep=options.shards or "",
-    )
     end_with_parent()
     worker = None if options.shard is None else Worker.parse(options.shard)
     starts = options.workers > 1 or options.ray
@@ -106,7 +87,7 @@ def encode(options: EncodeOptions) -> None:
     for message, given in refused.items():
         if given and (starts or worker is not None):
             raise ConfigError(message)
-    require_output(options.output, options.overwrite, settings.keep, shared=worker is not None)
+    require_output(options.output, options.overwrite, options.shards, shared=worker is not None)
     keep_few_compiled_products()
     with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
         _announce(sentences, "sentences", f", and have no row in {options.output}")
@@ -116,7 +97,7 @@ def encode(options: EncodeOptions) -> None:
             encoder,
             sentences,
             options.output,
-            settings,
+            options,
             overwrite=options.overwrite,
             show_progress=not starts,
             worker=worker,
@@ -131,7 +112,7 @@ def _run_workers(options: EncodeOptions, encoder: LoadedEncoder) -> None:
 
     import torch
 
-    from contrasent.search.workers import commands, run_processes, run_ray
+    from contrasent.encode.workers import commands, run_processes, run_ray
 
     device = getattr(encoder, "device", torch.device("cpu"))
     devices = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -176,11 +157,11 @@ class SimilarityOptions(Named, Measuring, AsJson):
 def similarity(options: SimilarityOptions) -> None:
     """Print the cosine of two texts, or the similarity that the encoder states."""
     from contrasent.model.conventions import similarity_of
-    from contrasent.search.sentences import similarity as score_of
+    from contrasent.search.nearest import text_similarity
 
     encoder = load(options, options.model)
     used = encoder.resolve_precision(options.precision_name)
-    score = score_of(encoder, options.text_a, options.text_b, precision=used)
+    score = text_similarity(encoder, options.text_a, options.text_b, precision=used)
     if not options.json:
         typer.echo(f"{score:.4f}")
         return
@@ -215,16 +196,15 @@ class IndexOptions(Named, IndexedText, Loading, InPrecision, Replacing):
 @command
 def build(options: IndexOptions) -> None:
     """Embed texts and write an index."""
-    from contrasent.errors import ConfigError, pick
-    from contrasent.model.precision import PRECISIONS
-    from contrasent.search.index import Index
-    from contrasent.search.nearest import KINDS, kind_for
-    from contrasent.search.sentences import open_sentences
-    from contrasent.search.shard_writers import FinishedShards
-    from contrasent.search.storage import require_folder
+    from math import inf
 
-    pick("precision", options.precision, PRECISIONS)
-    pick("kind of index", options.kind, ("auto", *KINDS))
+    from contrasent.encode.sentences import open_sentences
+    from contrasent.encode.shards import FinishedShards
+    from contrasent.errors import ConfigError
+    from contrasent.search.index import Index, require_folder
+    from contrasent.search.nearest import kind_for
+
+    kind_for(inf, options.kind)
     require_folder(options.index, options.overwrite)
     how: dict[str, Any] = {
         "kind": options.kind,
@@ -276,14 +256,13 @@ class AddOptions(OfIndex, IndexedText, MovedEncoder):
 @command
 def add(options: AddOptions) -> None:
     """Embed more texts and append them to an index."""
+    from contrasent.encode.sentences import open_sentences
     from contrasent.search.index import Index
-    from contrasent.search.makers import encoder_of
-    from contrasent.search.sentences import open_sentences
 
     opened = Index.open(options.index)
     with open_sentences(options.source, options.columns, options.ids) as sentences:
         _announce(sentences)
-        before, loaded = len(opened), encoder_of(opened, options.encoder, options.device)
+        before, loaded = len(opened), opened.encoder(options.encoder, options.device)
         opened.add(loaded, sentences, sentences.ids(), show_progress=True)
     typer.echo(
         f"{options.index}: {len(opened)} texts, {len(opened) - before} of them new", err=True
@@ -424,18 +403,13 @@ class SearchOptions(OfIndex, MovedEncoder, AsJson):
 @command
 def search(options: SearchOptions) -> None:
     """Print the texts of an index that are nearest to a query, or to each of several."""
-    from contrasent.search.index import Index
-    from contrasent.search.makers import encoder_of
-    from contrasent.search.snapshot import require_query
+    from contrasent.search.index import Index, require_search
 
     queries = _lines(options.query)
     opened = Index.open(options.index)
-    for each in queries:
-        require_query(
-            each, options.top_k, "the query", options.threshold, opened.manifest.similarity
-        )
+    require_search(options.top_k, options.threshold, opened.manifest.similarity, queries)
     results = opened.search(
-        encoder_of(opened, options.encoder, options.device),
+        opened.encoder(options.encoder, options.device),
         queries,
         options.top_k,
         options.threshold,

@@ -165,7 +165,6 @@ def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]
     import torch
 
     from contrasent.errors import ConfigError
-    from contrasent.search.makers import encoder_of
     from contrasent.serve.application import Service, build
     from contrasent.serve.batching import Batcher, BatchSettings, computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
@@ -204,7 +203,7 @@ def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]
         shared.hold(encoder, batcher.settings.precision, options.bitwise)
     beside, names = None, [settings.name]
     for index in indexes[1:]:
-        other = encoder_of(index, device=options.device)
+        other = index.encoder(device=options.device)
         beside = batcher_of(other, index.manifest.encoder.precision, VectorCache(0))
         names.append(Path(other.name).name)
 

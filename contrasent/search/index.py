@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contrasent.data.tokenizer import sentences_of
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
-from contrasent.files import exclusive, recover_folder
+from contrasent.encode.row_files import Blocks, blocks_with_texts
+from contrasent.encode.shards import FinishedShards, manifest_in
+from contrasent.errors import CheckpointError, ConfigError, DataError, warn
+from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
 from contrasent.model.conventions import role_options, similarity_of
-from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
-from contrasent.search.makers import maker_of
-from contrasent.search.nearest import KINDS, MILVUS, kind_for
-from contrasent.search.shard_writers import FinishedShards
-from contrasent.search.snapshot import (
-    LARGE,
-    Hit,
-    OpenRows,
-    Snapshot,
-    create,
-    indexing,
-    merged,
-    optimized,
-    require_ids,
-    require_new,
-    require_query,
-    require_search,
-    rows_of_all,
-)
+from contrasent.progress import progress_bar
+from contrasent.search.nearest import MILVUS, kind_for
 from contrasent.search.storage import (
-    Blocks,
+    MILVUS_FOLDER,
+    EncoderIdentity,
+    Hit,
     IndexManifest,
     IndexRows,
-    embed,
+    Snapshot,
+    close_milvus,
     read_manifest,
-    read_removed,
-    remove_unlisted,
-    require_folder,
-    require_texts,
-    with_ids,
     write_manifest,
-    write_removed,
     write_segment,
 )
+
+if TYPE_CHECKING:
+    from contrasent.model.loading import LoadedEncoder
+    from contrasent.search.milvus import MilvusRows
+
+_CHUNK = 16_384
+_COLUMNS = ("indexing", "bar", "count", "elapsed")
 
 
 class Index:
@@ -63,11 +52,9 @@ class Index:
     returns, its change is on disk and survives whatever ends the process.
     """
 
-    def __init__(self, folder: Path, snapshot: OpenRows) -> None:
+    def __init__(self, folder: Path, rows: Snapshot | MilvusRows) -> None:
         """Use `open` or `build`."""
-        self.folder = folder
-        self._snapshot = snapshot
-        self._lock = RLock()
+        self.folder, self._rows, self._lock = folder, rows, RLock()
         self._checked: weakref.ref[Encoder] | None = None
 
     @classmethod
@@ -103,22 +90,18 @@ class Index:
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
             MissingExtraError: Milvus Lite is asked for and not installed.
         """
-        folder = Path(folder)
-        require_folder(folder, overwrite)
-        pick("precision", precision, PRECISIONS)
         names, similarity = None, similarity_of(encoder)
-        kind_for(sys.maxsize, kind, similarity)
+        kind_for(inf, kind, similarity)
         if isinstance(texts, FinishedShards):
             precision, blocks = texts.precision, texts.blocks(encoder)
         else:
             sentences = sentences_of(texts, "texts")
-            names = require_ids(sentences, ids)
-            blocks = embed(encoder, sentences, precision, similarity, show_progress)
-        rows = with_ids(blocks, names, similarity)
-        maker, numbered = maker_of(encoder, precision), names is None
-        manifest = IndexManifest(maker, (), numbered, kind, writes=1, similarity=similarity)
-        create(folder, manifest, rows, show_progress)
-        return cls.open(folder)
+            names = _checked_ids(sentences, ids)
+            blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
+        made_by, numbered = EncoderIdentity.of(encoder, precision), names is None
+        manifest = IndexManifest(made_by, (), numbered, kind, writes=1, similarity=similarity)
+        rows = _numbered(blocks, names, similarity)
+        return _create(Path(folder), manifest, rows, overwrite, show_progress)
 
     def copy(
         self,
@@ -132,16 +115,12 @@ class Index:
 
         So texts move to Milvus and back. Errors as for `build`.
         """
-        folder = Path(folder)
-        require_folder(folder, overwrite)
         was = self.manifest
-        chosen = pick("kind of index", kind or was.kind, ("auto", *KINDS))
-        given = was.next_number
+        chosen = kind or was.kind
         kind_for(len(self), chosen, was.similarity)
-        fields: dict[str, Any] = {"given": given, "writes": 1, "similarity": was.similarity}
-        manifest = IndexManifest(was.encoder, (), was.numbered, chosen, **fields)
-        create(folder, manifest, self.blocks(), show_progress)
-        return Index.open(folder)
+        emptied: dict[str, Any] = {"segments": (), "ann": None, "removed": None, "writes": 1}
+        manifest = replace(was, kind=chosen, given=was.next_number, **emptied)
+        return _create(Path(folder), manifest, self.blocks(), overwrite, show_progress)
 
     @classmethod
     def open(cls, folder: str | Path) -> Index:
@@ -153,38 +132,28 @@ class Index:
         """
         folder = Path(folder)
         recover_folder(folder.resolve())
-        if cls is Index and read_manifest(folder).kind in MILVUS:
-            from contrasent.search.milvus import MilvusIndex
-
-            return MilvusIndex.open(folder)
-        return cls(folder, cls._opened(folder, None))
-
-    @classmethod
-    def _opened(cls, folder: Path, last: OpenRows | None) -> OpenRows:
-        """What the folder holds now; what ``last`` has open is used again."""
-        return Snapshot.open(folder, last if isinstance(last, Snapshot) else None)
+        return cls(folder, _opened(folder))
 
     def __len__(self) -> int:
-        return self._snapshot.texts
+        return self._rows.texts
 
     @property
     def manifest(self) -> IndexManifest:
         """Its encoder, its segments, and its approximate index with the recall, if it has one."""
-        return self._snapshot.manifest
+        return self._rows.manifest
 
     @property
     def kind(self) -> str:
         """``flat``, ``hnsw``, ``ivfpq``, ``milvus`` or ``milvus-hnsw``."""
-        ann = self.manifest.ann
-        return "flat" if ann is None else ann.kind
+        return self._rows.kind
 
     def refresh(self) -> None:
         """Take over what others wrote; CheckpointError if they built it with another encoder."""
-        newest = self._opened(self.folder, self._snapshot)
-        maker = newest.manifest.encoder
-        if maker != self.manifest.encoder:
-            raise CheckpointError(f"{self.folder} was built anew, with {maker.name}; open it again")
-        self._snapshot = newest
+        newest = _opened(self.folder, self._rows)
+        if newest.manifest.encoder != self.manifest.encoder:
+            name = newest.manifest.encoder.name
+            raise CheckpointError(f"{self.folder} was built anew, with {name}; open it again")
+        self._rows = newest
 
     def add(
         self,
@@ -194,35 +163,17 @@ class Index:
         *,
         show_progress: bool = False,
     ) -> None:
-        """Embed more texts with the encoder that built the index and append them, all or none.
-
-        Raises:
-            CheckpointError: another encoder built the index.
-            ConfigError: another process writes to the index.
-            DataError: as for `build`; or an id is in the index already.
-        """
+        """Embed more texts with the encoder that built the index and append them, all or none."""
         self.require(encoder)
         texts = sentences_of(texts, "texts")
-        names = require_ids(texts, ids)
-        how = self.manifest.encoder.precision, self.manifest.similarity, show_progress
-        self._change((), embed(encoder, texts, *how), names)
+        names, manifest = _checked_ids(texts, ids), self.manifest
+        how = manifest.encoder.precision, manifest.similarity, show_progress
+        self._change((), _embedded(encoder, texts, *how), names)
 
     def add_vectors(
         self, vectors: np.ndarray, texts: Sequence[str], ids: Sequence[str | int] | None = None
     ) -> list[str]:
-        """Append texts whose embeddings are known, all or none; the ids that they have.
-
-        Args:
-            vectors: ``(n, D)`` embeddings by the encoder that built the index, for cosines of any
-                length.
-            texts: n texts.
-            ids: n ids; by default the next numbers.
-
-        Raises:
-            CheckpointError: a vector is zero or not finite.
-            ConfigError: another process writes to the index; or the shape is another.
-            DataError: as for `add`.
-        """
+        """Append n texts whose ``(n, D)`` embeddings are known, all or none; the ids they have."""
         return self.change((), vectors, texts, ids)[1]
 
     def change(
@@ -238,59 +189,43 @@ class Index:
 
         A new text may have the id of one that leaves. Errors as for both.
         """
-        texts = list(sentences_of(texts, "texts"))
-        names, gone = require_ids(texts, ids), _names(remove)
-        list(require_texts(texts))
-        vectors, width = np.asarray(vectors, np.float32), self.manifest.encoder.width
-        if vectors.shape != (len(texts), width):
-            expected = len(texts), width
+        texts = [*_checked_texts(sentences_of(texts, "texts"))]
+        names, gone = _checked_ids(texts, ids), _unique(remove)
+        vectors = np.asarray(vectors, np.float32)
+        if vectors.shape != (expected := (len(texts), self.manifest.encoder.width)):
             raise ConfigError(f"vectors have shape {vectors.shape}; expected {expected}")
-        blocks = iter([(vectors, list(texts))] if texts else [])
+        blocks = iter([(vectors, texts)] if texts else [])
         removed, numbers = self._change(gone, blocks, names, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove the texts with ``ids``, all or none; how many they were.
 
-        Raises:
-            ConfigError: another process writes to the index; or one string was given.
-            DataError: an id is not in the index, unless ``missing_ok``.
+        DataError if an id is not in the index, unless ``missing_ok``.
         """
-        return self._change(_names(ids), None, None, missing_ok)[0]
+        return self._change(_unique(ids), None, None, missing_ok)[0]
 
     def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
         """Drop removed rows from disk, and let a kind of index cover all texts.
 
         Without it, texts that were added later are searched exactly, beside the approximate index.
-        Others can search meanwhile, but not write. Nothing is lost if the process dies.
-
-        Args:
-            kind: as for `build`; by default what was asked for then.
-            show_progress: a progress bar on standard error.
-
-        Raises:
-            ConfigError: no such kind, or too few texts for it; or another process writes.
+        Others can search meanwhile, but not write. Nothing is lost if the process dies. ``kind`` is
+        as for `build`, by default what was asked for then.
         """
-        with self._writing() as now, indexing(now.texts, show_progress) as advance:
-            asked = now.manifest.kind
-            if kind in MILVUS:
-                raise ConfigError(
-                    f"{self.folder} is not in Milvus; move it with: contrasent index copy "
-                    f"{self.folder} NEW --kind {kind}"
-                )
-            if kind is not None and kind_for(now.texts, kind, now.manifest.similarity):
-                asked = kind
-            write_manifest(self.folder, optimized(self.folder, now.manifest, asked, advance))
+        with (
+            self._writing() as now,
+            progress_bar(*_COLUMNS, total=now.texts, shown=show_progress) as advance,
+        ):
+            write_manifest(self.folder, now.optimized(kind, advance))
 
     @property
     def needs_optimizing(self) -> bool:
         """Whether many texts are searched one by one though their number asks for an index."""
-        manifest, removed = self.manifest, self.manifest.rows - len(self)
-        if removed > manifest.rows // 4:
-            return True
-        exact = manifest.rows - (0 if manifest.ann is None else manifest.ann.rows)
-        best = kind_for(len(self), similarity=manifest.similarity)
-        return manifest.kind != "flat" and exact > LARGE and best != "flat"
+        return self._rows.needs_optimizing
+
+    def close(self) -> None:
+        """Let other processes open an index in Milvus; this one is of no more use then."""
+        close_milvus(self.folder)
 
     def search(
         self,
@@ -304,28 +239,24 @@ class Index:
 
         Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
         the index holds fewer texts, or fewer have a score of ``threshold`` or more, or an id that
-        is like the pattern ``only``, in which % stands for any characters and _ for one. An encoder
-        is checked when it searches for the first time.
-
-        Raises:
-            CheckpointError: another encoder built the index.
-            ConfigError: ``top_k`` is below 1, ``threshold`` is no cosine where these rank, or
-                ``queries`` are one string, a table or a mapping.
-            DataError: a query is empty.
+        is like the pattern ``only``, in which % stands for any characters and _ for one.
+        CheckpointError if another encoder built the index, which is checked when an encoder
+        searches for the first time; DataError if a query is empty.
         """
-        queries = list(sentences_of(queries, "queries"))
-        for number, query in enumerate(queries):
-            require_query(query, top_k, f"query {number}", threshold, self.manifest.similarity)
+        queries, manifest = [*sentences_of(queries, "queries")], self.manifest
+        require_search(top_k, threshold, manifest.similarity, queries)
         if self._checked is None or self._checked() is not encoder:
             self.require(encoder)
             self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
-        precision = self.manifest.encoder.precision
-        normalize = True if self.manifest.similarity == "cosine" else None
-        how: dict[str, Any] = {"precision": precision, **role_options(encoder, "query")}
-        blocks = list(encoder.encode_stream(queries, normalize=normalize, **how))
+        how: dict[str, Any] = {
+            "normalize": True if manifest.similarity == "cosine" else None,
+            "precision": manifest.encoder.precision,
+            **role_options(encoder, "query"),
+        }
+        blocks = list(encoder.encode_stream(queries, **how))
         if not blocks:
             return []
-        return self._snapshot.search(np.concatenate(blocks), top_k, threshold, only)
+        return self._rows.search(np.concatenate(blocks), top_k, threshold, only)
 
     def search_vectors(
         self,
@@ -334,12 +265,7 @@ class Index:
         threshold: float | None = None,
         only: str | None = None,
     ) -> list[list[Hit]]:
-        """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length.
-
-        Raises:
-            ConfigError: as for `search`; or the shape is another.
-            DataError: a vector is zero or not finite.
-        """
+        """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length."""
         similarity = self.manifest.similarity
         require_search(top_k, threshold, similarity)
         queries, width = np.asarray(queries, np.float32), self.manifest.encoder.width
@@ -349,18 +275,24 @@ class Index:
         if not np.isfinite(length).all() or (similarity == "cosine" and not length.all()):
             raise DataError("a query's vector is zero or not finite: it has no direction")
         rows = queries / length if similarity == "cosine" else queries
-        return self._snapshot.search(rows, top_k, threshold, only)
+        return self._rows.search(rows, top_k, threshold, only)
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
-        return self._snapshot.blocks()
+        return self._rows.blocks()
 
     def require(self, encoder: Encoder) -> None:
         """Make sure that ``encoder`` is the one that built the index; the refusal names both.
 
         A warning, if it states another similarity than the index ranks by.
         """
-        self.manifest.encoder.require(encoder, self.folder)
+        built_by = self.manifest.encoder
+        if encoder.fingerprint() != built_by.fingerprint:
+            raise CheckpointError(
+                f"{self.folder} was built with {built_by}, not with "
+                f"{EncoderIdentity.of(encoder, built_by.precision)}: their vectors cannot be "
+                "compared; use that encoder, or build an index with this one"
+            )
         own, stated = self.manifest.similarity, similarity_of(encoder)
         if own != stated:
             warn(
@@ -368,12 +300,31 @@ class Index:
                 f"{stated}; build the index again to rank by that"
             )
 
+    def encoder(self, name: str | None = None, device: str | None = None) -> LoadedEncoder:
+        """Load the encoder that the index names, or ``name``, which must be equal to it."""
+        from contrasent.model.loading import load_encoder
+
+        built_by = self.manifest.encoder
+        fields = ("pooler", "head", "engine", "truncate_dim", "prompt_name")
+        how: dict[str, Any] = {field: getattr(built_by, field) for field in fields}
+        try:
+            encoder = load_encoder(name or built_by.name, device=device, **how)
+        except CheckpointError as error:
+            if name is not None:
+                raise
+            raise CheckpointError(
+                f"{self.folder} was built with {built_by.name}, which cannot be loaded: {error}; "
+                "if the encoder has moved, say where it is with --encoder FOLDER"
+            ) from error
+        self.require(encoder)
+        return encoder
+
     @contextmanager
-    def _writing(self) -> Iterator[OpenRows]:
-        """The newest state, which nobody else changes inside; afterwards what it is then."""
+    def _writing(self) -> Iterator[Snapshot | MilvusRows]:
+        """The newest state, which nobody else changes inside."""
         with self._lock, exclusive(self.folder):
             self.refresh()
-            yield self._snapshot
+            yield self._rows
             self.refresh()
 
     def _change(
@@ -385,36 +336,165 @@ class Index:
     ) -> tuple[int, range]:
         """Remove and append rows; how many left, and the numbers of new ones without ids."""
         with self._writing() as now:
-            was, rows = now.manifest, rows_of_all(now, self.folder, gone, missing_ok)
-            new, then, first = None, was, was.next_number
+            was, rows = now.manifest, now.rows_of(gone)
+            missing = next((name for name in gone if name not in rows), None)
+            if missing is not None and not missing_ok:
+                raise DataError(
+                    f"no text of {self.folder} has the id {missing!r}; nothing was removed"
+                )
+            first = was.next_number
+            then, new = replace(was, given=first, writes=was.next_write), None
             if blocks is not None:
-                require_new(now, self.folder, names, rows)
-                new = with_ids(blocks, names, was.similarity, first)
-                was = replace(was, numbered=was.numbered and names is None)
+                if names is None and not was.numbered:
+                    raise DataError(
+                        f"the texts of {self.folder} have ids of their own, so the new ones need "
+                        "ids too: give them with --ids COLUMN (ids=[...] in Python)"
+                    )
+                known = now.rows_of(names or ()).keys() - rows.keys()
+                if taken := next((name for name in names or () if name in known), None):
+                    raise DataError(f"id {taken!r} is in the index already")
+                new = _numbered(blocks, names, was.similarity, first)
+                then = replace(then, numbered=was.numbered and names is None)
             if rows or new is not None:
-                then = self._changed(was, rows, new)
+                then = now.changed(then, [*rows.values()], new)
                 write_manifest(self.folder, then)
         return len(rows), range(first, then.next_number)
 
-    def _changed(
-        self, was: IndexManifest, gone: dict[str, int], new: Iterator[IndexRows] | None
-    ) -> IndexManifest:
-        """Write changes; the manifest by which rows are gone, and others are there."""
-        remove_unlisted(self.folder, was)
-        number, given = was.next_write, was.next_number
-        then = replace(was, given=given, writes=number)
-        if gone:
-            removed = [*read_removed(self.folder, was), *gone.values()]
-            file = write_removed(self.folder, number, np.unique(np.array(removed, np.int64)))
-            then = replace(then, removed=file)
-        if new is None:
-            return then
-        more = write_segment(self.folder, number, new, was.encoder.width)
-        given += more.rows
-        return merged(self.folder, replace(then, segments=(*was.segments, more), given=given))
+
+def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
+    """What the folder holds now; what ``last`` has open is used again."""
+    manifest = read_manifest(folder)
+    if manifest.kind in MILVUS:
+        from contrasent.search.milvus import MilvusRows
+
+        return MilvusRows.open(folder, manifest, last)
+    return Snapshot.open(folder, manifest, last)
 
 
-def _names(ids: Iterable[str | int]) -> list[str]:
+def require_folder(folder: Path, overwrite: bool) -> None:
+    """Make sure that an index can be built at ``folder``, before anything expensive happens."""
+    recover_folder(folder.resolve())
+    is_index = bool(manifest_in(folder, "contrasent-index-"))
+    if not (is_index and overwrite):
+        remedy = "it is not an index, so it is left alone: name another folder"
+        if is_index:
+            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
+        refuse_existing(folder, remedy)
+
+
+def _create(
+    folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], overwrite: bool, shown: bool
+) -> Index:
+    """Write an index of ``rows``, as a whole or not at all, and open it.
+
+    ConfigError if another process writes to ``folder``, or has the Milvus there open, or if that is
+    damaged.
+    """
+    require_folder(folder, overwrite)
+    with exclusive(folder), writing_folder(folder.resolve()) as partial, ExitStack() as closing:
+        if (folder / MILVUS_FOLDER).is_dir() and not (folder / MILVUS_FOLDER).is_symlink():
+            from contrasent.search.milvus import open_client
+
+            open_client(folder)  # until the end: nobody else opens what is about to be replaced
+            closing.callback(close_milvus, folder)
+        if manifest.kind in MILVUS:
+            from contrasent.search.milvus import MilvusRows
+
+            manifest = MilvusRows.build(partial, manifest, rows)
+        else:
+            first = write_segment(partial, 1, rows, manifest.encoder.width)
+            built = Snapshot.of(partial, replace(manifest, segments=(first,)))
+            asked = None if manifest.kind == "auto" else manifest.kind
+            with progress_bar(*_COLUMNS, total=first.rows, shown=shown) as advance:
+                manifest = built.optimized(asked, advance)
+        write_manifest(partial, manifest)
+    return Index.open(folder)
+
+
+def _embedded(
+    encoder: Encoder, texts: Iterable[str], precision: str, similarity: str, show_progress: bool
+) -> Blocks:
+    """Embed texts for an index, in bounded memory."""
+    return blocks_with_texts(
+        encoder,
+        _checked_texts(texts),
+        chunk=_CHUNK,
+        normalize=True if similarity == "cosine" else None,
+        precision=precision,
+        show_progress=show_progress,
+        **role_options(encoder, "document"),
+    )
+
+
+def _numbered(
+    blocks: Blocks, ids: Sequence[str] | None, similarity: str, first: int = 0
+) -> Iterator[IndexRows]:
+    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``.
+
+    Refused are another number of ids, and a vector that cannot be compared.
+    """
+    done = 0
+    for rows, texts in blocks:
+        length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+        if similarity != "cosine":
+            length = np.where(np.isfinite(length), 1.0, np.nan)
+        bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise CheckpointError(
+                f"the encoder gives a vector without a direction (zero or not finite) for text "
+                f"{done + row}: {texts[row][:80]!r}; check the encoder"
+            )
+        end = done + len(texts)
+        if ids is not None and end > len(ids):
+            break
+        names = map(str, range(first + done, first + end)) if ids is None else ids[done:end]
+        yield IndexRows((rows / length).astype(np.float32), list(names), texts)
+        done = end
+    else:
+        end = done
+    if ids is not None and end != len(ids) and end:
+        raise DataError(f"there are {len(ids)} ids, but {end} texts")
+
+
+def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts; DataError for one that is empty or no string."""
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"text {row} is no text: {text!r}; leave it out, with its id")
+        yield text
+
+
+def _checked_ids(texts: Iterable[str], ids: Sequence[str | int] | None) -> list[str] | None:
+    """The ids as text, checked before anything is embedded."""
+    if ids is None:
+        return None
+    if isinstance(texts, Sequence) and len(texts) != len(ids):
+        raise DataError(f"there are {len(ids)} ids, but {len(texts)} texts")
+    names, first = [str(name) for name in ids], dict[str, int]()
+    for row, name in enumerate(names):
+        if not name.strip() or first.setdefault(name, row) != row:
+            raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")
+    return names
+
+
+def _unique(ids: Iterable[str | int]) -> list[str]:
     if isinstance(ids, str):
         raise ConfigError("ids must be a list, not one string: put it in [ ]")
     return list(dict.fromkeys(map(str, ids)))
+
+
+def require_search(
+    top_k: int,
+    threshold: float | None = None,
+    similarity: str = "cosine",
+    queries: Iterable[object] = (),
+) -> None:
+    """Make sure that something is looked for, and that a hit is possible."""
+    if top_k < 1:
+        raise ConfigError(f"top_k must be at least 1, not {top_k}")
+    if similarity == "cosine" and threshold is not None and not -1 <= threshold <= 1:
+        raise ConfigError(f"threshold is a cosine, from -1 to 1, not {threshold:g}")
+    for number, query in enumerate(queries):
+        if not isinstance(query, str) or not query.strip():
+            raise DataError(f"query {number} is {query!r}; write what to look for")

@@ -12,47 +12,27 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from contrasent.data.build import PAIR, TRIPLET, Example, example_writer
 from contrasent.data.examples import Examples
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.files import writing
 from contrasent.model.conventions import role_options, similarities, similarity_of
 from contrasent.model.precision import default_device
 from contrasent.model.protocol import Encoder
 from contrasent.progress import progress_bar
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _NO_LETTER = re.compile(r"[\W_]+")
 _SCORES = 1 << 26
 """Scores that are computed at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mining:
-    """How hard negatives are chosen."""
-
-    negatives: int = 1  # how many each pair gets
-    margin: float = 0.05  # the largest score of a negative is the positive's less this share of it
-
-    def __post_init__(self) -> None:
-        """Refuse what is out of range; ConfigError if it is."""
-        if self.negatives < 1:
-            raise ConfigError(f"negatives must be at least 1, not {self.negatives}")
-        if not 0 <= self.margin < 1:
-            raise ConfigError(
-                f"margin is a share of the positive's score, from 0 to below 1, not {self.margin:g}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,131 +80,98 @@ def read_pairs(examples: Examples) -> list[tuple[str, str]]:
 
     DataError if the examples are no pairs, or there is none.
     """
-    if examples.views < 2:
+    pairs = [example[:2] for example in examples]
+    if examples.views < 2 or not pairs:
         raise DataError(
-            f"{examples.source} has one sentence in a row ({examples.columns}), but mining needs "
-            "an anchor and its positive; give a file with two columns, or choose them"
+            f"{examples.source} has one sentence in a row, or no row ({examples.columns}), but "
+            "mining needs an anchor and its positive; give a file with two columns, or choose them"
         )
-    pairs = [(anchor, positive) for anchor, positive, *_ in examples]
-    if not pairs:
-        raise DataError(f"{examples.source} holds no pair without an empty sentence")
-    return pairs
+    return pairs  # type: ignore[return-value]
 
 
 def find_negatives(
     encoder: Encoder,
     pairs: Sequence[tuple[str, str]],
     corpus: Iterable[str] | None = None,
-    mining: Mining | None = None,
+    negatives: int = 1,
+    margin: float = 0.05,
     *,
     precision: str = "auto",
     show_progress: bool = False,
 ) -> Mined:
-    """Find hard negatives; they are taken from ``corpus``, by default the positives."""
+    """Find so many hard negatives of each pair in ``corpus``, by default the positives.
+
+    The largest score of a negative is the positive's less the share ``margin`` of it.
+    """
     import torch
 
-    mining = mining or Mining()
     distinct: dict[str, str] = {}
     for text in (positive for _, positive in pairs) if corpus is None else corpus:
         distinct.setdefault(letters(text), text)
-    if len(distinct) <= mining.negatives:
+    if len(distinct) <= negatives:
         raise DataError(
-            f"the corpus has {len(distinct)} different sentences, of which {mining.negatives} are "
+            f"the corpus has {len(distinct)} different sentences, of which {negatives} are "
             "to be negatives of an anchor beside its positive; give a larger one"
         )
-    similarity = similarity_of(encoder)
+    similarity, device = similarity_of(encoder), default_device()
     how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
     how["normalize"] = True if similarity == "cosine" else None
     anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
     texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]
     queries, documents = (
-        torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role)))
+        torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role))).to(device)
         for side, role in ((anchors, "query"), (texts, "document"))
     )
-    device = default_device()
     row_of_anchor, row_of_text = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
-    pair_rows = [(row_of_anchor[anchor], row_of_text[positive]) for anchor, positive in pairs]
-    numbers = {key: number for number, key in enumerate(distinct)}
+    rows = np.array([(row_of_anchor[a], row_of_text[p]) for a, p in pairs])
+    false_negatives = _false_negatives(pairs, [*distinct])
+    parts = []
     bar = progress_bar("comparing", "bar", "count", total=len(pairs), shown=show_progress)
     with bar as advance:
-        chosen = _nearest(
-            queries.to(device),
-            documents.to(device),
-            len(distinct),
-            np.array(pair_rows),
-            _not_negatives(pairs, numbers),
-            mining,
-            similarity,
-            advance,
-        )
-    whole = np.isfinite(chosen.scores[:, -1])
+        block = max(_SCORES // len(distinct), 1)
+        for start in range(0, len(pairs), block):
+            of_anchors, of_positives = rows[start : start + block].T
+            asked = queries[of_anchors]
+            nearness = similarities(similarity, asked, documents[of_positives], pairwise=True)
+            scores = similarities(similarity, asked, documents[: len(distinct)])
+            left_out = false_negatives[start : start + block]
+            row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
+            column = torch.tensor([*chain(*left_out)], dtype=torch.int64)
+            scores[torch.from_numpy(row), column] = -inf
+            too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
+            best, numbers = scores.masked_fill_(too_near, -inf).topk(negatives)
+            parts.append([it.cpu().numpy() for it in (numbers, best, nearness, too_near.sum(1))])
+            advance(len(nearness))
+    chosen, hardest, positives, too_many = map(np.concatenate, zip(*parts, strict=True))
+    whole = np.isfinite(hardest[:, -1])
     examples = [
-        (*pairs[number], *(texts[row] for row in chosen.rows[number]))
+        (*pairs[number], *(texts[row] for row in chosen[number]))
         for number in np.flatnonzero(whole).tolist()
     ]
     if not examples:
         raise DataError(
-            f"none of the {len(pairs)} pairs has {mining.negatives} sentences of the corpus whose "
-            f"{similarity} is {mining.margin:.0%} below its positive's; lower the margin or the "
-            "number of negatives, or take another encoder"
+            f"none of the {len(pairs)} pairs has {negatives} sentences of the corpus whose "
+            f"{similarity} is {margin:.0%} below its positive's; lower the margin or the number of "
+            "negatives, or take another encoder"
         )
     return Mined(
         examples=examples,
         pairs=len(pairs),
         corpus=len(distinct),
         without=len(pairs) - len(examples),
-        within_margin=float(chosen.too_near.mean()),
-        positives=chosen.positives[whole],
-        hardest=chosen.scores[whole],
+        within_margin=float(too_many.mean()),
+        positives=positives[whole],
+        hardest=hardest[whole],
         similarity=similarity,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """``(P, negatives)`` rows and scores, -inf where there is none; ``(P,)`` the others."""
-
-    rows: np.ndarray
-    scores: np.ndarray
-    positives: np.ndarray
-    too_near: np.ndarray
-
-
-def _not_negatives(pairs: Sequence[tuple[str, str]], numbers: Mapping[str, int]) -> list[list[int]]:
+def _false_negatives(pairs: Sequence[tuple[str, str]], corpus: list[str]) -> list[list[int]]:
     """For each pair the sentences of the corpus that are its anchor or one of its positives."""
+    numbers = {key: number for number, key in enumerate(corpus)}
     keys = [(letters(anchor), letters(positive)) for anchor, positive in pairs]
     together: defaultdict[str, set[str]] = defaultdict(set)
     for anchor, positive in keys:
         together[anchor] |= {anchor, positive}
         together[positive].add(anchor)
     return [[numbers[key] for key in together[anchor] if key in numbers] for anchor, _ in keys]
-
-
-def _nearest(  # noqa: PLR0913 - all that decides them
-    queries: Tensor,
-    documents: Tensor,
-    corpus: int,
-    pairs: np.ndarray,
-    not_negatives: Sequence[Sequence[int]],
-    mining: Mining,
-    similarity: str,
-    advance: Callable[[int], object],
-) -> _Chosen:
-    """The nearest rows among the first ``corpus`` documents that are far enough, exactly."""
-    import torch
-
-    parts = []
-    block = max(_SCORES // corpus, 1)
-    for start in range(0, len(pairs), block):
-        anchor_rows, positive_rows = pairs[start : start + block].T
-        anchors = queries[anchor_rows]
-        nearness = similarities(similarity, anchors, documents[positive_rows], pairwise=True)
-        scores = similarities(similarity, anchors, documents[:corpus])
-        left_out = not_negatives[start : start + block]
-        row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
-        scores[torch.from_numpy(row), torch.tensor([*chain(*left_out)], dtype=torch.int64)] = -inf
-        too_near = scores > (nearness - mining.margin * nearness.abs()).unsqueeze(1)
-        best, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
-        parts.append([part.cpu().numpy() for part in (rows, best, nearness, too_near.sum(1))])
-        advance(len(nearness))
-    return _Chosen(*map(np.concatenate, zip(*parts, strict=True)))

@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import writing
 from contrasent.metrics import pair_similarities
+from contrasent.model.conventions import similarity_of
+from contrasent.model.protocol import Encoder
 
 _QUERIES = 64
 _RESCORED = 4_096
 _EXTRA = 8
-_OF_UNIT = {"cosine": "dot"}
-"""What a similarity is of vectors of length 1."""
+_CHUNK = 65_536
 
 Live = np.ndarray | None
 """``(N,)`` bool: the rows that were not removed; None if none was."""
@@ -50,27 +52,22 @@ def nearest(
     live = live or [None] * len(segments)
     lengths = [len(segment) for segment in segments]
     covered = 0 if ann is None else [*accumulate(lengths)].index(ann.rows) + 1
+    exact, longest = segments[covered:], 1.0
+    if similarity != "cosine":
+        order = 1 if similarity == "manhattan" else 2
+        blocks = (s[n : n + _CHUNK] for s in exact for n in range(0, len(s), _CHUNK))
+        longest = max((np.linalg.norm(b, order, axis=1).max() for b in blocks), default=1.0)
     hits: list[list[tuple[int, float]]] = []
-    longest = _longest(segments[covered:], similarity)
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
-        margin = _margin(similarity, block, longest)
-        exact = _candidates(segments[covered:], live[covered:], block, top_k, similarity, margin)
+        margin = _margin(similarity, block, float(longest))
+        candidates = _candidates(exact, live[covered:], block, top_k, similarity, margin)
         if ann is not None:
             approximate = ann.candidates(lengths[:covered], block, top_k)
-            exact = [first + last for first, last in zip(approximate, exact, strict=True)]
-        for query, candidates in zip(block, exact, strict=True):
-            hits.append(best_rows(segments, query, candidates, top_k, similarity))
+            candidates = [a + b for a, b in zip(approximate, candidates, strict=True)]
+        for query, rows in zip(block, candidates, strict=True):
+            hits.append(best_rows(segments, query, rows, top_k, similarity))
     return hits
-
-
-def _longest(segments: Sequence[np.ndarray], similarity: str) -> float:
-    """Largest length of a row, as the sum of its sizes for manhattan."""
-    if similarity == "cosine" or not segments:
-        return 1.0
-    order = 1 if similarity == "manhattan" else 2
-    blocks = (s[start : start + _CHUNK] for s in segments for start in range(0, len(s), _CHUNK))
-    return max(float(np.linalg.norm(block, ord=order, axis=1).max()) for block in blocks)
 
 
 def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
@@ -80,12 +77,14 @@ def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
     faiss computes squared distances from squares and products. The threshold and the row compared
     with it may both be off.
     """
-    order = 1 if similarity == "manhattan" else 2
-    own = np.linalg.norm(queries, ord=order, axis=1)
-    sizes = {"euclidean": (own + longest) ** 2, "manhattan": own + longest}
-    if similarity == "cosine":
-        own = np.ones(len(queries))
-    return np.asarray(2.0 * queries.shape[1] * 2.0**-24 * sizes.get(similarity, own * longest))
+    own = np.linalg.norm(queries, ord=1 if similarity == "manhattan" else 2, axis=1)
+    size = {
+        "cosine": np.full(len(queries), longest),
+        "dot": own * longest,
+        "euclidean": (own + longest) ** 2,
+        "manhattan": own + longest,
+    }
+    return np.asarray(2.0 * queries.shape[1] * 2.0**-24 * size[similarity])
 
 
 def _candidates(
@@ -97,57 +96,32 @@ def _candidates(
     margin: np.ndarray,
 ) -> list[list[np.ndarray]]:
     """For each query and segment, the rows that may be among the ``top_k`` of all segments."""
-    if not segments:
-        return [[] for _ in queries]
-    some = [
-        _search_live(*each, queries, top_k + _EXTRA, similarity)
-        for each in zip(segments, live, strict=True)
-    ]
-    together = np.concatenate(
-        [_without_removed(*s, kept) for s, kept in zip(some, live, strict=True)], axis=1
-    )
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    best = [np.empty((len(queries), 0), np.float32)]
+    for segment, kept in zip(segments, live, strict=True):
+        count = top_k + _EXTRA
+        scores, rows = _search(segment, queries, count, similarity)
+        if kept is not None:
+            least = min(count, int(kept.sum()))
+            while int(kept[rows].sum(axis=1).min()) < least:
+                scores, rows = _search(segment, queries, 2 * rows.shape[1], similarity)
+        found.append((scores, rows))
+        best.append(scores if kept is None else np.where(kept[rows], scores, -np.inf))
+    together = np.concatenate(best, axis=1)
     last = min(top_k, together.shape[1]) - 1
-    threshold = -np.sort(-together, axis=1)[:, last] - margin
-    return [
-        [
-            _at_least(segment, kept, query, limit, scores[q], rows[q], similarity)
-            for segment, kept, (scores, rows) in zip(segments, live, some, strict=True)
-        ]
-        for q, (query, limit) in enumerate(zip(queries, threshold, strict=True))
-    ]
-
-
-def _without_removed(scores: np.ndarray, rows: np.ndarray, live: Live) -> np.ndarray:
-    return scores if live is None else np.where(live[rows], scores, -np.inf)
-
-
-def _at_least(
-    segment: np.ndarray,
-    live: Live,
-    query: np.ndarray,
-    limit: float,
-    scores: np.ndarray,
-    rows: np.ndarray,
-    similarity: str,
-) -> np.ndarray:
-    """Rows of a segment with a score of ``limit`` or more, asking for more until one is below."""
-    while scores[-1] >= limit and len(rows) < len(segment):
-        more_scores, more_rows = _search(segment, query[None], 2 * len(rows), similarity)
-        scores, rows = more_scores[0], more_rows[0]
-    wanted = scores >= limit
-    return rows[wanted if live is None else wanted & live[rows]]
-
-
-def _search_live(
-    segment: np.ndarray, live: Live, queries: np.ndarray, count: int, similarity: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best rows of a segment, among which ``count`` are live, or all that are."""
-    scores, rows = _search(segment, queries, count, similarity)
-    if live is not None:
-        least = min(count, int(live.sum()))
-        while int(live[rows].sum(axis=1).min()) < least:
-            scores, rows = _search(segment, queries, 2 * rows.shape[1], similarity)
-    return scores, rows
+    limits = -np.sort(-together, axis=1)[:, last] - margin if segments else margin
+    candidates: list[list[np.ndarray]] = []
+    for q, limit in enumerate(limits):
+        of_query = []
+        for segment, kept, (all_scores, all_rows) in zip(segments, live, found, strict=True):
+            scores, rows = all_scores[q], all_rows[q]
+            while scores[-1] >= limit and len(rows) < len(segment):  # ask until one is below
+                more = _search(segment, queries[q, None], 2 * len(rows), similarity)
+                scores, rows = more[0][0], more[1][0]
+            wanted = scores >= limit
+            of_query.append(rows[wanted if kept is None else wanted & kept[rows]])
+        candidates.append(of_query)
+    return candidates
 
 
 def faiss_metric(similarity: str) -> int:
@@ -177,12 +151,12 @@ def best_rows(
     similarity: str,
 ) -> list[tuple[int, float]]:
     """The best of the candidates in each segment, by scores in float64, then by row."""
+    own = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
     numbers, scores, first = [], [], 0
     for segment, rows in zip(segments, candidates, strict=True):
         numbers.append(first + rows)
-        for start in range(0, len(rows), _RESCORED):
-            part = segment[rows[start : start + _RESCORED]]
-            scores.append(pair_similarities(_OF_UNIT.get(similarity, similarity), part, query))
+        parts = (rows[start : start + _RESCORED] for start in range(0, len(rows), _RESCORED))
+        scores += [pair_similarities(own, segment[part], query) for part in parts]
         first += len(segment)
     row, score = np.concatenate(numbers), np.concatenate([*scores, []])
     order = np.lexsort((row, -score))[:top_k]
@@ -191,22 +165,102 @@ def best_rows(
     return [(int(row[i]), float(score[i])) for i in order]
 
 
-MILVUS = ("milvus", "milvus-hnsw")
-"""The kinds that Milvus holds, exact and approximate."""
-KINDS = ("flat", "hnsw", "ivfpq", *MILVUS)
-_FLAT_BELOW, _HNSW_BELOW = 50_000, 300_000
-"""Rows from which HNSW, and from which OPQ+IVF-PQ, is taken unless a kind is named."""
-LEAST = {"ivfpq": 10_000}
-"""Rows without which a kind cannot be trained."""
-_CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
-_TRAINING_CODES = 32_768  # rows that the rotation and the codes are trained with
-_CHUNK = 65_536
+def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
+    """How alike two texts are by the encoder's similarity, the cosine if it states no other.
+
+    DataError for an empty text, or a vector without a direction.
+    """
+    if not (a.strip() and b.strip()):
+        raise DataError(f"{a!r} or {b!r} is empty; a similarity needs two texts")
+    rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
+    [score] = pair_similarities(similarity_of(encoder), rows[:1], rows[1:])
+    return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)
+
+
 TARGET = 0.97
 _MEASURED, _MEASURED_AT = 500, 10
-_EFFORT = {"hnsw": (32, 1024), "ivfpq": (8, 1024)}
-"""The least and the most effort."""
-_RESCORE = {"hnsw": 4, "ivfpq": 20}
-"""Candidates for each of the ``top_k``: a byte per dimension orders them better than a quarter."""
+_TRAINING_CODES = 32_768  # rows that a rotation and codes are trained with
+_CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
+
+
+def _hnsw(width: int, _: int, metric: int) -> tuple[Any, int]:
+    """32 links, int8 vectors."""
+    import faiss
+
+    index = faiss.index_factory(width, "HNSW32,SQ8", metric)
+    index.hnsw.efConstruction = 100
+    return index, _TRAINING_CODES
+
+
+def _hnsw_search(effort: int, count: int, only: Any) -> Any:
+    import faiss
+
+    return faiss.SearchParametersHNSW(sel=only, efSearch=max(effort, count))
+
+
+def _ivfpq(width: int, rows: int, metric: int) -> tuple[Any, int]:
+    """A byte for 4 dimensions."""
+    import faiss
+
+    codes = max(width // 4, 1)
+    cells = min(int(2 * rows**0.5), rows // 39)
+    name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
+    index = faiss.index_factory(width, name, metric)
+    rotation = faiss.downcast_VectorTransform(index.chain.at(0))
+    rotation.max_train_points = _TRAINING_CODES
+    rotation.niter, rotation.niter_pq_0 = 4, 10
+    return index, max(_CELL_ROWS * cells, _TRAINING_CODES)
+
+
+def _ivfpq_search(effort: int, _: int, only: Any) -> Any:
+    import faiss
+
+    cells = faiss.SearchParametersIVF(sel=only, nprobe=effort)
+    return faiss.SearchParametersPreTransform(index_params=cells)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKind:
+    """A kind of index; without ``make`` and ``milvus`` it is exact."""
+
+    auto_below: float = 0  # texts below which ``auto`` takes it; 0 for never
+    least: int = 1  # texts without which it cannot be trained
+    # (D, rows, metric of faiss) -> an empty index, and the number of rows to train it with
+    make: Any = None
+    parameters: Any = None  # (effort, candidates, selector of rows) -> faiss's search parameters
+    effort: tuple[int, int] = (1, 1)  # least and most nodes visited (efSearch), or cells (nprobe)
+    # candidates for each of the ``top_k``: a byte per dimension orders them better than a quarter
+    rescore: int = 1
+    milvus: dict[str, Any] | None = None  # Milvus's parameters of it
+
+
+KINDS = {
+    "flat": IndexKind(50_000),
+    "hnsw": IndexKind(300_000, 1, _hnsw, _hnsw_search, (32, 1024), 4),
+    "ivfpq": IndexKind(inf, 10_000, _ivfpq, _ivfpq_search, (8, 1024), 20),
+    "milvus": IndexKind(milvus={"index_type": "FLAT"}),
+    "milvus-hnsw": IndexKind(
+        milvus={"index_type": "HNSW", "params": {"M": 32, "efConstruction": 100}}
+    ),
+}
+"""To add a kind, write its row, and name it in the help of ``index build --kind``."""
+MILVUS = tuple(name for name, kind in KINDS.items() if kind.milvus)
+
+
+def kind_for(rows: float, kind: str = "auto", similarity: str = "cosine") -> str:
+    """The kind of index for a number of rows, or the one that is named.
+
+    ConfigError if there is no such kind, there are too few rows for it, or it cannot rank by the
+    similarity.
+    """
+    if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
+        fits = (name for name, row in KINDS.items() if rows < row.auto_below)
+        return "flat" if similarity == "manhattan" else next(fits, "ivfpq")
+    if rows < (least := KINDS[kind].least):
+        raise ConfigError(f"{kind} needs {least} texts, but there are {rows}; choose flat or hnsw")
+    if similarity == "manhattan" and kind != "flat":
+        raise ConfigError(f"{kind} cannot rank by manhattan, as the encoder states; choose flat")
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,34 +269,12 @@ class AnnInfo:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     file: str  # its name in the folder
-    kind: str  # ``hnsw`` (32 links, int8 vectors) or ``ivfpq`` (OPQ, a byte for 4 dimensions)
+    kind: str  # a name of :data:`KINDS`
     rows: PositiveInt  # rows that it covers
     effort: PositiveInt  # nodes visited (efSearch), or cells (nprobe)
     # share of the exact 10 nearest rows that are found, for rows as queries, each without itself
     recall: float
     queries: PositiveInt  # how many of them
-
-
-def kind_for(rows: int, kind: str = "auto", similarity: str = "cosine") -> str:
-    """The kind of index for a number of rows, or the one that is named.
-
-    ConfigError if there is no such kind, there are too few rows for it, or it cannot rank by the
-    similarity.
-    """
-    if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
-        if similarity == "manhattan":
-            return "flat"
-        return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _HNSW_BELOW else "ivfpq"
-    if rows < LEAST.get(kind, 1):
-        raise ConfigError(
-            f"{kind} is trained on the vectors and needs {LEAST[kind]} of them, but there are "
-            f"{rows}; choose flat or hnsw"
-        )
-    if similarity == "manhattan" and kind != "flat":
-        raise ConfigError(
-            f"{kind} cannot rank by manhattan, the similarity that the encoder states; choose flat"
-        )
-    return kind
 
 
 def write_ann(
@@ -261,7 +293,12 @@ def write_ann(
     """
     import faiss
 
-    index = _trained(segments, kind, similarity) if start is None else faiss.read_index(str(start))
+    made, rows = KINDS[kind], sum(map(len, segments))
+    if start is not None:
+        index = faiss.read_index(str(start))
+    else:
+        index, training = made.make(segments[0].shape[1], rows, faiss_metric(similarity))
+        index.train(_sample(segments, training))
     before = index.ntotal
     for segment in segments:
         for first in range(0, len(segment), _CHUNK):
@@ -270,32 +307,37 @@ def write_ann(
                 index.add(block[before:])
             before = max(before - len(block), 0)
             on_rows(len(block))
-    info = _measured(segments, index, kind, f"segments/{number:06d}.faiss", similarity)
-    with writing(folder / info.file) as path:
+    effort, recall, queries = _effort_for(segments, index, kind, similarity)
+    file = f"segments/{number:06d}.faiss"
+    with writing(folder / file) as path:
         faiss.write_index(index, str(path))
-    return info
+    return AnnInfo(file, kind, rows, effort, round(recall, 4), queries)
 
 
-def _trained(segments: Sequence[np.ndarray], kind: str, similarity: str) -> Any:
-    """An empty faiss index, trained on rows of ``segments``."""
-    import faiss
+def _effort_for(
+    segments: Sequence[np.ndarray], index: Any, kind: str, similarity: str
+) -> tuple[int, float, int]:
+    """The effort with which a faiss index of all rows has a recall of 0.97, or the most.
 
-    rows, width = sum(map(len, segments)), segments[0].shape[1]
-    if kind == "hnsw":
-        index = faiss.index_factory(width, "HNSW32,SQ8", faiss_metric(similarity))
-        index.hnsw.efConstruction = 100
-        training = _TRAINING_CODES
-    else:
-        codes = max(width // 4, 1)
-        cells = min(int(2 * rows**0.5), rows // 39)
-        name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
-        index = faiss.index_factory(width, name, faiss_metric(similarity))
-        rotation = faiss.downcast_VectorTransform(index.chain.at(0))
-        rotation.max_train_points = _TRAINING_CODES
-        rotation.niter, rotation.niter_pq_0 = 4, 10
-        training = max(_CELL_ROWS * cells, _TRAINING_CODES)
-    index.train(_sample(segments, training))
-    return index
+    The recall is the share of the exact 10 nearest rows that it finds, for queries around the rows,
+    ``a + (b - c) / 2`` of three of them: rows themselves are found more easily than what users ask.
+    Of rows at an equal distance any counts. Returned are the recall and the queries too.
+    """
+    a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
+    queries = a + (b - c) / 2
+    exact = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
+    effort, most = KINDS[kind].effort
+    while True:
+        ann = Ann(index, kind, effort)
+        found = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
+        shares = [
+            sum(score >= best[-1][1] for _, score in hits) / len(best)
+            for hits, best in zip(found, exact, strict=True)
+        ]
+        recall = sum(shares) / len(shares)
+        if recall >= TARGET or effort >= min(most, ann.rows):
+            return effort, recall, len(queries)
+        effort *= 2
 
 
 def _sample(segments: Sequence[np.ndarray], count: int, seed: int = 0) -> np.ndarray:
@@ -329,9 +371,8 @@ class Ann:
 
         self.kind, self.effort, self.rows = kind, effort, int(index.ntotal)
         self._index, self._live, self._file = index, live, file
-        self._only = None
-        if live is not None:
-            self._only = faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
+        bits = None if live is None else np.packbits(live, bitorder="little")
+        self._only = None if bits is None else faiss.IDSelectorBitmap(bits)
 
     @classmethod
     def open(cls, folder: Path, info: AnnInfo, last: Ann | None = None) -> Ann:
@@ -342,18 +383,20 @@ class Ann:
         import faiss
 
         path = folder / info.file
-        remedy = f"make it anew with: contrasent index optimize {folder}"
         try:
             status = path.stat()
             file = status.st_ino, status.st_mtime_ns
             if last is not None and last._file == file:
                 return last
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
+            if index.ntotal != info.rows:
+                raise OSError(f"it holds {index.ntotal} rows, not {info.rows}")
         except (OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())[-200:]
-            raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
-        if index.ntotal != info.rows:
-            raise CheckpointError(f"{path} holds {index.ntotal} rows, not {info.rows}; {remedy}")
+            raise CheckpointError(
+                f"{path} cannot be read ({reason}); make it anew with: contrasent index optimize "
+                f"{folder}"
+            ) from error
         return cls(index, info.kind, info.effort, file=file)
 
     def with_live(self, live: Live) -> Ann:
@@ -364,52 +407,16 @@ class Ann:
         self, lengths: Sequence[int], queries: np.ndarray, top_k: int
     ) -> list[list[np.ndarray]]:
         """For each query and segment, rows to be scored; all live ones, if it finds too few."""
-        available = self.rows if self._live is None else int(self._live.sum())
-        count = min(max(_RESCORE[self.kind] * top_k, 50), available)
+        kind, live = KINDS[self.kind], self._live
+        available = self.rows if live is None else int(live.sum())
+        count = min(max(kind.rescore * top_k, 50), available)
         if not count:
             return [[np.empty(0, np.int64) for _ in lengths] for _ in queries]
-        _, rows = self._index.search(queries, count, params=self._parameters(count))
-        found = [np.sort(some[some >= 0]) for some in rows]
-        return [
-            split_rows(lengths, some if len(some) >= min(top_k, available) else self._all_live())
-            for some in found
-        ]
-
-    def _all_live(self) -> np.ndarray:
-        return np.arange(self.rows) if self._live is None else np.flatnonzero(self._live)
-
-    def _parameters(self, count: int) -> Any:
-        """Search parameters of this call only."""
-        import faiss
-
-        if self.kind == "hnsw":
-            return faiss.SearchParametersHNSW(sel=self._only, efSearch=max(self.effort, count))
-        cells = faiss.SearchParametersIVF(sel=self._only, nprobe=self.effort)
-        return faiss.SearchParametersPreTransform(index_params=cells)
-
-
-def _measured(
-    segments: Sequence[np.ndarray], index: Any, kind: str, file: str, similarity: str
-) -> AnnInfo:
-    """Raise the effort of a faiss index of all rows until its recall reaches 0.97.
-
-    The recall is the share of the exact 10 nearest rows that it finds, for queries around the rows,
-    ``a + (b - c) / 2`` of three of them: rows themselves are found more easily than what users ask.
-    Of rows at an equal distance any counts.
-    """
-    rows = sum(map(len, segments))
-    a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
-    queries = a + (b - c) / 2
-    exact = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
-    effort, most = _EFFORT[kind]
-    while True:
-        approximate = Ann(index, kind, effort)
-        found = nearest(segments, queries, _MEASURED_AT, ann=approximate, similarity=similarity)
-        shares = [
-            sum(score >= best[-1][1] for _, score in hits) / len(best)
-            for hits, best in zip(found, exact, strict=True)
-        ]
-        recall = sum(shares) / len(shares)
-        if recall >= TARGET or effort >= min(most, rows):
-            return AnnInfo(file, kind, rows, effort, round(recall, 4), len(queries))
-        effort *= 2
+        how = kind.parameters(self.effort, count, self._only)
+        found = []
+        for rows in self._index.search(queries, count, params=how)[1]:
+            some = np.sort(rows[rows >= 0])
+            if len(some) < min(top_k, available):
+                some = np.arange(self.rows) if live is None else np.flatnonzero(live)
+            found.append(split_rows(lengths, some))
+        return found

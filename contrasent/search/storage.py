@@ -1,143 +1,119 @@
-"""Storage of an index: manifest, segments, and matrices as ``.npy``.
+"""An index folder: its manifest, its segments, and what is open of them.
 
-The manifest is replaced last and as a whole: a segment that it does not list does not exist.
+The manifest is replaced last and as a whole: a segment that it does not list does not exist. A
+snapshot never changes: threads search it while another writes the next one.
 
-Shapes: N rows of a segment, D dimensions of a vector.
+Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.errors import CheckpointError, DataError
-from contrasent.files import inside, recover_folder, refuse_existing, write_text, writing
-from contrasent.model.conventions import role_options
+from contrasent.encode.row_files import NpyWriter, open_rows
+from contrasent.encode.shards import FILE
+from contrasent.errors import CheckpointError, ConfigError, DataError, shown
+from contrasent.files import inside, write_text, writing
+from contrasent.model.conventions import Conventions
 from contrasent.model.protocol import Encoder
-from contrasent.search.makers import STRICT, Maker
-from contrasent.search.nearest import AnnInfo
+from contrasent.search.nearest import (
+    KINDS,
+    MILVUS,
+    TARGET,
+    Ann,
+    AnnInfo,
+    kind_for,
+    nearest,
+    split_rows,
+    write_ann,
+)
 
-_HEADER = 128
-
-
-Blocks = Iterator[tuple[np.ndarray, list[str]]]
-"""``(n, D)`` rows, and their n texts."""
-
-
-class NpyWriter:
-    """An ``(N, D)`` float32 file whose N is known only at the end; ``with`` closes it.
-
-    NumPy leaves room in the header for a larger N, so that closing writes the final one in place.
-    """
-
-    def __init__(self, path: Path, width: int) -> None:
-        self.rows = 0
-        self._width = width
-        self._file = path.open("wb")
-        self._write_header()
-
-    def append(self, rows: np.ndarray, _texts: Iterable[str] = ()) -> None:
-        """Add ``(n, D)`` rows; their texts are not kept. CheckpointError for another shape."""
-        if rows.ndim != 2 or rows.shape[1] != self._width:
-            raise CheckpointError(f"rows have shape {rows.shape}; expected (n, {self._width})")
-        block = np.ascontiguousarray(rows, dtype="<f4")
-        self._file.write(block.data)
-        self.rows += len(block)
-
-    def _write_header(self) -> None:
-        shape = (self.rows, self._width)
-        described = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, described)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._file:
-            if kind is None:
-                self._file.seek(0)
-                self._write_header()
-
-
-def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blocks:
-    """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
-    read: deque[str] = deque()
-
-    def remember() -> Iterator[str]:
-        for text in texts:
-            read.append(text)
-            yield text
-
-    for block in encoder.encode_stream(remember(), **how):
-        yield block, [read.popleft() for _ in block]
-
-
-def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
-    """Map an ``(N, D)`` float32 file; ``remedy`` ends the refusal of another shape."""
-    expected = f"expected {rows} rows of {width} float32 numbers"
-    try:
-        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); {expected}; {remedy}") from error
-    if not isinstance(matrix, np.ndarray) or matrix.dtype != np.dtype("<f4"):
-        raise CheckpointError(f"{path} holds no float32 matrix; {expected}; {remedy}")
-    if matrix.shape != (rows, width) or path.stat().st_size != _HEADER + rows * width * 4:
-        raise CheckpointError(f"{path} has shape {matrix.shape}; {expected}; {remedy}")
-    return matrix
-
-
-FILE = "manifest.json"
 MILVUS_FOLDER = "milvus.db"
-_FORMAT = "contrasent-index-3"
-_FORMATS = ("contrasent-index-1", "contrasent-index-2", _FORMAT)
 _VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_BLOCK = 16_384
+_LARGE = 65_536  # rows from which a segment is merged with no other, except by `optimized`
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentity:
+    """The encoder whose vectors an index holds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    name: str  # the name or absolute folder it was loaded from
+    fingerprint: str
+    pooler: str
+    head: str
+    width: int  # D
+    precision: str  # of matrix products, as it was asked for
+    engine: str = "torch"
+    prompt_name: str | None = None  # of all texts, if it was chosen; else each role has its own
+    truncate_dim: int | None = None  # leading dimensions that were kept; None for all
+
+    @classmethod
+    def of(cls, encoder: Encoder, precision: str) -> Self:
+        """That of an encoder."""
+        conventions: Conventions = getattr(encoder, "conventions", Conventions())
+        local = Path(encoder.name).expanduser()  # absolute, to be found from anywhere
+        return cls(
+            name=str(local.resolve()) if local.exists() else encoder.name,
+            fingerprint=encoder.fingerprint(),
+            pooler=encoder.pooler,
+            head=encoder.head_name,
+            width=encoder.width,
+            precision=precision,
+            engine=encoder.engine,
+            prompt_name=conventions.default_prompt_name if conventions.chosen else None,
+            truncate_dim=conventions.truncate_dim,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} (pooler {self.pooler}, head {self.head}, engine {self.engine}, "
+            f"fingerprint {self.fingerprint})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Rows that were written together; ``name`` is the stem of their files."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
     rows: NonNegativeInt
 
 
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
-    """What an index holds.
+    """What an index holds."""
 
-    Attributes:
-        numbered: whether every id is a number that was given to its text.
-        kind: ``auto``, or the kind of index that was asked for.
-        ann: the approximate index over the first segments, if there is one.
-        removed: the file with the sorted numbers of removed rows.
-        given: ids that were given to texts without; None if as many as there are rows.
-        writes: how often the folder was written, which names its files.
-        similarity: the function that texts are ranked by, as the encoder states it. Vectors are
-            kept as they are, and of length 1 for the cosine, by which all older indexes rank.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    encoder: Maker
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    encoder: EncoderIdentity
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
-    numbered: bool
-    kind: str = "auto"
-    ann: AnnInfo | None = None
-    removed: str | None = None
-    given: int | None = None
-    writes: int = 0
+    numbered: bool  # whether every id is a number that was given to its text
+    kind: str = "auto"  # or the kind of index that was asked for
+    ann: AnnInfo | None = None  # the approximate index over the first segments
+    removed: str | None = None  # the file with the sorted numbers of removed rows
+    given: int | None = None  # ids given to texts without; None if as many as there are rows
+    writes: int = 0  # how often the folder was written, which names its files
+    # the function that texts are ranked by, as the encoder states it; vectors are kept as they are,
+    # and of length 1 for the cosine, by which all older indexes rank
     similarity: str = "cosine"
-    format: str = _FORMAT
+    format: Literal["contrasent-index-1", "contrasent-index-2", "contrasent-index-3"] = (
+        "contrasent-index-3"
+    )
 
     @property
     def rows(self) -> int:
@@ -164,67 +140,33 @@ class IndexManifest:
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    content = asdict(replace(manifest, format=_FORMAT))
+    content = asdict(replace(manifest, format="contrasent-index-3"))
     write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> IndexManifest:
     """Read what :func:`write_manifest` wrote; CheckpointError if it is damaged, or not there."""
     path = inside(folder, FILE)
-    if not path.is_file():
-        what = "is not a folder" if not folder.is_dir() else f"holds no {FILE}"
-        raise CheckpointError(
-            f"there is no index at {folder}: it {what}; make one with: "
-            f"contrasent index build MODEL INPUT {folder}"
-        )
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        version = content.get("format") if isinstance(content, dict) else None
-        if version not in _FORMATS:
-            raise CheckpointError(
-                f"{path} has format {version!r}, but this version reads {' and '.join(_FORMATS)}; "
-                "build it again"
-            )
-        manifest = TypeAdapter(IndexManifest).validate_json(text)
+        manifest = TypeAdapter(IndexManifest).validate_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(
+            f"there is no index at {folder} ({error.strerror}: {FILE}); make one with: "
+            f"contrasent index build MODEL INPUT {folder}"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
+        reason = f"{'.'.join(map(str, first['loc']))} is {shown(first['input'])}: {first['msg']}"
         raise CheckpointError(f"{path} is damaged ({reason}); {_REBUILD}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
     for name in ("segments", MILVUS_FOLDER, *manifest.files):  # the folder may be somebody else's
         inside(folder, name)
     return manifest
-
-
-def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
-    """The manifest of a folder if its format begins with ``kind``; otherwise, nothing."""
-    try:
-        manifest: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return manifest if manifest["format"].startswith(kind) else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def require_folder(folder: Path, overwrite: bool) -> None:
-    """Make sure that an index can be built at ``folder``, before anything expensive happens."""
-    recover_folder(folder.resolve())
-    is_index = bool(manifest_in(folder, "contrasent-index-"))
-    if not (is_index and overwrite):
-        remedy = "it is not an index, so it is left alone: name another folder"
-        if is_index:
-            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
-        refuse_existing(folder, remedy)
 
 
 def close_milvus(folder: Path) -> None:
     """Close the Milvus of an index, if this process has one open: so that others can open it."""
     if lite := sys.modules.get("milvus_lite.server_manager"):
         lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
-
-
-_CHUNK = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,18 +198,14 @@ def read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray
     """
     import pyarrow as pa
 
-    vectors_path = folder / _VECTORS.format(segment.name)
-    vectors = open_rows(vectors_path, segment.rows, width, _REBUILD)
+    vectors = open_rows(folder / _VECTORS.format(segment.name), segment.rows, width, _REBUILD)
     path = folder / _TEXTS.format(segment.name)
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        if (table.column_names, table.num_rows) != (["id", "text"], segment.rows):
+            raise OSError(f"it has {table.num_rows} rows, not {segment.rows}")
     except (OSError, pa.ArrowInvalid) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
-    if table.column_names != ["id", "text"] or table.num_rows != segment.rows:
-        raise CheckpointError(
-            f"{path} has {table.num_rows} rows of {table.column_names}; expected "
-            f"{segment.rows} rows of ['id', 'text']; {_REBUILD}"
-        )
     live = None
     if removed.size:
         live = np.ones(segment.rows, bool)
@@ -276,7 +214,7 @@ def read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray
 
 
 def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
-    """Write rows; DataError if there is none, CheckpointError if they are not one for each text."""
+    """Write rows; DataError if there is none, ValueError if they are not one for each text."""
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
@@ -289,18 +227,19 @@ def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width:
         pa.OSFile(str(texts_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
+        rows = 0
         for block in blocks:
-            if len(block.vectors) != len(block.texts):
-                rows = len(block.vectors)
-                raise CheckpointError(f"there are {rows} vectors for {len(block.texts)} texts")
             vectors.append(block.vectors)
             table.write_batch(pa.record_batch([block.ids, block.texts], schema=schema))
-        if not vectors.rows:
+            rows += len(block.texts)
+        if not rows:
             raise DataError("there is no text to index")
-    return Segment(name, vectors.rows)
+        if rows != vectors.rows:
+            raise ValueError(f"there are {vectors.rows} vectors for {rows} texts")
+    return Segment(name, rows)
 
 
-def write_removed(folder: Path, number: int, rows: np.ndarray) -> str:
+def _write_removed(folder: Path, number: int, rows: np.ndarray) -> str:
     """Write the sorted numbers of removed rows; the name of their file."""
     name = _REMOVED.format(number)
     with writing(folder / name) as path, path.open("wb") as file:
@@ -308,84 +247,235 @@ def write_removed(folder: Path, number: int, rows: np.ndarray) -> str:
     return name
 
 
-def read_removed(folder: Path, manifest: IndexManifest) -> np.ndarray:
-    """The sorted numbers of removed rows."""
+def _read_removed(folder: Path, manifest: IndexManifest) -> np.ndarray:
     if manifest.removed is None:
         return np.empty(0, np.int64)
     path = folder / manifest.removed
     try:
         rows: np.ndarray = np.load(path, allow_pickle=False)
-        if rows.dtype != np.int64 or rows.ndim != 1 or not (np.diff(rows) > 0).all():
-            raise ValueError("its numbers are not in order")
-        if rows.size and not 0 <= rows[0] <= rows[-1] < manifest.rows:
-            raise ValueError(f"there are only {manifest.rows} rows")
+        bounds = np.concatenate([[-1], rows, [manifest.rows]])
+        if rows.dtype != np.int64 or not (np.diff(bounds) > 0).all():
+            raise ValueError(f"its numbers are not in order, or not below {manifest.rows}")
     except (OSError, ValueError, EOFError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
     return rows
 
 
-def remove_unlisted(folder: Path, manifest: IndexManifest) -> None:
-    """Delete what the manifest does not list: of a writer that died, or from before a merge."""
-    known = {folder / name for name in manifest.files}
-    for file in folder.joinpath("segments").glob("*"):
-        if file not in known:
-            file.unlink()
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An indexed text that was found."""
+
+    id: str  # the id it was given, or its number
+    text: str
+    score: float  # its similarity with the query, as the encoder states it; else the cosine
 
 
-def embed(
-    encoder: Encoder, texts: Iterable[str], precision: str, similarity: str, show_progress: bool
-) -> Blocks:
-    """Embed texts for an index, in bounded memory; an empty text is refused."""
-    return blocks_with_texts(
-        encoder,
-        require_texts(texts),
-        chunk=_CHUNK,
-        normalize=True if similarity == "cosine" else None,
-        precision=precision,
-        show_progress=show_progress,
-        **role_options(encoder, "document"),
-    )
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An open index: its manifest, its segments, the sorted numbers of removed rows."""
 
+    folder: Path
+    manifest: IndexManifest
+    segments: list[SegmentRows]
+    removed: np.ndarray
+    ann: Ann | None
 
-def with_ids(
-    blocks: Blocks, ids: Sequence[str] | None, similarity: str, first: int = 0
-) -> Iterator[IndexRows]:
-    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``.
+    @classmethod
+    def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> Self:
+        """Open what the manifest of a folder describes; what ``last`` has open is used again.
 
-    Refused are another number of ids, and a vector that cannot be compared.
-    """
-    done = 0
-    for rows, texts in blocks:
-        numbers = range(first + done, first + done + len(texts))
-        names = list(map(str, numbers)) if ids is None else list(ids[done : done + len(texts)])
-        if len(names) < len(texts):
-            raise DataError(f"there are {done + len(names)} ids, but more texts")
-        yield IndexRows(_comparable(rows, similarity, done, texts), names, texts)
-        done += len(texts)
-    if ids is not None and done and len(ids) > done:
-        raise DataError(f"there are {len(ids)} ids, but {done} texts")
+        CheckpointError if it is damaged.
+        """
+        while True:
+            try:
+                return cls.of(folder, manifest, last if isinstance(last, Snapshot) else None)
+            except CheckpointError:  # a writer may have replaced files since the manifest was read
+                before, manifest = manifest, read_manifest(folder)
+                if manifest == before:
+                    raise
 
+    @classmethod
+    def of(cls, folder: Path, manifest: IndexManifest, last: Snapshot | None = None) -> Self:
+        """Open the files of a manifest, which need not be the one of the folder yet."""
+        width, removed = manifest.encoder.width, _read_removed(folder, manifest)
+        lengths = [segment.rows for segment in manifest.segments]
+        segments = [
+            read_segment(folder, segment, width, gone)
+            for segment, gone in zip(manifest.segments, split_rows(lengths, removed), strict=True)
+        ]
+        ann = None
+        if manifest.ann is not None:
+            if manifest.ann.rows not in accumulate(lengths):
+                raise CheckpointError(
+                    f"{folder / manifest.ann.file} covers {manifest.ann.rows} rows, which are no "
+                    f"whole segments; make it anew with: contrasent index optimize {folder}"
+                )
+            known = last.ann if last is not None and last.manifest.ann == manifest.ann else None
+            ann = Ann.open(folder, manifest.ann, known)
+            gone = removed[removed < ann.rows]
+            if gone.size or known is not None:
+                live = np.ones(ann.rows, bool)
+                live[gone] = False
+                ann = ann.with_live(live if gone.size else None)
+        return cls(folder, manifest, segments, removed, ann)
 
-def require_texts(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts; DataError for one that is empty or no string."""
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"text {row} is {type(text).__name__}, not a string: {text!r}")
-        if not text.strip():
-            raise DataError(f"text {row} is empty; leave it out, with its id")
-        yield text
+    @property
+    def texts(self) -> int:
+        """Texts that were not removed."""
+        return self.manifest.rows - len(self.removed)
 
+    @property
+    def kind(self) -> str:
+        """How it is searched."""
+        return "flat" if self.manifest.ann is None else self.manifest.ann.kind
 
-def _comparable(rows: np.ndarray, similarity: str, before: int, texts: Sequence[str]) -> np.ndarray:
-    length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    if similarity != "cosine":
-        length = np.where(np.isfinite(length), 1.0, np.nan)
-    bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
-    if bad.size:
-        row = int(bad[0])
-        raise CheckpointError(
-            f"the encoder gives a vector without a direction (zero or not finite) for text "
-            f"{before + row}: {texts[row][:80]!r}; check the encoder"
+    def search(
+        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
+    ) -> list[list[Hit]]:
+        """The hits of ``(Q, D)`` queries, best first, each scores of ``threshold`` or more.
+
+        ``only`` is a LIKE pattern of their ids.
+        """
+        import pyarrow.compute as pc
+
+        vectors = [segment.vectors for segment in self.segments]
+        live, ann = [segment.live for segment in self.segments], self.ann
+        if only is not None:
+            like = [
+                pc.match_like(segment.ids, only).to_numpy(zero_copy_only=False)
+                for segment in self.segments
+            ]
+            kept = [a if b is None else a & b for a, b in zip(like, live, strict=True)]
+            live, ann = [*kept], ann and ann.with_live(np.concatenate(kept)[: ann.rows])
+        starts = [0, *accumulate(map(len, vectors))]
+        hits: list[list[Hit]] = []
+        for nearby in nearest(vectors, queries, top_k, live, ann, self.manifest.similarity):
+            hits.append([])
+            for row, score in nearby:
+                if threshold is None or score >= threshold:
+                    number = bisect_right(starts, row) - 1
+                    segment, place = self.segments[number], row - starts[number]
+                    text = segment.texts[place].as_py()
+                    hits[-1].append(Hit(segment.ids[place].as_py(), text, score))
+        return hits
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """The numbers of the rows that have any of ``ids``."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        wanted, rows, first = pa.array(ids, pa.string()), dict[str, int](), 0
+        for segment in self.segments:
+            mask = pc.is_in(segment.ids, value_set=wanted).to_numpy(zero_copy_only=False)
+            if segment.live is not None:
+                mask = mask & segment.live
+            for row in np.flatnonzero(mask):
+                rows[segment.ids[int(row)].as_py()] = first + int(row)
+            first += len(segment.vectors)
+        return rows
+
+    def blocks(self, first: int = 0) -> Iterator[IndexRows]:
+        """The rows that were not removed, from segment ``first`` on, some at a time."""
+        for segment in self.segments[first:]:
+            for start in range(0, len(segment.vectors), _BLOCK):
+                vectors = segment.vectors[start : start + _BLOCK]
+                ids, texts = segment.ids.slice(start, _BLOCK), segment.texts.slice(start, _BLOCK)
+                if segment.live is not None:
+                    live = segment.live[start : start + _BLOCK]
+                    vectors, ids, texts = vectors[live], ids.filter(live), texts.filter(live)
+                if len(vectors):
+                    yield IndexRows(np.array(vectors), ids.to_pylist(), texts.to_pylist())
+
+    @property
+    def needs_optimizing(self) -> bool:
+        """Whether many texts are searched one by one though their number asks for an index."""
+        manifest = self.manifest
+        exact = manifest.rows - (0 if manifest.ann is None else manifest.ann.rows)
+        large = exact > _LARGE and kind_for(self.texts, similarity=manifest.similarity) != "flat"
+        return len(self.removed) > manifest.rows // 4 or (large and manifest.kind != "flat")
+
+    def changed(
+        self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
+    ) -> IndexManifest:
+        """The manifest ``then`` after rows are gone and others are there, which are written.
+
+        The last segments become one, if they are small beside what was added last: so there are few
+        segments however often a text is added, and a text is copied few times.
+        """
+        known = {self.folder / name for name in self.manifest.files}
+        for file in self.folder.joinpath("segments").glob("*"):
+            if file not in known:  # of a writer that died, or from before a merge
+                file.unlink()
+        if gone:
+            rows = np.unique(np.array([*self.removed, *gone], np.int64))
+            then = replace(then, removed=_write_removed(self.folder, then.writes, rows))
+        if new is None:
+            return then
+        more = write_segment(self.folder, then.writes, new, then.encoder.width)
+        segments, given = (*then.segments, more), then.next_number + more.rows
+        then = replace(then, segments=segments, given=given)
+        lengths = [segment.rows for segment in segments]
+        covered = 0 if then.ann is None else [*accumulate(lengths)].index(then.ann.rows) + 1
+        first, total = len(lengths) - 1, lengths[-1]
+        while first > covered and lengths[first - 1] <= min(2 * total, _LARGE - total):
+            first -= 1
+            total += lengths[first]
+        whole = first == len(lengths) - 1
+        return then if whole else Snapshot.of(self.folder, then)._rewritten(first)
+
+    def _rewritten(self, first: int) -> IndexManifest:
+        """The manifest after the segments from ``first`` on are one, without removed rows.
+
+        That segment is written; the approximate index must not cover it.
+        """
+        was = self.manifest
+        number, start = was.next_write, sum(s.rows for s in was.segments[:first])
+        segment = write_segment(self.folder, number, self.blocks(first), was.encoder.width)
+        left, removed = self.removed[self.removed < start], was.removed
+        if len(left) < len(self.removed):
+            removed = _write_removed(self.folder, number, left) if left.size else None
+        segments = (*was.segments[:first], segment)
+        return replace(
+            was, segments=segments, removed=removed, given=was.next_number, writes=number
         )
-    comparable: np.ndarray = (rows / length).astype(np.float32)
-    return comparable
+
+    def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
+        """The manifest after removed rows are gone and a kind of index covers all others.
+
+        An approximate index of the same kind is extended, unless rows that it covers were removed,
+        it would double, or it would find less than before. Without a ``kind``, that of the manifest
+        is taken, or, if too few rows are left for it, their number decides. ``on_rows`` is called
+        with numbers of rows that it took. ConfigError if the kind cannot be.
+        """
+        if kind in MILVUS:
+            raise ConfigError(
+                f"{self.folder} is not in Milvus; move it with: contrasent index copy "
+                f"{self.folder} NEW --kind {kind}"
+            )
+        manifest, similarity = self.manifest, self.manifest.similarity
+        if kind is not None:
+            kind_for(self.texts, kind, similarity)
+        if not self.texts:
+            return manifest
+        asked = manifest.kind if kind is None else kind
+        enough = asked in KINDS and self.texts >= KINDS[asked].least
+        chosen = kind_for(self.texts, asked if enough else "auto", similarity)
+        old = manifest.ann
+        if old is not None and (old.kind != chosen or (self.removed < old.rows).any()):
+            old = None
+        whole = Snapshot.of(self.folder, replace(manifest, ann=None))
+        if self.removed.size or len(manifest.segments) > 1:
+            whole = Snapshot.of(self.folder, whole._rewritten(0))
+        manifest = replace(whole.manifest, ann=old, kind=asked)
+        if chosen == "flat" or (old is not None and old.rows == manifest.rows):
+            return manifest
+        vectors = [segment.vectors for segment in whole.segments]
+        how = vectors, chosen, self.folder, manifest.next_write
+        start = None
+        if old is not None and manifest.rows <= 2 * old.rows:
+            start = self.folder / old.file
+        ann = write_ann(*how, start, on_rows, similarity)
+        if start is not None and old is not None and ann.recall < min(TARGET, old.recall):
+            # What was trained on the first rows alone tells the others too badly apart.
+            ann = write_ann(*how, None, on_rows, similarity)
+        return replace(manifest, ann=ann, given=manifest.next_number, writes=manifest.next_write)

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse
 from contrasent.errors import CheckpointError, ConfigError, DataError, install_command
 from contrasent.files import BusyError
 from contrasent.search.index import Index
-from contrasent.search.snapshot import Hit
+from contrasent.search.storage import Hit
 from contrasent.serve.application import RefusalError, Service
 from contrasent.serve.bodies import IndexChange, QueryRequest
 from contrasent.serve.embedding_routes import EmbeddingRoutes, json_answer, require_at_most

@@ -19,7 +19,6 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.model.lookup_encoders import distil_static
 from contrasent.search.index import Index
-from contrasent.search.makers import encoder_of
 
 SENTENCES = [sentence(n, 2 + n % 9) for n in range(40)]
 
@@ -177,7 +176,7 @@ def test_a_static_folder_is_sentence_transformers_and_ours(encoder, tmp_path):
     theirs = SentenceTransformer(str(tmp_path / "static"), device="cpu").encode([*SENTENCES, ""])
     np.testing.assert_allclose(rows, theirs, atol=1e-6)
     index = Index.build(ours, SENTENCES, tmp_path / "index")
-    assert encoder_of(index).fingerprint() == ours.fingerprint()
+    assert index.encoder().fingerprint() == ours.fingerprint()
     assert index.search(ours, SENTENCES[:1], 1)[0][0].text == SENTENCES[0]
 
 

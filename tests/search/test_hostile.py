@@ -6,9 +6,9 @@ import shutil
 import pytest
 from helpers.command_line import worked
 
+from contrasent.encode.shards import FinishedShards
 from contrasent.errors import CheckpointError
 from contrasent.search.index import Index
-from contrasent.search.shard_writers import FinishedShards
 
 
 def changed(folder, **fields):
@@ -88,7 +88,7 @@ def test_shards_are_read_inside_their_folder_only(encoder, tmp_path):
 def test_search_prints_no_control_characters_and_marks_repeated_texts(encoder, folder, monkeypatch):
     text = "a\x1b]0;title\x07 text\u202e of\x1b[2J one\nline"
     Index.build(encoder, [text, text, "other"], folder, ["one\x1b[1m", "two", "three"])
-    monkeypatch.setattr("contrasent.search.makers.encoder_of", lambda *_: encoder)
+    monkeypatch.setattr(Index, "encoder", lambda *_: encoder)
     said = worked("search", folder, text).out
     assert not {"\x1b", "\x07", "\u202e"} & {*said}
     assert said.count("a text of one line") == 1

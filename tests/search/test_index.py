@@ -74,7 +74,7 @@ def test_texts_with_equal_vectors_come_in_the_order_of_their_rows(folder):
 
 def test_vectors_and_texts_stay_on_disk(encoder, folder):
     index = Index.build(encoder, TEXTS, folder)
-    rows = index._snapshot.segments[0]
+    rows = index._rows.segments[0]
     assert isinstance(rows.vectors, np.memmap) and rows.vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows.vectors, axis=1), 1, atol=1e-6)
 
@@ -115,12 +115,12 @@ def test_another_encoder_is_refused_by_build_in_add_and_search(encoder, folder):
     ("texts", "ids", "said"),
     [
         ([], None, "there is no text to index"),
-        (["a", " "], None, "text 1 is empty; leave it out, with its id"),
-        (["a", None], None, "text 1 is NoneType, not a string: None"),
+        (["a", " "], None, "text 1 is no text: ' '; leave it out, with its id"),
+        (["a", None], None, "text 1 is no text: None"),
         (["a", "b"], ["1"], "there are 1 ids, but 2 texts"),
-        (["a", "b"], ["1", "1"], "id '1' of text 1 was given to text 0 too"),
-        (["a", "b"], ["1", ""], "the id of text 1 is empty; every text needs its own"),
-        (iter(["a", "b"]), ["1"], "there are 1 ids, but more texts"),
+        (["a", "b"], ["1", "1"], "id '1' of text 1 is empty, or another"),
+        (["a", "b"], ["1", ""], "id '' of text 1 is empty"),
+        (iter(["a", "b"]), ["1"], "there are 1 ids, but 2 texts"),
         (iter(["a"]), ["1", "2"], "there are 2 ids, but 1 texts"),
     ],
 )
@@ -135,9 +135,9 @@ def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
     index = Index.build(encoder, TEXTS[:2], folder, ["x", "y"])
     before = everything(folder)
     for texts, ids, said in [
-        (["new"], ["y"], "id 'y' of text 0 is in the index already"),
+        (["new"], ["y"], "id 'y' is in the index already"),
         (["new"], None, "have ids of their own, so the new ones need ids too"),
-        (["new", ""], ["1", "2"], "text 1 is empty"),
+        (["new", ""], ["1", "2"], "text 1 is no text"),
         ([], [], "there is no text to index"),
     ]:
         with pytest.raises(DataError, match=said):
@@ -148,7 +148,7 @@ def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
 
 def test_row_numbers_count_as_ids(encoder, folder):
     index = Index.build(encoder, TEXTS[:3], folder)
-    with pytest.raises(DataError, match="id '2' of text 0 is in the index already"):
+    with pytest.raises(DataError, match="id '2' is in the index already"):
         index.add(encoder, ["new"], [2])
 
 
@@ -213,9 +213,9 @@ def test_a_failing_replacement_leaves_the_old_index(encoder, folder):
 
 
 def test_a_folder_that_is_no_index_is_explained(tmp_path):
-    with pytest.raises(CheckpointError, match=r"there is no index at .*: it is not a folder"):
+    with pytest.raises(CheckpointError, match=r"there is no index at .*No such file"):
         Index.open(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match=r"it holds no manifest.json; make one with: contr"):
+    with pytest.raises(CheckpointError, match=r"manifest.json.*; make one with: contr"):
         Index.open(tmp_path)
 
 
@@ -231,12 +231,12 @@ def damaged(manifest, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (["format"], "contrasent-index-9", "has format 'contrasent-index-9', but this version"),
+        (["format"], "contrasent-index-9", "format is 'contrasent-index-9'"),
         (["encoder", "width"], "8", "encoder.width is '8': Input should be a valid integer"),
         (["encoder"], {}, "is damaged"),
         (["segments"], [], "segments is []"),
-        (["segments", 0, "rows"], 39, "has shape (40, 8); expected 39 rows of 8 float32"),
-        (["encoder", "width"], 9, "has shape (40, 8); expected 40 rows of 9 float32"),
+        (["segments", 0, "rows"], 39, "expected 39 rows of 8 float32"),
+        (["encoder", "width"], 9, "expected 40 rows of 9 float32"),
         (["segments", 0, "name"], "000009", "000009.npy cannot be read"),
     ],
 )
@@ -280,7 +280,7 @@ def test_texts_of_another_segment_are_refused(encoder, folder):
     index.add(encoder, ["more"])
     segments = folder / "segments"
     shutil.copy(segments / "000002.arrow", segments / "000001.arrow")
-    with pytest.raises(CheckpointError, match=r"000001.arrow has 1 rows of .*expected 40 rows"):
+    with pytest.raises(CheckpointError, match=r"000001.arrow .*1 rows, not 40"):
         Index.open(folder)
 
 

@@ -7,11 +7,11 @@ import pytest
 from helpers.command_line import refused, started, worked
 from helpers.dummy_encoder import DummyEncoder
 
+from contrasent.encode.sentences import open_sentences
+from contrasent.encode.shards import FinishedShards, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.options import Sharding
 from contrasent.search.index import Index
-from contrasent.search.sentences import open_sentences
-from contrasent.search.shard_writers import FinishedShards
-from contrasent.search.shards import Settings, write_embeddings
 from contrasent.search.storage import close_milvus
 
 TEXTS = [f"text number {i}" for i in range(300)]
@@ -50,11 +50,11 @@ def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
         index.remove(["3", "17"])
         index.add(encoder, [TEXTS[3], "new"])
         assert index.add_vectors(np.ones((1, 8)), ["ones"]) == ["302"]
-        with pytest.raises(DataError, match=r"no text of .* has the id '3', nor have 1 others"):
+        with pytest.raises(DataError, match=r"no text of .* has the id '3'"):
             index.remove(["3", "1000", "5"])
-        with pytest.raises(DataError, match="id '300' of text 1 is in the index already"):
+        with pytest.raises(DataError, match="id '300' is in the index already"):
             index.add(encoder, ["x", "y"], ["x", "300"])
-        with pytest.raises(DataError, match="text 1 is empty"):
+        with pytest.raises(DataError, match="text 1 is no text"):
             index.add(encoder, iter(["x", " "]))
         assert index.remove(["300", "gone"], missing_ok=True) == 1
         assert index.change(["5", "8"], np.ones((1, 8)), ["like 5"]) == (2, ["303"])
@@ -102,8 +102,6 @@ def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
     for row, text in ((np.ones((1, 8)), "x" * 70_000), (np.zeros((1, 8)), "zero")):
         with pytest.raises(ContrasentError, match=r"exceeds max_length|without a direction"):
             index.change(["0", "2"], row, [text])
-    with pytest.raises(ConfigError, match="finds at most 16376 texts"):
-        index.search(encoder, ["q"], 20_000)
     assert [text for _, text in contents(index)] == TEXTS[:3]
     index.add(encoder, ["good"])
     assert contents(index)[-1] == ("3", "good")
@@ -126,7 +124,7 @@ def shards(encoder, tmp_path):
 
     def write(keep="parquet"):
         with open_sentences(str(path)) as sentences:
-            settings = Settings(shard_size=70, keep=keep)
+            settings = Sharding(shard_size=70, shards=keep)
             write_embeddings(encoder, sentences, tmp_path / keep, settings)
         return tmp_path / keep
 
@@ -149,7 +147,7 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     def build(by=encoder, path=None):
         Index.build(by, FinishedShards.open(path or tmp_path / "parquet"), folder)
 
-    with pytest.raises(ConfigError, match="hold no texts; write them with: contrasent encode"):
+    with pytest.raises(CheckpointError, match="holds no finished shards with texts"):
         build(path=shards("npy"))
     whole = shards()
     with pytest.raises(CheckpointError, match="was written by an encoder with fingerprint"):
@@ -165,7 +163,7 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     kept = json.loads(manifest.read_text())
     del kept["shards"]
     manifest.write_text(json.dumps(kept))
-    with pytest.raises(CheckpointError, match="is unfinished: run the same command again"):
+    with pytest.raises(CheckpointError, match="holds no finished shards"):
         build()
 
 
@@ -189,7 +187,9 @@ def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folde
         "index", "build", tiny_bert, tmp_path / "s", folder.with_name("n"), "--ids", "x"
     )
     assert "holds vectors: leave --columns, --ids, --precision out" in message
-    assert "holds no shards" in refused("index", "build", tiny_bert, tmp_path, tmp_path / "new")
+    assert "holds no finished shards" in refused(
+        "index", "build", tiny_bert, tmp_path, tmp_path / "new"
+    )
 
 
 @pytest.mark.acceptance

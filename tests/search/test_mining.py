@@ -13,7 +13,7 @@ import contrasent
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.search import mining
-from contrasent.search.mining import Mining, find_negatives, letters
+from contrasent.search.mining import find_negatives, letters
 
 
 class Drawn(DummyEncoder):
@@ -66,7 +66,7 @@ def test_they_are_those_of_a_search_in_loops(negatives, margin, own, pairs, monk
     encoder = Drawn(4)
     corpus = [f"text {n}" for n in range(50)] + ["Anchor 3!", "anchor 3", "positive-7"]
     texts = corpus if own else [positive for _, positive in pairs]
-    mined = find_negatives(encoder, pairs, corpus if own else None, Mining(negatives, margin))
+    mined = find_negatives(encoder, pairs, corpus if own else None, negatives, margin)
     expected = by_hand(encoder, pairs, texts, negatives, margin)
     assert mined.examples == expected
     assert 0 < mined.without == len(pairs) - len(expected)
@@ -79,7 +79,7 @@ def test_no_negative_is_the_anchor_or_any_of_its_positives(pairs):
     for anchor, positive in pairs:
         together.setdefault(anchor, set()).add(letters(positive))
     same = [(f"{anchor}.", f"{positive}?!") for anchor, positive in pairs]
-    mined = find_negatives(Drawn(16), pairs + same, [*sum(pairs + same, ())], Mining(2, 0))
+    mined = find_negatives(Drawn(16), pairs + same, [*sum(pairs + same, ())], 2, 0)
     for anchor, _, *negatives in mined.examples:
         known = together[anchor.rstrip(".")] | {letters(anchor)}
         assert known.isdisjoint(map(letters, negatives))
@@ -123,7 +123,7 @@ def test_the_command_writes_what_training_takes(desk):
 @pytest.mark.parametrize("name", ["mined.tsv", "mined.TSV.gz", "mined.csv", "mined.jsonl"])
 def test_tabs_and_line_breaks_in_sentences_do_not_break_rows(name, tmp_path):
     pairs = [(f"anchor\t{n}", f"positive\r\n {n}") for n in range(9)]
-    mined = find_negatives(Drawn(16), pairs, mining=Mining(margin=0))
+    mined = find_negatives(Drawn(16), pairs, margin=0)
     mined.write(tmp_path / name)
     written = [*open_examples(str(tmp_path / name))]
     assert [tuple(" ".join(it.split()) for it in row) for row in mined.examples] == [
@@ -137,10 +137,10 @@ def test_tabs_and_line_breaks_in_sentences_do_not_break_rows(name, tmp_path):
     [
         (
             "encoder one.txt",
-            "one sentence in a row .* needs an anchor and its positive",
+            "one sentence in a row.* needs an anchor and its positive",
         ),
         ("encoder pairs.csv --negatives 9", "different sentences, of which 9 are to be"),
-        ("encoder pairs.csv --margin 1", "margin is a share .* from 0 to below 1, not 1"),
+        ("encoder pairs.csv --margin 1", "--margin cannot be .*less than 1"),
         ("encoder pairs.csv --margin 0.999", "none of the 7 pairs has 1 .* lower the margin"),
         ("encoder pairs.csv --corpus nothing.txt", "there is no file nothing.txt"),
         ("nowhere/at-all/x pairs.csv", "nowhere/at-all/x"),

@@ -11,12 +11,12 @@ from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
 import contrasent
+from contrasent.encode.shards import FinishedShards
 from contrasent.errors import ConfigError
 from contrasent.metrics import METRICS
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search.index import Index
 from contrasent.search.nearest import MILVUS
-from contrasent.search.shard_writers import FinishedShards
 from contrasent.serve.embedding_routes import EmbeddingRoutes
 from contrasent.serve.index_routes import IndexRoutes, Searched
 
@@ -120,7 +120,7 @@ def test_an_older_index_ranks_by_cosine_and_says_so(folder):
 def test_shards_of_another_length_are_refused(tmp_path):
     encoder = dummy("dot")
     shards = FinishedShards(tmp_path, {"encoder": encoder.fingerprint(), "normalize": True})
-    with pytest.raises(ConfigError, match="dot, as they come, but those of"):
+    with pytest.raises(ConfigError, match="by dot, as they come"):
         shards.blocks(encoder)
 
 

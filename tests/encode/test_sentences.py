@@ -8,8 +8,8 @@ from helpers.command_line import refused, worked
 from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
+from contrasent.encode.sentences import open_sentences
 from contrasent.errors import ConfigError, DataError
-from contrasent.search.sentences import open_sentences
 
 
 @pytest.fixture
@@ -71,7 +71,6 @@ def test_several_sentences_in_a_row_need_a_choice(table):
     ("columns", "ids", "said"),
     [
         (None, "id", "--ids id needs --columns too"),
-        ("sentence1,sentence2", None, "one column holds the sentences; name only that"),
         ("sentense1", None, "Did you mean 'sentence1'"),
     ],
 )
@@ -175,7 +174,7 @@ def test_object_storage_is_read_as_files_are(monkeypatch):
 
 
 def test_the_different_sentences_in_the_order_in_which_they_come_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.search.sentences._AT_ONCE", 7)
+    monkeypatch.setattr("contrasent.encode.sentences._AT_ONCE", 7)
     write_parts(fs.LocalFileSystem(), str(tmp_path / "corpus"))
     with open_sentences((tmp_path / "corpus").as_uri(), unique=True) as sentences:
         assert [*sentences] == [*sentences] == list(dict.fromkeys(WORDS))

@@ -42,11 +42,9 @@ def commands(words: Sequence[str], count: int) -> list[list[str]]:
     """The command ``words`` for each of ``count`` workers, without the options that start them."""
     kept, rest = [], iter(words)
     for word in rest:
-        name = word.partition("=")[0]
-        if name == "--workers":
-            if name == word:
-                next(rest, None)
-        elif name != "--ray":
+        if word == "--workers":
+            next(rest, None)
+        elif word != "--ray" and not word.startswith("--workers="):
             kept.append(word)
     python = [sys.executable, "-m", "contrasent"]
     return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
@@ -58,21 +56,17 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
     Raises:
         ContrasentError: one has failed; the others have ended.
     """
-    ends: list[int] = []
-    processes = []
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, line in enumerate(lines):
-            read_end, write_end = os.pipe()
-            ends.append(write_end)
             environment = {**os.environ, **_share(number, len(lines), devices), _PARENT: "1"}
-            processes.append(
-                subprocess.Popen(line, env=environment, stdin=read_end, stdout=subprocess.DEVNULL)
-            )
-            os.close(read_end)
+            quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+            processes.append(subprocess.Popen(line, env=environment, stdin=pipe, stdout=quiet))
         statuses = [process.wait() for process in processes]
     finally:
-        for end in ends:
-            os.close(end)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
     _require_success(statuses)
 
 
@@ -114,10 +108,8 @@ def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
 
 
 def _run(line: list[str], folder: str, environment: dict[str, str]) -> int:
-    """Run a command in a folder; returns its exit status."""
-    return subprocess.run(
-        line, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, check=False
-    ).returncode
+    env, quiet = {**os.environ, **environment}, subprocess.DEVNULL
+    return subprocess.run(line, cwd=folder, env=env, stdout=quiet, check=False).returncode
 
 
 def _share(number: int, count: int, devices: int) -> dict[str, str]:
@@ -132,17 +124,11 @@ def _share(number: int, count: int, devices: int) -> dict[str, str]:
 
 
 def _require_success(statuses: Sequence[int]) -> None:
-    failed = [f"{n} ({_described(status)})" for n, status in enumerate(statuses, start=1) if status]
+    ends = [signal.Signals(-it).name if it < 0 else f"status {it}" for it in statuses]
+    failed = [f"{n} ({end})" for n, end in enumerate(ends, start=1) if statuses[n - 1]]
     if failed:
         raise ContrasentError(
             f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
-            "above. The shards of the others are whole: run the command again for the rest"
+            "above, and SIGKILL is mostly for want of memory. The shards of the others are whole: "
+            "run the command again for the rest"
         )
-
-
-def _described(status: int) -> str:
-    """How a process ended."""
-    if status >= 0:
-        return f"status {status}"
-    name = signal.Signals(-status).name
-    return f"{name}{', perhaps for want of memory' * (name == 'SIGKILL')}"

@@ -1,17 +1,16 @@
-import json
-
 import numpy as np
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
+from contrasent.encode.row_files import NpyWriter, open_rows
+from contrasent.encode.sentences import open_sentences
+from contrasent.encode.shards import Shards, count_cut, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
-from contrasent.search.sentences import open_sentences
-from contrasent.search.shard_writers import embed_blocks
-from contrasent.search.shards import Settings, write_embeddings
+from contrasent.options import Sharding
 
 TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
 
@@ -47,16 +46,16 @@ def output(tmp_path):
 
 def write(source, output, encoder=None, *, overwrite=False, **settings):
     with open_sentences(str(source)) as sentences:
-        return write_embeddings(
-            encoder or DummyEncoder(), sentences, output, Settings(**settings), overwrite=overwrite
-        )
+        how = Sharding(**settings)
+        encoder = encoder or DummyEncoder()
+        return write_embeddings(encoder, sentences, output, how, overwrite=overwrite)
 
 
 def expected(encoder=None):
     return np.stack([(encoder or DummyEncoder()).vector(text) for text in TEXTS])
 
 
-@pytest.mark.parametrize("shard_size", [1, 7, 50, 51, 10_000])
+@pytest.mark.parametrize("shard_size", [1, 7, 50, 10_000])
 def test_the_matrix_holds_the_vector_of_each_sentence_in_order(source, output, shard_size):
     written = write(source, output, shard_size=shard_size)
     rows = np.load(output)
@@ -81,13 +80,7 @@ def test_rows_are_unit_vectors_only_if_asked(source, output):
     np.testing.assert_allclose(np.linalg.norm(np.load(output), axis=1), 1, atol=1e-6)
 
 
-def test_sentences_that_were_cut_are_counted_across_shards(source, output):
-    short = DummyEncoder(max_tokens=5)
-    cut = sum(len(text.split()) > 5 for text in TEXTS)
-    assert write(source, output, short, shard_size=9).truncated == cut > 0
-
-
-@pytest.mark.parametrize("after", range(0, 50, 7))
+@pytest.mark.parametrize("after", [0, 7, 23, 49])
 @pytest.mark.parametrize("kind", [".npy", ".parquet"])
 def test_a_rerun_goes_on_after_the_last_whole_shard(source, output, after, kind):
     output = output.with_suffix(kind)
@@ -95,7 +88,7 @@ def test_a_rerun_goes_on_after_the_last_whole_shard(source, output, after, kind)
         write(source, output, Dies(after, max_tokens=5), shard_size=6)
     assert not output.exists()
     again = DummyEncoder(max_tokens=5)
-    written = write(source, output, again, shard_size=6)
+    written = write(source, output, again, shard_size=6, batch_tokens=64)
     assert written.resumed == after // 6 * 6
     assert len(again.embedded) == 50 - written.resumed
     assert written.truncated == sum(len(text.split()) > 5 for text in TEXTS)
@@ -107,11 +100,8 @@ def test_a_rerun_goes_on_after_the_last_whole_shard(source, output, after, kind)
 
 
 def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monkeypatch):
-    def die(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr("contrasent.search.shards.Shards.blocks", die)
+        patched.setattr(Shards, "blocks", lambda _: Dies(0).vector(""))
         with pytest.raises(KeyboardInterrupt):
             write(source, output, shard_size=6)
     again = DummyEncoder()
@@ -124,33 +114,35 @@ def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
     bert = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
     tokenizer = bert.tokenizer.with_prompt("the house of {text} is {mask} .")
     parts = EncoderParts(backbone=bert.backbone, tokenizer=tokenizer, pooler="mean", max_tokens=32)
-    texts = ["." * 28, "a dog"]
-    [(_, _, cut)] = embed_blocks(SentenceEncoder(parts).eval(), texts, {"on_overflow": "truncate"})
-    assert cut == 1
+    assert count_cut(SentenceEncoder(parts).eval(), ["." * 28, "a dog"]) == 1
 
 
 # What is refused
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "other"),
     [
-        ({"encoder": DummyEncoder(salt="x")}, "another encoder;"),
-        ({"encoder": DummyEncoder(width=9)}, "another encoder, width;"),
-        ({"shard_size": 7}, "another shard_size;"),
-        ({"normalize": True}, "another normalize;"),
-        ({"precision": "bf16"}, "another precision;"),
+        ({"encoder": DummyEncoder(salt="x")}, "encoder"),
+        ({"encoder": DummyEncoder(width=9)}, "encoder, width"),
+        ({"shard_size": 7}, "shard_size"),
+        ({"normalize": True}, "normalize"),
+        ({"precision": "bf16"}, "precision"),
+        ({"text": "something\nelse\n" * 25}, "input"),
+        ({"manifest": "{"}, "manifest"),
+        ({"manifest": "[1]"}, "manifest"),
     ],
 )
-def test_shards_of_something_else_are_refused(source, output, change, said):
+def test_shards_of_something_else_are_refused(source, output, change, other):
     with pytest.raises(KeyboardInterrupt):
         write(source, output, Dies(20), shard_size=6)
-    encoder = change.get("encoder", DummyEncoder())
-    settings = {"shard_size": 6} | {k: v for k, v in change.items() if k != "encoder"}
-    with pytest.raises(ConfigError) as caught:
+    encoder = change.pop("encoder", None)
+    source.write_text(change.pop("text", source.read_text()))
+    manifest = output.with_name(".rows.npy.parts") / "manifest.json"
+    manifest.write_text(change.pop("manifest", manifest.read_text()))
+    settings = {"shard_size": 6} | change
+    with pytest.raises(ConfigError, match=f"another {other}.* or remove the folder to start"):
         write(source, output, encoder, **settings)
-    assert said in str(caught.value)
-    assert "repeat that run to finish it, or remove the folder to start again" in str(caught.value)
     assert not output.exists()
     write(source, output, encoder, overwrite=True, **settings)
     assert len(np.load(output)) == 50
@@ -165,24 +157,6 @@ def test_shards_of_another_number_format_are_refused_where_auto_means_another(so
         write(source, output, encoder, shard_size=6)
 
 
-def test_shards_of_another_input_are_refused(source, output):
-    with pytest.raises(KeyboardInterrupt):
-        write(source, output, Dies(20), shard_size=6)
-    source.write_text("something\nelse\n")
-    with pytest.raises(ConfigError, match="another input"):
-        write(source, output, shard_size=6)
-
-
-def test_a_damaged_manifest_of_shards_is_refused(source, output):
-    with pytest.raises(KeyboardInterrupt):
-        write(source, output, Dies(20), shard_size=6)
-    manifest = output.with_name(".rows.npy.parts") / "manifest.json"
-    for wrong in ("{", json.dumps([1])):
-        manifest.write_text(wrong)
-        with pytest.raises(ConfigError, match="another manifest, or a damaged one"):
-            write(source, output, shard_size=6)
-
-
 def test_a_damaged_shard_is_refused(source, output):
     with pytest.raises(KeyboardInterrupt):
         write(source, output, Dies(20), shard_size=6)
@@ -193,12 +167,6 @@ def test_a_damaged_shard_is_refused(source, output):
     assert not output.exists()
 
 
-def test_batch_tokens_may_change_between_runs(source, output):
-    with pytest.raises(KeyboardInterrupt):
-        write(source, output, Dies(20), shard_size=6, batch_tokens=4096)
-    assert write(source, output, shard_size=6, batch_tokens=64).resumed == 18
-
-
 def test_an_output_is_replaced_only_when_asked(source, output):
     output.write_text("precious")
     with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace it"):
@@ -206,27 +174,10 @@ def test_an_output_is_replaced_only_when_asked(source, output):
     assert output.read_text() == "precious"
     write(source, output, overwrite=True)
     assert (np.load(output) == expected()).all()
-
-
-def test_an_output_of_unknown_kind_or_a_folder_is_refused(source, output):
-    with pytest.raises(ConfigError, match=r"rows.csv: the output must end in .npy or .parquet"):
-        write(source, output.with_suffix(".csv"))
-    output.mkdir()
-    with pytest.raises(ConfigError, match="is a folder; name a file"):
-        write(source, output, overwrite=True)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"precision": "fp16"}, "unknown precision 'fp16'"),
-        ({"batch_tokens": 0}, "batch_tokens must be at least 1, not 0"),
-        ({"shard_size": 0}, "shard_size must be at least 1, not 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        Settings(**settings)
+    for name in ("rows.csv", "folder.npy"):
+        (output.parent / "folder.npy").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=r"must be a file that ends in .npy or .parquet"):
+            write(source, output.with_name(name), overwrite=True)
 
 
 def test_two_runs_at_once_are_kept_apart(source, output):
@@ -253,4 +204,36 @@ def test_a_source_that_shrinks_is_noticed(source, output, monkeypatch):
     with open_sentences(str(source)) as sentences:
         monkeypatch.setattr(sentences, "count", lambda: 51)
         with pytest.raises(DataError, match="became shorter while it was read"):
-            write_embeddings(DummyEncoder(), sentences, output, Settings(shard_size=10))
+            write_embeddings(DummyEncoder(), sentences, output, Sharding(shard_size=10))
+
+
+# Files of rows
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1003])
+def test_numpy_reads_what_was_appended(tmp_path, rows):
+    whole = np.random.default_rng(0).standard_normal((rows, 5))
+    path = tmp_path / "rows.npy"
+    with NpyWriter(path, 5) as writer:
+        for start in range(0, rows, 100):
+            writer.append(whole[start : start + 100])
+    read = open_rows(path, rows, 5, "")
+    assert read.dtype == np.float32 and (read == whole.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros((3, 2)), np.zeros((2, 3), np.float32), np.array([["a", "b"]] * 3)],
+)
+def test_another_matrix_is_refused(tmp_path, wrong):
+    path = tmp_path / "rows.npy"
+    np.save(path, wrong)
+    with pytest.raises(CheckpointError, match=r"expected 3 rows of 2 float32 numbers; try again"):
+        open_rows(path, 3, 2, "try again")
+
+
+def test_a_pickle_is_never_loaded(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        open_rows(path, 1, 1, "")

@@ -1,0 +1,1 @@
+"""Embeddings of a long text in files: sentences, shards, and workers that share them."""
