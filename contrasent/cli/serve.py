@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
 from contrasent.cli.parameters import command, load
 from contrasent.options import InPrecision, Loading, Named
 from contrasent.settings import Spelling, settings
@@ -38,13 +40,13 @@ class ServeOptions(Named, Loading, InPrecision):
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all of this machine."""
 
-    port: int = 8080
+    port: Annotated[NonNegativeInt, Field(lt=2**16)] = 8080
     """Port to listen on; 0 for any that is free."""
 
-    workers: int = 1
+    workers: PositiveInt = 1
     """Processes that answer; they share the pages of the weights."""
 
-    threads: int | None = None
+    threads: PositiveInt | None = None
     """Threads of matrix products; else the cores, shared out."""
 
     name: str | None = None
@@ -56,29 +58,29 @@ class ServeOptions(Named, Loading, InPrecision):
     bitwise: bool = False
     """Give bitwise the same vectors whatever else is in the batch."""
 
-    batch_tokens: int = 4096
+    batch_tokens: PositiveInt = 4096
     """Tokens computed at once."""
 
-    max_wait: float = 0.5
+    max_wait: PositiveFloat = 0.5
     """Seconds of work in the queue from which requests get 429."""
 
-    cache_mb: int = 256
+    cache_mb: NonNegativeInt = 256
     """Megabytes of embeddings to keep; 0 for none."""
 
     shared_cache: Annotated[str | None, Spelling(metavar="URL")] = None
     """A Redis or Valkey server for embeddings, as redis://HOST:6379, which workers and other
     servers share."""
 
-    payload_limit: int = 16000000
+    payload_limit: PositiveInt = 16000000
     """Bytes of a request's body."""
 
-    max_texts: int = 10000
+    max_texts: PositiveInt = 10000
     """Texts of a request."""
 
-    max_requests: int = 512
+    max_requests: PositiveInt = 512
     """Requests answered at the same time."""
 
-    drain: float = 30.0
+    drain: NonNegativeFloat = 30.0
     """Seconds for requests in progress after SIGTERM."""
 
     cors: Annotated[list[str] | None, Spelling(metavar="ORIGIN")] = None

@@ -23,7 +23,6 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__
@@ -34,8 +33,8 @@ from contrasent.errors import (
     DataError,
     is_out_of_memory,
 )
-from contrasent.serve.batching import Batcher, OverloadedError, StoppedError, require_positive
-from contrasent.serve.bodies import describe
+from contrasent.serve.batching import Batcher, OverloadedError, StoppedError
+from contrasent.serve.bodies import Refusal
 from contrasent.serve.telemetry import LOG, Metrics
 
 T = TypeVar("T")
@@ -46,23 +45,23 @@ _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _PROBES = ("/health", "/ping")
 """Paths of load balancers, which call a server by any name."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_EVERY_ADDRESS = {"0.0.0.0", "::"}
-_WRONG_METHOD, _TOO_MANY, _FAULT = 405, 429, 500
+_READS = ("GET", "HEAD", "OPTIONS")
+_TOO_MANY, _FAULT = 429, 500
 _BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
 _LINGER_SECONDS = 2.0
 """How long what is left of a body that is too large is read."""
+_REFUSED: dict[str, Any] = {"model": Refusal, "description": "A refusal, with its reason"}
 _KINDS = {
     400: "Empty",
     401: "Unauthorized",
     403: "Unauthorized",
-    413: "Validation",
-    422: "Validation",
     424: "Backend",
     _TOO_MANY: "Overloaded",
     _FAULT: "Backend",
     503: "Unhealthy",
 }
+"""What TEI calls an error; the others are of the kind Validation."""
 _STATUSES = (
     (OverloadedError, _TOO_MANY),
     (StoppedError, 503),
@@ -90,26 +89,27 @@ class ServerSettings:
     raw_ids: bool = False  # whether token ids without special tokens are taken
 
     def __post_init__(self) -> None:
-        require_positive(self, "payload_limit", "max_texts", "max_requests", "body_seconds")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("the API key is empty; set one, or leave it out")
 
     def require_own(self, method: str, headers: dict[bytes, bytes]) -> None:
         """Refuse what a page of another site sends, also if its name became this address."""
-        host, origin = (headers.get(key, b"").decode("latin-1").lower() for key in _SENDERS)
-        name = _host_name(host)
+        host, origin = (headers.get(it, b"").decode("latin-1").lower() for it in _SENDERS)
+        name, is_number = "", False
+        with suppress(ValueError):
+            name = urlsplit(f"//{host}").hostname or ""
+            is_number = bool(ip_address(name))
         names = [*_LOOPBACK, *map(str.lower, self.hosts)]
-        is_number = not _EVERY_ADDRESS.isdisjoint(names) and _is_address(name)
-        if not (is_number or any(fnmatchcase(name, known) for known in names)):
+        any_number = is_number and not {"0.0.0.0", "::"}.isdisjoint(names)
+        if not (any_number or any(fnmatchcase(name, known) for known in names)):
             raise RefusalError(
                 400,
                 f"the request is for the host {name[:100]!r}, by which this server is not called; "
                 "start it with --allowed-host",
                 "Validation",
             )
-        if method in _READS or not origin or not {"*", origin}.isdisjoint(self.cors):
-            return
-        if origin.partition("://")[2] != host:
+        is_ours = origin.partition("://")[2] == host or not {"*", origin}.isdisjoint(self.cors)
+        if origin and method not in _READS and not is_ours:
             raise RefusalError(
                 403,
                 f"a page of {origin[:100]!r} may not send to {host[:100]!r}; start the server with "
@@ -118,20 +118,6 @@ class ServerSettings:
 
 
 _SENDERS = (b"host", b"origin")
-_READS = ("GET", "HEAD", "OPTIONS")
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header, without its port; empty if there is none."""
-    with suppress(ValueError):
-        return urlsplit(f"//{host}").hostname or ""
-    return ""
-
-
-def _is_address(name: str) -> bool:
-    with suppress(ValueError):
-        return bool(ip_address(name))
-    return False
 
 
 @dataclass(slots=True)
@@ -150,33 +136,23 @@ class Service:
         """Those of all models."""
         return [self.batcher] if self.beside is None else [self.batcher, self.beside]
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether texts can be embedded."""
-        return all(batcher.is_healthy for batcher in self.batchers)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Embed, and keep ``lag``, until the end of the block."""
         for batcher in self.batchers:
             await batcher.start()
-        beats = asyncio.create_task(self._measure_lag())
+
+        async def measure_lag() -> None:
+            while True:
+                start = time.perf_counter()
+                await asyncio.sleep(_BEAT_SECONDS)
+                self.lag = time.perf_counter() - start - _BEAT_SECONDS
+
+        beats = asyncio.create_task(measure_lag())
         yield
         beats.cancel()
         for batcher in self.batchers:
             await batcher.close()
-
-    async def _measure_lag(self) -> None:
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(_BEAT_SECONDS)
-            self.lag = time.perf_counter() - start - _BEAT_SECONDS
-
-    def refuse_if_late(self, method: str) -> None:
-        """Raise OverloadedError if the event loop is too late to look at another text."""
-        if method == "POST" and self.lag > _LATE * self.batcher.settings.max_wait:
-            self.metrics.count("rejected")
-            raise OverloadedError(self.batcher.settings.max_wait)
 
 
 class RefusalError(Exception):
@@ -217,6 +193,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
         version=__version__,
         description=f"Embeddings and search with {service.settings.name}.",
         redoc_url=None,
+        responses={"4XX": _REFUSED, "5XX": _REFUSED},
         lifespan=lambda _: service.running(),
     )
     for router in routers:
@@ -226,7 +203,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
-        if not service.is_healthy:
+        if not all(batcher.is_healthy for batcher in service.batchers):
             raise StoppedError
         return Response(status_code=200)
 
@@ -235,10 +212,11 @@ def build(service: Service, *routers: Any) -> FastAPI:
         """Metrics for Prometheus."""
         return PlainTextResponse(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    needs_key = service.settings.api_key is not None
-    describe(app, service.batcher.encoder, needs_key, service.settings.raw_ids)
+    async def pass_on(_: Request, error: Exception) -> Response:
+        raise error
+
     for kind in (HTTPException, RequestValidationError):  # not the routers' answers, but the gate's
-        app.add_exception_handler(kind, _raise)
+        app.add_exception_handler(kind, pass_on)
     app.add_middleware(Gate, service=service)
     if service.settings.cors:
         app.add_middleware(
@@ -249,10 +227,6 @@ def build(service: Service, *routers: Any) -> FastAPI:
             expose_headers=["x-request-id", "x-truncated", "x-shape", "retry-after"],
         )
     return app
-
-
-async def _raise(_: Request, error: Exception) -> Response:
-    raise error
 
 
 def _refusal(error: BaseException) -> RefusalError:
@@ -307,12 +281,11 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
     if refusal.status == _FAULT:
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
-    headers = {} if body is not None else {"Connection": "close"}
+    headers = dict(getattr(error, "headers", None) or {})
+    if body is None:
+        headers["Connection"] = "close"
     if refusal.status == _TOO_MANY:
-        seconds = error.retry_after if isinstance(error, OverloadedError) else 1
-        headers["Retry-After"] = str(max(1, round(seconds)))
-    if refusal.status == _WRONG_METHOD:
-        headers["Allow"] = ", ".join(_methods(scope))
+        headers["Retry-After"] = str(max(1, round(getattr(error, "retry_after", 1))))
     content: dict[str, Any] = {"error": message, "error_type": refusal.kind}
     if scope["path"].startswith("/v1/"):
         kind = "server_error" if refusal.status >= _FAULT else "invalid_request_error"
@@ -322,22 +295,11 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
     return Response(written, refusal.status, headers, media_type="application/json")
 
 
-def _methods(scope: Scope) -> list[str]:
-    """All that the path takes: the router tells those of its first route only."""
-    routes, scope = scope["app"].router.routes, dict(scope)
-    return [
-        method
-        for method in ("GET", "HEAD", "POST")
-        if any(route.matches(scope | {"method": method})[0] is Match.FULL for route in routes)
-    ]
-
-
 class Gate:
     """What every request passes: its id, key, limits and body, then its metrics and log line."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app = app
-        self.service = service
+        self.app, self.service = app, service
         key = service.settings.api_key
         self._key = None if key is None else f"Bearer {key.strip()}".encode()
 
@@ -353,6 +315,10 @@ class Gate:
             request_id = uuid.uuid4().hex.encode()
         state = scope.setdefault("state", {})
         state["request_id"] = request_id.decode()
+        waiting: list[Message] = []
+
+        async def receive_again() -> Message:  # the body that was read, and then what comes
+            return waiting.pop() if waiting else await receive()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -365,8 +331,12 @@ class Gate:
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
-            self.service.refuse_if_late(scope["method"])
-            await self.app(scope, _replay(body, receive), send_with_id)
+            wait = self.service.batcher.settings.max_wait
+            if scope["method"] == "POST" and self.service.lag > _LATE * wait:
+                self.service.metrics.count("rejected")
+                raise OverloadedError(wait)
+            waiting.append({"type": "http.request", "body": body, "more_body": False})
+            await self.app(scope, receive_again, send_with_id)
         except ClientGoneError:
             status, state["error"] = 499, "Cancelled"
         except (Exception, asyncio.CancelledError) as error:
@@ -386,52 +356,43 @@ class Gate:
         if path not in _PROBES:
             settings.require_own(scope["method"], headers)
         public = scope["method"] == "GET" and _PUBLIC.fullmatch(path)
-        if self._key is not None and not public:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._key):
-                raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
+        given = headers.get(b"authorization", b"")
+        if not public and self._key is not None and not hmac.compare_digest(given, self._key):
+            raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
         if self.service.in_progress > settings.max_requests and path not in ("/health", "/metrics"):
             self.service.metrics.count("rejected")
-            raise RefusalError(
-                _TOO_MANY, f"{settings.max_requests} requests are being answered already"
-            )
+            message = f"{settings.max_requests} requests are being answered already"
+            raise RefusalError(_TOO_MANY, message)
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The body; RefusalError if it is too large, or comes too late."""
         settings = self.service.settings
+        limit, seconds = settings.payload_limit, settings.body_seconds
         stated = headers.get(b"content-length", b"0")
-        if stated.isdigit() and int(stated) > settings.payload_limit:
-            raise await self._too_large(headers, receive)
-        parts, size, more = [], 0, True
+        size, parts, more = int(stated) if stated.isdigit() else 0, list[bytes](), True
         try:
-            async with asyncio.timeout(settings.body_seconds):
-                while more:
+            async with asyncio.timeout(seconds):
+                while more and size <= limit:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGoneError
                     parts.append(message.get("body", b""))
-                    size, more = size + len(parts[-1]), message.get("more_body", False)
-                    if size > settings.payload_limit:
-                        raise await self._too_large(headers, receive)
+                    more, size = message.get("more_body", False), sum(map(len, parts))
         except TimeoutError as error:
-            seconds = settings.body_seconds
             raise RefusalError(408, f"the body was not there within {seconds:g} s") from error
-        return b"".join(parts)
-
-    async def _too_large(self, headers: dict[bytes, bytes], receive: Receive) -> RefusalError:
-        """The refusal, after what the client still sends: most read no answer before."""
-        limit = self.service.settings.payload_limit
-        with suppress(TimeoutError):
+        if size <= limit:
+            return b"".join(parts)
+        with suppress(TimeoutError):  # what the client still sends: most read no answer before
             async with asyncio.timeout(0 if b"expect" in headers else _LINGER_SECONDS):
-                while (await receive()).get("more_body"):
+                while more and (await receive()).get("more_body"):
                     pass
-        return RefusalError(413, f"the body has more than {limit} bytes; send fewer texts at once")
+        raise RefusalError(413, f"the body has more than {limit} bytes; send fewer texts at once")
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, batcher = scope["state"], self.service.batcher
         # Here, not where they are read: that is one of several processes.
         metrics, cache = self.service.metrics, batcher.cache
-        metrics.set(contrasent_queue_texts=batcher.queued, te_queue_size=batcher.queued)
-        metrics.set(contrasent_queue_seconds=batcher.wait)
+        metrics.set(te_queue_size=batcher.queued, contrasent_queue_seconds=batcher.wait)
         metrics.set(contrasent_cache_bytes=cache.bytes, contrasent_cache_texts=len(cache))
         route = getattr(scope.get("route"), "path", "unmatched")
         metrics.count("requests", 1, route, str(status))
@@ -447,13 +408,3 @@ class Gate:
             **{name: state[name] for name in ("error", "texts", "tokens") if name in state},
         }
         LOG.info("request", extra={"fields": fields})
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body that was read, and then what the server has to say."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return again

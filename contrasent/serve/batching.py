@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, ContrasentError, DataError
 from contrasent.model.backbones.attention import LONG
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
@@ -35,13 +35,6 @@ _TELLING_TOKENS = 256
 _REMEMBERED = 0.5
 _LENGTHS = 24
 _PROBES = [" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))) for n in range(3 * _LENGTHS)]
-
-
-def require_positive(settings: object, *names: str) -> None:
-    """ConfigError names the first of the settings that is not above 0."""
-    for name in names:
-        if not getattr(settings, name) > 0:
-            raise ConfigError(f"{name} must be above 0, not {getattr(settings, name)}")
 
 
 class OverloadedError(ContrasentError):
@@ -68,9 +61,6 @@ class BatchSettings:
     max_wait: float  # seconds of work in the queue from which new requests are refused
     bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
 
-    def __post_init__(self) -> None:
-        require_positive(self, "batch_tokens", "max_wait")
-
 
 def computing_thread(threads: int) -> ThreadPoolExecutor:
     """The one thread in which all models of a process compute, with so many of torch's threads.
@@ -80,8 +70,6 @@ def computing_thread(threads: int) -> ThreadPoolExecutor:
     """
     import torch
 
-    if threads < 1:
-        raise ConfigError(f"threads must be at least 1, not {threads}")
     return ThreadPoolExecutor(1, "compute", torch.set_num_threads, (threads,))
 
 
@@ -327,7 +315,6 @@ class Batcher:
         if not works:
             return
         with self._failing_all(loop):
-            self.metrics.observe(contrasent_batch_texts=len(works), contrasent_batch_tokens=tokens)
             self.metrics.observe(te_batch_next_size=len(works), te_batch_next_tokens=tokens)
             # The shortest first: their answers do not wait for the long ones.
             for numbers in reversed(self._batches([work.tokens for work in works])):

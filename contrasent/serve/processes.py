@@ -23,7 +23,6 @@ from prometheus_client import multiprocess as multiprocess_metrics
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contrasent.errors import ConfigError
-from contrasent.serve.batching import require_positive
 from contrasent.serve.telemetry import LOG
 
 _BACKLOG = 2048
@@ -44,13 +43,6 @@ class Listening:
     port: int  # 0 for any that is free
     workers: int
     drain_seconds: float = 30.0  # for requests that are being answered when it is told to stop
-
-    def __post_init__(self) -> None:
-        require_positive(self, "workers")
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
-        if not 0 <= self.drain_seconds < float("inf"):
-            raise ConfigError(f"drain must be 0 or more seconds, not {self.drain_seconds}")
 
     def bind(self) -> socket.socket:
         """The socket, before anything expensive happens; ConfigError if it cannot be had."""

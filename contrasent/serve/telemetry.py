@@ -38,7 +38,6 @@ _GAUGES = {
     "contrasent_requests_in_progress": "Requests being answered.",
     "contrasent_cache_bytes": "Bytes of the cache.",
     "contrasent_cache_texts": "Texts in the cache.",
-    "contrasent_queue_texts": "Texts that wait or are computed.",
     "te_queue_size": "Texts that wait or are computed.",
     "contrasent_queue_seconds": "Seconds that the queue will take, about.",
     "contrasent_index_texts": "Texts in the index.",
@@ -50,8 +49,6 @@ _HISTOGRAMS = {
     "te_request_queue_duration": "Seconds that a text waited.",
     "te_request_inference_duration": "Seconds in which the batch of a text was computed.",
     "te_request_input_length": "Tokens of a computed text.",
-    "contrasent_batch_texts": "Texts taken at once.",
-    "contrasent_batch_tokens": "Tokens taken at once.",
     "te_batch_next_size": "Texts taken at once.",
     "te_batch_next_tokens": "Tokens taken at once.",
 }

@@ -191,7 +191,7 @@ def test_only_who_means_this_server_is_answered(encoder, hosts, headers, status)
 
 
 def test_a_method_that_is_not_taken_is_answered_with_those_that_are(server):
-    for path, allowed in (("/embed", "POST"), ("/info", "GET"), ("/openapi.json", "GET, HEAD")):
+    for path, allowed in (("/embed", "POST"), ("/info", "GET")):
         request = urllib.request.Request(server.url + path, method="DELETE")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
@@ -639,13 +639,13 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
         port = taken.getsockname()[1]
         assert f"port {port}" in refused("serve", tmp_path, "--port", port)
     assert "workers" in refused("serve", tmp_path, "--workers", 0)
-    assert "payload_limit" in refused("serve", tmp_path, "--payload-limit", 0)
+    assert "--payload-limit" in refused("serve", tmp_path, "--payload-limit", 0)
     for option, value, said in (
-        ("--batch-tokens", 0, "batch_tokens must be above 0"),
-        ("--max-wait", 0, "max_wait must be above 0"),
+        ("--batch-tokens", 0, "--batch-tokens cannot be"),
+        ("--max-wait", 0, "--max-wait cannot be"),
         ("--max-wait", "nan", "--max-wait cannot be 'nan'"),
-        ("--threads", 0, "threads must be at least 1"),
-        ("--drain", -1, "drain must be 0 or more"),
+        ("--threads", 0, "--threads cannot be"),
+        ("--drain", -1, "--drain cannot be"),
         ("--drain", "inf", "--drain cannot be 'inf'"),
     ):
         assert said in refused("serve", tmp_path, "--port", 0, option, value)

@@ -23,7 +23,7 @@ from contrasent.errors import ConfigError
 from contrasent.files import exclusive
 from contrasent.model.conventions import Conventions
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.search import index as index_module
+from contrasent.search import storage
 from contrasent.search.index import Index
 from contrasent.serve import index_routes
 from contrasent.serve.embedding_routes import EmbeddingRoutes
@@ -108,7 +108,7 @@ def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch
 
     change = {"texts": ["two cats"], "remove": ["0"]}
     with monkeypatch.context() as patched:
-        patched.setattr(index_module, "write_segment", full)
+        patched.setattr(storage, "write_segment", full)
         assert server.call("/index", change).status == 500
     zero = np.zeros((1, index.manifest.encoder.width), np.float32)
 
