@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,12 @@ class EmbeddingRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._encoder = service.batcher.encoder
-        self._started = int(time.time())
+        self._model = {
+            "id": service.settings.name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "contrasent",
+        }
         self._fingerprint = self._encoder.fingerprint()
         tokenizer = getattr(self._encoder, "tokenizer", None)
         self._truncation_side: str = getattr(tokenizer, "truncation_side", "right")
@@ -67,8 +72,6 @@ class EmbeddingRoutes:
         router.post("/tokenize", summary="TEI's tokens")(self.tokenize)
         router.get("/info", summary="The model and the limits")(self.info)
         router.post("/", include_in_schema=False)(self.by_inputs)
-        for path in ("/rerank", "/predict", "/embed_sparse", "/embed_all"):
-            router.post(path, include_in_schema=False)(self.other_kind)
         return router
 
     async def embedded(self, request: Request, texts: Sequence[Text]) -> list[Embedded]:
@@ -164,10 +167,19 @@ class EmbeddingRoutes:
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts, or of the token ids that `/tokenize` gives."""
         texts = _texts_of(body.input)
-        if not self._service.settings.raw_ids:
-            self._require_frames(texts)
+        for number, text in enumerate(texts):
+            raw = self._service.settings.raw_ids or isinstance(text, str)
+            if not raw and not is_framed(self._encoder, tuple(text)):
+                raise RefusalError(
+                    400,
+                    f"input {number} is token ids without the special tokens that /tokenize adds, "
+                    "as clients send them that tokenize for a model of OpenAI's; send text "
+                    "(LangChain: check_embedding_ctx_length=False), or start the server with "
+                    "--raw-token-ids if they are ids of this model",
+                    "Validation",
+                )
         rows, entries = await self.vectors(request, texts, body, body.dimensions)
-        if _wants_bytes(request):
+        if _BYTES in request.headers.get("accept", ""):
             return _bytes_answer(rows, entries)
         tokens = sum(entry.tokens for entry in entries)
         rest = {
@@ -186,39 +198,21 @@ class EmbeddingRoutes:
 
         return await _answer(write, entries)
 
-    def _require_frames(self, texts: Sequence[Text]) -> None:
-        """Refuse ids of another vocabulary, which have no special tokens of this one."""
-        for number, text in enumerate(texts):
-            if not isinstance(text, str) and not is_framed(self._encoder, text):
-                raise RefusalError(
-                    400,
-                    f"input {number} is token ids without the special tokens that /tokenize adds, "
-                    "as clients send them that tokenize for a model of OpenAI's; send text "
-                    "(LangChain: check_embedding_ctx_length=False), or start the server with "
-                    "--raw-token-ids if they are ids of this model",
-                    "Validation",
-                )
-
     async def models(self) -> Response:
         """The one that is served."""
-        return json_answer({"object": "list", "data": [self._described()]})
+        return json_answer({"object": "list", "data": [self._model]})
 
     async def model(self, name: str) -> Response:
         """The model of this name."""
-        known = self._service.settings.name
-        if name != known:
-            raise RefusalError(404, f"there is no model {name!r}, only {known!r}")
-        return json_answer(self._described())
-
-    def _described(self) -> dict[str, object]:
-        name, created = self._service.settings.name, self._started
-        return {"id": name, "object": "model", "created": created, "owned_by": "contrasent"}
+        if name != self._model["id"]:
+            raise RefusalError(404, f"there is no model {name!r}, only {self._model['id']!r}")
+        return json_answer(self._model)
 
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
         texts = _texts_of(body.inputs)
         rows, entries = await self.vectors(request, texts, body, body.dimensions, body.normalize)
-        if _wants_bytes(request):
+        if _BYTES in request.headers.get("accept", ""):
             return _bytes_answer(rows, entries)
         return await _answer(lambda: _dumped(_formatted(rows, body.encoding_format)), entries)
 
@@ -286,10 +280,6 @@ class EmbeddingRoutes:
             }
         )
 
-    async def other_kind(self) -> Response:
-        """Routes of TEI for other kinds of model."""
-        raise RefusalError(424, "this model gives sentence embeddings; use /embed")
-
 
 def require_at_most(limit: int, asked: int, name: str) -> None:
     """RefusalError if the answer would be too large."""
@@ -319,8 +309,9 @@ def _dumped(content: Any) -> bytes:
 
 def json_answer(content: Any, *read: Sequence[Embedded]) -> Response:
     """The answer with ``content``; if texts were ``read``, by encoders one by one, it says how."""
+    written = content if isinstance(content, bytes) else _dumped(content)
     headers = _flags(*read) if read else None
-    return Response(_dumped(content), headers=headers, media_type="application/json")
+    return Response(written, headers=headers, media_type="application/json")
 
 
 def _flags(*read: Sequence[Embedded]) -> dict[str, str]:
@@ -328,13 +319,10 @@ def _flags(*read: Sequence[Embedded]) -> dict[str, str]:
     return {"X-Truncated": str(sum(cut))}
 
 
-async def _answer(write: Any, entries: Sequence[Embedded]) -> Response:
-    content = write() if len(entries) <= _INLINE else await asyncio.to_thread(write)
-    return Response(content, headers=_flags(entries), media_type="application/json")
-
-
-def _wants_bytes(request: Request) -> bool:
-    return _BYTES in request.headers.get("accept", "")
+async def _answer(write: Callable[[], bytes], entries: Sequence[Embedded]) -> Response:
+    return json_answer(
+        write() if len(entries) <= _INLINE else await asyncio.to_thread(write), entries
+    )
 
 
 def _bytes_answer(rows: np.ndarray, entries: Sequence[Embedded]) -> Response:

@@ -25,13 +25,6 @@ def test_a_column_is_read_again_and_again(table):
         assert sentences.count() == 3 and sentences.ids() is None
 
 
-def test_they_are_counted_once(table, monkeypatch):
-    with open_sentences(table, "sentence1") as sentences:
-        assert sentences.count() == 3
-        monkeypatch.setattr(sentences, "examples", None)
-        assert sentences.count() == 3
-
-
 def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
     with open_sentences(table, "sentence2", "id") as sentences:
         assert sentences.count() == 2
@@ -153,24 +146,6 @@ def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
 )
 def test_a_url_that_leads_nowhere_is_refused(url, said, tiny_bert, tmp_path):
     assert said in refused("encode", tiny_bert, url, tmp_path / "rows.npy")
-
-
-@pytest.mark.acceptance
-def test_object_storage_is_read_as_files_are(monkeypatch):
-    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    running = server.ThreadedMotoServer("127.0.0.1", 0)
-    running.start()
-    try:
-        host, port = running.get_host_and_port()
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
-        how = f"?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-        system, _ = fs.FileSystem.from_uri(f"s3://corpora/{how}&allow_bucket_creation=true")
-        write_parts(system, "corpora/mine")
-        with open_sentences(f"s3://corpora/mine{how}", unique=True) as sentences:
-            assert [*sentences] == list(dict.fromkeys(WORDS))
-    finally:
-        running.stop()
 
 
 def test_the_different_sentences_in_the_order_in_which_they_come_first(tmp_path, monkeypatch):

@@ -5,8 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -100,20 +98,6 @@ def test_a_worker_leaves_what_was_made_from_something_else(name, keep, write):
     assert write(Worker(1, 2), name=name, shards=keep).already
     with pytest.raises(ConfigError, match=r"rows.* was made with another encoder; remove it"):
         write(Worker(1, 2), DummyEncoder(salt="x"), name=name, shards=keep)
-
-
-def test_a_worker_leaves_a_file_that_workers_did_not_make(write):
-    write()
-    with pytest.raises(ConfigError, match=r"rows.npy exists already, of another command"):
-        write(Worker(1, 2))
-
-
-def test_workers_that_start_together_wait_for_each_other(write, tmp_path):
-    with ThreadPoolExecutor(1) as pool:
-        with exclusive(tmp_path / ".rows.npy.parts.start"):
-            written = pool.submit(write, Worker(1, 2))
-            time.sleep(0.5)
-        assert written.result().missing == 4
 
 
 def test_each_shard_is_computed_once_by_whatever_number_of_workers(write):

@@ -113,16 +113,6 @@ def test_a_number_is_given_once_and_an_id_can_come_back(encoder, folder):
     assert texts_of(index)["2"] == "named"
 
 
-def test_texts_are_replaced_in_one_write(encoder, folder):
-    index = Index.build(encoder, TEXTS[:5], folder)
-    index.remove([0])
-    before = index.manifest.writes
-    assert index.change([1, 4, 9], np.ones((1, 8)), ["new"], [1], missing_ok=True) == (2, ["1"])
-    assert index.manifest.writes <= before + 2  # the second merges segments
-    left = {"2": TEXTS[2], "3": TEXTS[3], "1": "new"}
-    assert texts_of(index) == texts_of(Index.open(folder)) == left
-
-
 def test_all_can_be_removed(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, kind="hnsw")
     index.remove(range(40))

@@ -35,12 +35,6 @@ def test_hits_are_those_of_a_loop_over_all_texts(encoder, folder):
     assert index.search(encoder, [TEXTS[17]], 1)[0][0].text == TEXTS[17]
 
 
-def test_more_than_there_are_gives_all_and_nothing_invented(encoder, folder):
-    index = Index.build(encoder, TEXTS[:3], folder)
-    hits = index.search(encoder, ["q"], 50)[0]
-    assert sorted(hit.id for hit in hits) == ["0", "1", "2"]
-
-
 def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_path):
     index = Index.build(encoder, TEXTS[:10], folder)
     index.add(encoder, TEXTS[10:11])
@@ -92,23 +86,7 @@ def test_unicode_and_line_breaks_survive(encoder, folder):
     assert [index.search(encoder, [t], 1)[0][0].text for t in texts] == texts
 
 
-def test_no_query_no_hits(encoder, folder):
-    assert Index.build(encoder, TEXTS, folder).search(encoder, []) == []
-
-
 # What is refused, and that nothing is written then
-
-
-def test_another_encoder_is_refused_by_build_in_add_and_search(encoder, folder):
-    index, other = Index.build(encoder, TEXTS, folder), DummyEncoder(salt="x", name="other")
-    before = everything(folder)
-    for use in (lambda: index.search(other, ["q"]), lambda: index.add(other, ["t"])):
-        with pytest.raises(CheckpointError) as caught:
-            use()
-        assert encoder.fingerprint() in str(caught.value)
-        assert other.fingerprint() in str(caught.value)
-        assert "was built with dummy (pooler cls" in str(caught.value)
-    assert everything(folder) == before and other.embedded == []
 
 
 @pytest.mark.parametrize(
@@ -146,12 +124,6 @@ def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
     assert len(Index.open(folder)) == len(index) == 2
 
 
-def test_row_numbers_count_as_ids(encoder, folder):
-    index = Index.build(encoder, TEXTS[:3], folder)
-    with pytest.raises(DataError, match="id '2' is in the index already"):
-        index.add(encoder, ["new"], [2])
-
-
 @pytest.mark.parametrize("use", ["build", "add", "search"])
 def test_one_string_is_not_a_list(encoder, folder, use):
     index = Index.build(encoder, TEXTS[:3], folder)
@@ -163,17 +135,6 @@ def test_one_string_is_not_a_list(encoder, folder, use):
         else:
             index.search(encoder, "query")
     assert len(Index.open(folder)) == 3
-
-
-@pytest.mark.parametrize("top_k", [0, -3])
-def test_a_top_k_below_one_is_refused(encoder, folder, top_k):
-    with pytest.raises(ConfigError, match=f"top_k must be at least 1, not {top_k}"):
-        Index.build(encoder, TEXTS, folder).search(encoder, ["q"], top_k)
-
-
-def test_an_empty_query_is_refused(encoder, folder):
-    with pytest.raises(DataError, match="query 1 is '  '; write what to look for"):
-        Index.build(encoder, TEXTS, folder).search(encoder, ["q", "  "])
 
 
 @pytest.mark.parametrize("vector", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
@@ -202,14 +163,6 @@ def test_an_index_is_replaced_only_when_asked_and_nothing_else_is(encoder, folde
             Index.build(encoder, TEXTS, other, overwrite=True)
     other.joinpath("manifest.json").write_text('{"format": "contrasent-index-0"}')
     assert len(Index.build(encoder, TEXTS, other, overwrite=True)) == 40
-
-
-def test_a_failing_replacement_leaves_the_old_index(encoder, folder):
-    Index.build(encoder, TEXTS, folder)
-    with pytest.raises(DataError):
-        Index.build(encoder, iter(["good", ""]), folder, overwrite=True)
-    assert len(Index.open(folder)) == 40
-    assert [p.name for p in folder.parent.iterdir()] == ["index"]
 
 
 def test_a_folder_that_is_no_index_is_explained(tmp_path):
@@ -248,14 +201,6 @@ def test_a_damaged_manifest_is_explained(encoder, folder, path, value, said):
     assert said in str(caught.value)
 
 
-def test_a_manifest_cut_off_is_explained(encoder, folder):
-    Index.build(encoder, TEXTS, folder)
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text()[:50])
-    with pytest.raises(CheckpointError, match=r"manifest.json is damaged .*restore the folder"):
-        Index.open(folder)
-
-
 @pytest.mark.parametrize(
     ("file", "keep"), [("000001.npy", 500), ("000001.npy", 20), ("000001.arrow", 300)]
 )
@@ -267,20 +212,15 @@ def test_a_segment_cut_off_is_explained(encoder, folder, file, keep):
         Index.open(folder)
 
 
-def test_a_segment_with_too_much_at_its_end_is_refused(encoder, folder):
-    Index.build(encoder, TEXTS, folder)
-    with (folder / "segments" / "000001.npy").open("ab") as file:
-        file.write(b"\0" * 32)
-    with pytest.raises(CheckpointError, match=r"000001.npy"):
-        Index.open(folder)
-
-
-def test_texts_of_another_segment_are_refused(encoder, folder):
-    index = Index.build(encoder, TEXTS, folder)
-    index.add(encoder, ["more"])
-    segments = folder / "segments"
-    shutil.copy(segments / "000002.arrow", segments / "000001.arrow")
-    with pytest.raises(CheckpointError, match=r"000001.arrow .*1 rows, not 40"):
+@pytest.mark.parametrize("file", ["000001.npy", "000001.arrow"])
+def test_files_of_other_rows_are_refused(encoder, folder, file):
+    Index.build(encoder, TEXTS, folder).add(encoder, ["more"])
+    path = folder / "segments" / file
+    if path.suffix == ".npy":
+        path.write_bytes(path.read_bytes() + b"\0" * 32)
+    else:
+        shutil.copy(path.with_stem("000002"), path)
+    with pytest.raises(CheckpointError, match=file):
         Index.open(folder)
 
 

@@ -63,17 +63,6 @@ def test_encode_reads_a_column_and_says_what_is_left_out(run, tmp_path):
     assert "1 rows with an empty cell are left out, and have no row in rows.npy" in told.stderr
 
 
-def test_encode_reads_standard_input(run):
-    run("encode", "m", "-", "rows.npy", stdin="eins\nzwei\n")
-    assert len(np.load("rows.npy")) == 2
-
-
-def test_encode_says_how_many_sentences_were_cut(run, tmp_path):
-    (tmp_path / "long.txt").write_text("word " * 70 + "\nshort\n")
-    told = run("encode", "m", "long.txt", "rows.npy")
-    assert "1 sentences were longer than 64 tokens and cut" in told.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -109,13 +98,6 @@ def test_similarity_prints_a_cosine(run):
         "precision": "fp32",
         "fingerprint": encoder.fingerprint(),
     }
-
-
-def test_similarity_takes_text_even_if_it_names_a_file(run):
-    encoder = DummyEncoder()
-    a, b = encoder.vector("texts.txt").astype(float), encoder.vector("b").astype(float)
-    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
-    assert run("similarity", "m", "texts.txt", "b").stdout == f"{cosine:.4f}\n"
 
 
 def test_similarity_of_nothing_is_refused(run):
@@ -224,11 +206,3 @@ def test_an_encoder_that_has_moved_is_asked_for(run, monkeypatch):
     assert "say where it is with --encoder FOLDER" in told.stderr
     told = run("search", "index", "q", "--encoder", "there", expect=2)
     assert told.stderr == "error: 'm' is no folder here\n"
-
-
-def test_ids_are_called_ids(run, tmp_path):
-    (tmp_path / "t.csv").write_text(
-        "ticket,body\n" + "".join(f"T-{n},my text {n}\n" for n in range(9))
-    )
-    told = run("build", "m", "t.csv", "index", "--columns", "body", "--ids", "ticket")
-    assert "body as the text, ticket as the id" in told.stderr

@@ -1,7 +1,6 @@
 """The batcher: sharing, order, refusals, cancelling, and vectors that no neighbour changes."""
 
 import asyncio
-import gc
 import random
 import shutil
 import signal
@@ -148,20 +147,6 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
     assert isinstance(unknown, DataError)
 
 
-def test_a_text_without_a_token_fails_alone(encoder):
-    batcher = batcher_of(with_template(encoder, "$A"))
-
-    async def work():
-        calls = [batcher.embed([text]) for text in ("a dog", "", "a cat")]
-        together = await asyncio.gather(*calls, return_exceptions=True)
-        assert batcher.is_healthy
-        return *together, await batcher.embed(["a horse"])
-
-    good, empty, other, later = run(batcher, work)
-    assert isinstance(empty, DataError)
-    assert [each[0].tokens for each in (good, other, later)] == [2, 2, 2]
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", ["$A [SEP]", "[CLS] $A [SEP]", "$A", "prompt"])
 def test_token_ids_give_the_vector_of_their_text(encoder, kind, side):
@@ -179,14 +164,6 @@ def test_token_ids_give_the_vector_of_their_text(encoder, kind, side):
         for entry in others:
             assert (entry.tokens, entry.truncated) == (expected.tokens, expected.truncated)
             np.testing.assert_allclose(entry.row, expected.row, atol=1e-5, rtol=0)
-
-
-def test_errors_that_nobody_looks_at_are_not_logged(encoder, caplog):
-    batcher = batcher_of(encoder)
-    with pytest.raises(DataError):
-        run(batcher, lambda: batcher.embed([(999_999,), (999_998,)]))
-    gc.collect()
-    assert not caplog.records
 
 
 def test_a_call_that_is_cancelled_frees_its_texts_but_not_those_of_others(encoder, monkeypatch):
@@ -335,28 +312,6 @@ def test_token_ids_and_a_text_have_different_keys():
     cache = SharedCache("redis://localhost:1")
     keys = {cache._key(text) for text in ((2, 7), "(2, 7)", "\0(2, 7)", "(2,7)")}
     assert len(keys) == 4
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("cache", [0, 1_000_000])
-def test_servers_share_what_they_computed(cache, encoder, redis, monkeypatch):
-    texts = [*texts_of(100), (2, 7, 9, 3), "(2, 7, 9, 3)", " ".join(["dog"] * 500)]
-    first, second, other = (
-        sharing(encoder, redis[0], name, cache) for name in ("fp32", "fp32", "bf16")
-    )
-    computed = run(first, lambda: first.embed(texts))
-    slow = Slow(second, monkeypatch)
-    fetched = run(second, lambda: second.embed(texts))
-    assert not slow.texts
-    for entry, same in zip(computed, fetched, strict=True):
-        assert entry.row.tobytes() == same.row.tobytes()
-        assert (entry.tokens, entry.truncated) == (same.tokens, same.truncated)
-    slow = Slow(other, monkeypatch)
-    slow.go.set()
-    run(other, lambda: other.embed(texts))
-    assert len(slow.texts) == len(set(texts))
-    with pytest.raises(DataError):
-        run(other, lambda: other.embed(["a \ud800"]))
 
 
 @pytest.mark.acceptance

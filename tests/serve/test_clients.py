@@ -1,9 +1,5 @@
 """Programs of others against the server, as their users start them."""
 
-import importlib.util
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from helpers.serving import batcher_of, serving
@@ -72,36 +68,7 @@ def llama_index(url):
     return module.OpenAILikeEmbedding(**given).get_text_embedding_batch(SENTENCES)
 
 
-def haystack(url):
-    pytest.importorskip("haystack", reason="haystack-ai is not installed")
-    from haystack.components.embedders import OpenAITextEmbedder
-    from haystack.utils import Secret
-
-    given = {"api_base_url": f"{url}/v1", "api_key": Secret.from_token("none"), "model": "tiny"}
-    return [OpenAITextEmbedder(**given).run(text)["embedding"] for text in SENTENCES]
-
-
-def chroma(url):
-    pytest.importorskip("chromadb", reason="chromadb is not installed")
-    from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer
-
-    return HuggingFaceEmbeddingServer(url=f"{url}/embed")(SENTENCES)
-
-
-def dspy(url):
-    client = pytest.importorskip("dspy", reason="dspy is not installed")
-    given = {"api_base": f"{url}/v1", "api_key": "none", "batch_size": 3}
-    return client.Embedder("openai/tiny", **given)(SENTENCES)
-
-
-def txtai(url):
-    client = pytest.importorskip("txtai", reason="txtai is not installed")
-    given = {"api_base": f"{url}/v1", "api_key": "none"}
-    embeddings = client.Embeddings(path="openai/tiny", method="litellm", vectors=given)
-    return embeddings.batchtransform(SENTENCES)
-
-
-CLIENTS = (litellm, llama_index, haystack, chroma, dspy, txtai)
+CLIENTS = (litellm, llama_index)
 
 
 @pytest.mark.acceptance
@@ -126,27 +93,3 @@ def test_langchain_by_its_switch_and_refused_without(server, expected, monkeypat
     close(client.embed_documents(SENTENCES), expected)
     with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
         langchain.OpenAIEmbeddings(**given).embed_documents(SENTENCES)
-
-
-STANDARD = """
-from langchain_openai import OpenAIEmbeddings
-from langchain_tests.integration_tests import EmbeddingsIntegrationTests
-
-class TestServer(EmbeddingsIntegrationTests):
-    embeddings_class = OpenAIEmbeddings
-    embedding_model_params = {
-        "model": "tiny", "base_url": "URL/v1", "api_key": "none",
-        "check_embedding_ctx_length": False,
-    }
-"""
-
-
-@pytest.mark.acceptance
-def test_the_standard_suite_of_langchain(server, tmp_path):
-    for module in ("langchain_tests", "langchain_openai", "pytest_asyncio"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
-    (tmp_path / "test_standard.py").write_text(STANDARD.replace("URL", server.url))
-    command = (sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", str(tmp_path))
-    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout

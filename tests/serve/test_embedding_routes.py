@@ -18,7 +18,6 @@ import pytest
 from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES, with_template
-from pydantic import ValidationError
 
 from contrasent.cli import serve as cli
 from contrasent.errors import ConfigError
@@ -27,10 +26,8 @@ from contrasent.model.lookup_encoders import distil_static
 from contrasent.serve import application, embedding_routes
 from contrasent.serve.bodies import (
     EmbedRequest,
-    IndexChange,
     MatrixRequest,
     OpenAIRequest,
-    QueryRequest,
     SimilarityRequest,
     TextOptions,
     TokenizeRequest,
@@ -75,13 +72,6 @@ def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder,
     answer = server.call("/embed", {"inputs": SENTENCES}, accept="application/octet-stream")
     assert answer.headers["x-shape"] == "7,16"
     close(np.frombuffer(answer.body, "<f4").reshape(7, 16), expected)
-
-
-def test_a_direction_is_that_of_the_tokenizer(encoder):
-    with serving(batcher_of(with_template(encoder, "$A", truncation_side="left"))) as server:
-        left, right = {"truncation_direction": "left"}, {"truncation_direction": "Right"}
-        assert server.call("/embed", {"inputs": "a", **left}).status == 200
-        assert "at the left" in server.call("/embed", {"inputs": "a", **right}).json["error"]
 
 
 def test_fewer_dimensions_are_the_first_ones_of_length_one(server, expected):
@@ -280,7 +270,6 @@ def test_what_is_cut_is_told_and_refused_on_request(kind, request):
         ("/embed", {"inputs": "a" * 20_000_000}, 413, "Validation"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/matrix", {"first": ["a"] * 1001, "second": ["a"] * 1001}, 413, "Validation"),
-        ("/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend"),
         ("/v1/embeddings", {"input": [2, 10_000, 3]}, 422, "Validation"),
         ("/v1/embeddings", {"input": [7, 8]}, 400, "Validation"),
         ("/v1/embeddings", {"input": [-1]}, 422, "Validation"),
@@ -297,11 +286,6 @@ def test_refusals_look_as_those_of_others(server, path, body, status, kind):
     assert server.call("/health").status == 200
 
 
-def test_a_text_that_is_none_is_named_by_its_number(server):
-    answer = server.call("/embed", {"inputs": ["a", "b \ud800"]})
-    assert "text 1 cannot be written as UTF-8" in answer.json["error"]
-
-
 def test_a_port_that_another_server_took_meanwhile_is_explained():
     first = Listening(host="127.0.0.1", port=0, workers=1)
     with first.bind() as bound:
@@ -310,53 +294,6 @@ def test_a_port_that_another_server_took_meanwhile_is_explained():
             bound.listen()
             with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {second.port}"):
                 serve(pytest.fail, second, late)
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        (OpenAIRequest, {"input": [None] * 10_000}),
-        (OpenAIRequest, {"input": [[None] * 100] * 100}),
-        (EmbedRequest, {"inputs": [None] * 10_000}),
-        (EmbedRequest, {"inputs": "a", **dict.fromkeys(map(str, range(10_000)))}),
-        (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [None] * 10_000}}),
-        (MatrixRequest, {"first": [None] * 10_000, "second": [None] * 10_000}),
-        (QueryRequest, {"queries": [None] * 10_000}),
-        (IndexChange, {name: [None] * 10_000 for name in ("remove", "texts", "ids")}),
-    ],
-)
-def test_of_a_list_only_the_first_mistake_is_told(kind, body):
-    with pytest.raises(ValidationError) as refused:
-        kind.model_validate(body)
-    assert refused.value.error_count() < 10
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "said"),
-    [
-        ("/embed", {"inputs": ["a", 1]}, "].1: Input should be a valid string"),
-        ("/embed", {"inputs": 3}, "inputs.str: Input should be a valid string"),
-        ("/v1/embeddings", {"input": [1, "a"]}, "].1: Input should be a valid integer"),
-        ("/v1/embeddings", {"input": [[1], [2, None]]}, "].1.1: Input should be a valid integer"),
-        ("/v1/embeddings", {"input": [[]]}, "there is no text"),
-        ("/v1/embeddings", {"input": ["a", []]}, "].1: Input should be a valid string"),
-        ("/embed", {"inputs": "a", "truncation_direction": "Left"}, "cuts texts at the right"),
-        (
-            "/v1/embeddings",
-            {"input": "a", "dimension": 4},
-            "unknown field 'dimension'",
-        ),
-        ("/embed", {"inputs": "a", "encoding_format": "int8"}, "'float' or 'base64', not 'int8'"),
-        ("/embed", {"inputs": "a", "normalize": 0}, "body.normalize: Input should be a valid bool"),
-        ("/", {"inputs": "a", "normalise": 7}, "Did you mean 'normalize', "),
-        ("/", {"inputs": "a", "normalise": 7}, "Its value is 7."),
-        ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
-    ],
-)
-def test_a_refusal_names_what_is_wrong(server, path, body, said):
-    answer = server.call(path, body)
-    assert answer.status == (400 if "no text" in said else 422)
-    assert said in str(answer.json["error"])
 
 
 def test_a_body_that_is_not_said_to_be_json_is_refused(server):
@@ -392,20 +329,6 @@ def test_pages_of_one_origin_may_send_and_read_all_headers(encoder):
         assert answer.headers["access-control-allow-origin"] == origin
         exposed = answer.headers["access-control-expose-headers"].split(", ")
         assert {"x-request-id", "x-truncated", "x-shape", "retry-after"} == set(exposed)
-
-
-def test_a_thread_that_ended_is_told(encoder, monkeypatch):
-    batcher = batcher_of(encoder)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    with serving(batcher) as server:
-        assert server.call("/embed", {"inputs": "a dog"}).status == 200
-        monkeypatch.setattr(batcher, "_tokenize_all", lambda _: 1 / 0)
-        for text in ("a cat", "a horse"):
-            answer = server.call("/embed", {"inputs": text})
-            assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
-            assert "restart the server" in answer.json["error"]
-        assert server.call("/health").status == 503
-        assert server.call("/embed", {"inputs": "a dog"}).status == 200  # it is in the cache
 
 
 def test_a_request_keeps_its_id(server):
@@ -509,55 +432,6 @@ def until(reached):
     while not reached():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-@pytest.mark.filterwarnings("default")
-def test_the_client_of_mteb(server, encoder, monkeypatch, tmp_path):
-    monkeypatch.setenv("MTEB_CACHE", str(tmp_path))
-    wrappers = pytest.importorskip("mteb.models.openai_wrappers")
-    from datasets import Dataset
-    from mteb.abstasks import AbsTaskSTS
-    from mteb.abstasks.task_metadata import TaskMetadata
-
-    from contrasent.evaluation.mteb_encoder import MtebEncoder
-
-    pairs = [(a, b) for a in SENTENCES for b in SENTENCES if a < b]
-    columns = {"sentence1": [a for a, _ in pairs], "sentence2": [b for _, b in pairs]}
-    columns["score"] = np.random.default_rng(0).uniform(0, 5, len(pairs)).tolist()
-    local = {
-        **dict.fromkeys(("reference", "date"), None),
-        **{key: [] for key in ("domains", "task_subtypes")},
-        "name": "Local",
-        "type": "STS",
-        "main_score": "cosine_spearman",
-        "category": "t2t",
-        "description": "",
-        "dialect": [],
-        "sample_creation": "created",
-        "license": "cc0-1.0",
-        "dataset": {"path": "local", "revision": "1"},
-        "modalities": ["text"],
-        "eval_splits": ["test"],
-        "eval_langs": ["eng-Latn"],
-        "bibtex_citation": "",
-        "annotations_creators": "derived",
-    }
-
-    class Local(AbsTaskSTS):
-        metadata = TaskMetadata(**local)
-
-        def load_data(self, **_):
-            self.dataset, self.data_loaded = {"test": Dataset.from_dict(columns)}, True
-
-    wrapper = wrappers.OpenAIAPIEncodeWrapper(
-        server.url, "tiny", modalities=["text"], use_chat_template=False
-    )
-    inside = MtebEncoder(encoder, precision="fp32")
-    scores = [
-        Local().evaluate(model, "test", encode_kwargs={"batch_size": 8})["default"]
-        for model in (wrapper, inside)
-    ]
-    assert scores[0]["cosine_spearman"] == pytest.approx(scores[1]["cosine_spearman"], abs=1e-6)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])

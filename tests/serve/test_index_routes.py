@@ -1,13 +1,8 @@
 """Search and changes over HTTP against the index itself, the map, and the page in a browser."""
 
 import copy
-import importlib.util
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.command_line import refused
-from helpers.serving import batcher_of, call, serving
+from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
 from contrasent.cli.serve import application
@@ -301,54 +296,3 @@ def test_an_application_for_another_server_leaves_its_threads_as_they_were(tiny_
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-REPLICAS = """
-import sys, ray
-from ray import serve
-
-model = sys.argv[1]
-
-def build():
-    from contrasent.cli.serve import application
-    return application(model, device="cpu", pooler="mean", head="none", precision="fp32")
-
-ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
-serve.start(http_options={"port": int(sys.argv[2])})
-serve.run(serve.deployment(num_replicas=2)(serve.ingress(build)()).bind())
-print("ready", flush=True)
-sys.stdin.read()
-serve.shutdown()
-"""
-
-
-@pytest.mark.acceptance
-def test_replicas_of_ray_serve_answer_as_the_server(encoder, tiny_bert):
-    for module in ("ray", "grpc_reflection"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip("ray[serve] is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    patient = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_worker_niceness": "0"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", REPLICAS, str(tiny_bert), port],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **patient},
-        text=True,
-    )
-    try:
-        assert "ready" in process.stdout.read(6)
-        url = f"http://127.0.0.1:{port}"
-        assert call(f"{url}/health").status == 200
-        answers = [call(f"{url}/embed", {"inputs": TEXTS}, Accept=BYTES) for _ in range(4)]
-        expected = encoder.encode(TEXTS, normalize=True, precision="fp32")
-        for answer in answers:
-            rows = np.frombuffer(answer.body, "<f4").reshape(expected.shape)
-            np.testing.assert_allclose(rows, expected, atol=1e-5)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait(60)
