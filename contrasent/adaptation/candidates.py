@@ -162,7 +162,7 @@ class Text:
         pairs = next_pairs(units) if self.in_documents else crop_pairs(units)
         return len({first for first, second in pairs if first != second})
 
-    def split(self, seed: int, fewest: int, *, has_dev: bool) -> tuple[Text, Text, Text]:
+    def split(self, seed: int, *, has_dev: bool) -> tuple[Text, Text, Text]:
         """Text to train on, to choose by, and to report on; no document is in two of them.
 
         Where another dev task chooses there is none to choose by, and none to report on if a tenth
@@ -185,12 +185,6 @@ class Text:
                 f"{self.source} has {len(documents)} different {units}, too few to choose and to "
                 f"report by: a tenth, for each, makes {queries} queries, and {FEWEST} are needed; "
                 "give more text, or rated pairs with --dev"
-            )
-        if train.lines < fewest:
-            raise DataError(
-                f"{self.source} has {len(documents)} different {units}, of which {train.lines} "
-                f"lines are left to train on; a step takes {fewest}, so give more, or a smaller "
-                "--train.batch_size"
             )
         return train, dev, test
 
@@ -280,7 +274,7 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     recipe = load_recipe("unsup-simcse", request.settings)
     text = Text.read(request.data, recipe.data.columns)
     has_dev = request.dev is not None
-    parts = text.split(request.seed, fewest=recipe.train.batch_size, has_dev=has_dev)
+    parts = text.split(request.seed, has_dev=has_dev)
     start = start_encoder(EncoderSettings(name=request.encoder))
     given = {"", *text.gives}
     if not is_sentence_encoder(request.encoder):
@@ -292,11 +286,6 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     for name in request.candidates:
         if (needs := CANDIDATES[name].needs) not in given:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
-    if request.candidates and all(CANDIDATES[name].mlm_first for name in request.candidates):
-        raise ConfigError(
-            "mlm-first trains from another start than yours, so nothing keeps the result from "
-            "being worse; name another candidate beside it, such as dropout"
-        )
     general = [it for it in GENERAL_TEXT.read_text(encoding="utf-8").splitlines() if it]
     general = general[: parts[0].lines]
     for part, name in zip(parts, (TRAIN, DEV, TEST), strict=True):

@@ -60,12 +60,7 @@ class Axis:
     def read(cls, text: str) -> Axis:
         """Read ``train.batch_size=64,128`` or ``train.learning_rate=1e-6..1e-4:log``."""
         setting = _AXIS.fullmatch(text)
-        if setting is None:
-            raise ConfigError(
-                f"--space {text} is no setting with its values, such as train.batch_size=64,128 or "
-                f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
-            )
-        key, values = setting[1].replace("-", "_"), setting[2].strip()
+        key, values = (setting[1].replace("-", "_"), setting[2].strip()) if setting else ("", "..")
         if ".." not in values:
             return cls(key, tuple(dict.fromkeys(it.strip() for it in values.split(","))))
         if ends := _RANGE.fullmatch(values):
@@ -77,7 +72,9 @@ class Axis:
             if low < high and (low > 0 or not ends[3]):
                 return cls(key, (), low, high, log=bool(ends[3]))
         raise ConfigError(
-            f"--space {text} is no range LOW..HIGH, or LOW..HIGH:log of numbers above 0"
+            f"--space {text} is no setting with values, such as train.batch_size=64,128, no range "
+            "LOW..HIGH or LOW..HIGH:log of numbers above 0, such as "
+            f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
         )
 
     @property

@@ -19,10 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from contrasent.data.batch import Batch, Need
 from contrasent.distributed import split, total
-from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import info_nce, masked_cross_entropy
 from contrasent.model.heads import head_named
-from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
+from contrasent.model.masked_lm import Masked, MlmHead, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
 from contrasent.settings import settings
@@ -173,17 +172,6 @@ class HiddenTokens(nn.Module):
         """The mean of both over the tokens."""
         loss, right, count = sums
         return Terms({"mlm": loss / count.clamp(min=1)}, {"mlm_accuracy": (right / count).detach()})
-
-
-def load_masked_lm(start: Start, weight: float) -> MaskedLm:
-    """The masked LM of the encoder's checkpoint; ConfigError if it has no head."""
-    try:
-        return MaskedLm.load(start.require_encoder().name)
-    except CheckpointError as error:
-        raise ConfigError(
-            f"objective.mlm_weight is {weight:g}, so the encoder needs a masked-LM head to start "
-            f"from, but {error}; or set objective.mlm_weight to 0"
-        ) from error
 
 
 def require_masked(batch: Batch) -> MaskedBatch:

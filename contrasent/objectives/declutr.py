@@ -11,8 +11,9 @@ from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
 from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
+from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import HiddenTokens, load_masked_lm
+from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Objective, Share, Start, Terms
 from contrasent.settings import settings
 
@@ -67,9 +68,10 @@ class Declutr(Objective):
         self.tokens: HiddenTokens | None = None
         if config.mlm_weight:
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
-            masked_lm = load_masked_lm(start, config.mlm_weight)
+            encoder = start.require_encoder()
+            masked_lm = MaskedLm.load(encoder.name)
             # A decoder that is tied is tied to the encoder's matrix.
-            masked_lm.share(start.require_encoder().backbone)
+            masked_lm.share(encoder.backbone)
             self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 
     def prepare(self, batch: Batch) -> Batch:

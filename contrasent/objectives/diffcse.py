@@ -359,18 +359,22 @@ def _editing(config: Config, start: Start) -> Editing:
 def _refuse_at_odds(config: Config) -> None:
     """Raise ConfigError for settings of which one would do nothing."""
     as_views, other_task = config.edit_role != "difference", config.task != "rtd"
-    if not config.contrast and (as_views or not config.rtd_weight):
-        raise ConfigError(
-            "objective.contrast is false, but without objective.edit_role difference and an "
-            "objective.rtd_weight above 0 there is no other term"
-        )
-    if as_views and (config.edit_source != "same" or other_task):
-        raise ConfigError(
-            f"objective.edit_role {config.edit_role} embeds edits of the sentence itself, so "
-            "objective.edit_source must be same, and objective.task rtd, its default"
-        )
-    if other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"):
-        raise ConfigError(
-            f"objective.task {config.task} takes means of masked tokens, so "
-            "objective.rtd_reduction must be mean, and objective.edit_operation replace"
-        )
+    for at_odds, problem in (
+        (
+            not config.contrast and (as_views or not config.rtd_weight),
+            "contrast is false, but without objective.edit_role difference and an "
+            "objective.rtd_weight above 0 there is no other term",
+        ),
+        (
+            as_views and (config.edit_source != "same" or other_task),
+            f"edit_role {config.edit_role} embeds edits of the sentence itself, so "
+            "objective.edit_source must be same, and objective.task rtd, its default",
+        ),
+        (
+            other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"),
+            f"task {config.task} takes means of masked tokens, so objective.rtd_reduction must be "
+            "mean, and objective.edit_operation replace",
+        ),
+    ):
+        if at_odds:
+            raise ConfigError(f"objective.{problem}")

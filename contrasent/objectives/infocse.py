@@ -17,9 +17,10 @@ from torch import Tensor
 from contrasent.data.batch import Batch, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import diffcse
-from contrasent.objectives._shared import HiddenTokens, load_masked_lm
+from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Share, Start, Terms
 from contrasent.profiling import part
 from contrasent.settings import settings
@@ -70,7 +71,7 @@ class InfoCSE(diffcse.DiffCSE):
         lower.set_checkpointing(False)
         self._lower = (lower,)
         self.upper = backbone.new_layers(config.upper_layers)
-        head = copy.deepcopy(load_masked_lm(start, config.mlm_weight).head)
+        head = copy.deepcopy(MaskedLm.load(encoder.name).head)
         self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

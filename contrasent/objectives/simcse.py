@@ -21,12 +21,12 @@ from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
+from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import (
     Contrast,
     ContrastConfig,
     HiddenTokens,
-    load_masked_lm,
     require_masked,
 )
 from contrasent.objectives.base import Share, Start, Terms, duplicates
@@ -80,7 +80,7 @@ class AuxiliaryMlm(nn.Module):
 
     def __init__(self, start: Start, config: Config) -> None:
         super().__init__()
-        head = copy.deepcopy(load_masked_lm(start, config.mlm_weight).head)
+        head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
         self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
         self._weight, self._masks_views = config.mlm_weight, config.mlm_views == "masked"
 

@@ -99,8 +99,6 @@ class HeldOutText:
         """Read the first column of ``file``; DataError if it cannot be read, or holds no text."""
         texts = [sentences[0] for sentences in open_examples(str(file))]
         ids, _ = tokenizer.ids(texts, max_tokens)
-        if not ids:
-            raise DataError(f"{file} holds no text, so nothing can be measured on it")
         portions: list[list[np.ndarray]] = [[]]
         tokens = 0
         for row in sorted(ids, key=len):

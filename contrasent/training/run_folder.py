@@ -104,35 +104,35 @@ class RunFolder:
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
         """Raise ConfigError if the folder cannot be written to, or holds anything to be kept."""
-        other = "choose another folder with --output"
-        if resume and overwrite:
-            raise ConfigError("--resume keeps the run that --overwrite replaces; give one of them")
-        if self.root.is_symlink() and not self.root.exists():
-            raise ConfigError(f"{self.root} is a link to nothing; {other}")
         parent = self.root.absolute()
         while not parent.exists():
             parent = parent.parent
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            problem = "cannot be written to" if parent.is_dir() else "is a file"
-            raise ConfigError(f"{parent} {problem}; {other}")
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         names = [name for name in names if name != _LOCK and not _is_unfinished(name)]
-        if names and not self.is_run:
-            raise ConfigError(
-                f"{self.root} holds files that are not of a training run, such as {names[0]}; "
-                f"{other}"
-            )
         foreign = [name for name in names if name not in _WRITTEN]
-        if overwrite and foreign:
-            raise ConfigError(
-                f"{self.root} holds {foreign[0]}, which no training run wrote, so it is not "
-                f"replaced; move that away, or {other}"
-            )
-        if names and not overwrite and not resume:
-            raise ConfigError(
-                f"{self.root} holds a training run already; continue it with --resume, replace it "
-                f"with --overwrite, or {other}"
-            )
+        for refused, problem in (
+            (
+                resume and overwrite,
+                "is kept by --resume and replaced by --overwrite: give one of them",
+            ),
+            (self.root.is_symlink() and not self.root.exists(), "is a link to nothing"),
+            (not parent.is_dir(), f"cannot be there: {parent} is a file"),
+            (not os.access(parent, os.W_OK | os.X_OK), f"cannot be made: {parent} is read-only"),
+            (
+                names and not self.is_run,
+                f"holds files that are not of a training run, such as {''.join(names[:1])}",
+            ),
+            (
+                overwrite and foreign,
+                f"holds {''.join(foreign[:1])}, which no training run wrote, so it is not replaced",
+            ),
+            (
+                names and not overwrite and not resume,
+                "holds a training run already: --resume continues it, --overwrite replaces it",
+            ),
+        ):
+            if refused:
+                raise ConfigError(f"{self.root} {problem}; choose another folder with --output")
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
         """As :meth:`check_place`; what is there must fit ``recipe``, and not be its start."""

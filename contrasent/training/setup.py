@@ -159,12 +159,9 @@ def _followed_pairs(recipe: Recipe) -> RatedPairs | None:
     if settings.geometry_every is None:
         return None
     try:
-        pairs = RatedPairs.read(settings.geometry_pairs, settings.data_dir)
+        return RatedPairs.read(settings.geometry_pairs, settings.data_dir)
     except DataError as error:
         raise DataError(f"{error}\nOr train without: --evaluation.geometry_every null") from error
-    if len(pairs.sentences) < 2:
-        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
-    return pairs
 
 
 def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:

@@ -14,7 +14,6 @@ from contrasent.adaptation.candidates import (
     Text,
     split_text,
 )
-from contrasent.errors import DataError
 
 LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
 
@@ -30,7 +29,7 @@ def test_documents_stay_whole(tmp_path):
     path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
     text = Text.read(str(path))
     assert text.in_documents
-    parts = text.split(1, fewest=16, has_dev=False)
+    parts = text.split(1, has_dev=False)
     assert sorted(d for part in parts for d in part.documents) == sorted(documents)
     read = Text.read(str(parts[0].write(tmp_path / "part.txt")))
     assert read.documents == parts[0].documents
@@ -59,16 +58,10 @@ def test_line_breaks_in_a_text_are_spaces(tmp_path):
 
 def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
     text = Text("text.txt", [[line] for line in LINES], in_documents=False)
-    train_part, dev, test = text.split(1, fewest=16, has_dev=True)
+    train_part, dev, test = text.split(1, has_dev=True)
     assert (train_part.lines, dev.lines, test.lines) == (180, 0, 20)
     few = Text("text.txt", text.documents[:40], in_documents=False)
-    assert [part.lines for part in few.split(1, fewest=16, has_dev=True)] == [40, 0, 0]
-
-
-def test_too_few_texts_to_train_on_are_counted_without_repeats():
-    text = Text("text.txt", [[line] for line in LINES * 2], in_documents=False)
-    with pytest.raises(DataError, match="has 200 different texts, of which 180 lines are left"):
-        text.split(1, fewest=181, has_dev=True)
+    assert [part.lines for part in few.split(1, has_dev=True)] == [40, 0, 0]
 
 
 def test_as_many_lines_of_wikipedia_are_mixed_in_as_there_are_of_the_text(tmp_path, tiny_bert):

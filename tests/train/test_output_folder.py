@@ -18,7 +18,7 @@ def desk(tmp_path, monkeypatch, tiny_bert):
 def test_a_run_is_not_replaced_unless_asked(desk):
     worked(*train())
     before = tree(desk / "out")
-    assert "out holds a training run already; continue it with --resume" in refused(*train())
+    assert "out holds a training run already: --resume continues it" in refused(*train())
     assert tree(desk / "out") == before
     said = worked(*train("--resume"))
     assert "out is complete: nothing to resume" in said.err
@@ -90,7 +90,8 @@ def test_a_file_is_no_output(desk, output):
     before = tree(desk)
     for flag in ((), ("--overwrite",), ("--resume",)):
         assert refused(*train("--output", output, *flag)) == (
-            f"{desk / 'text.txt'} is a file; choose another folder with --output"
+            f"{output} cannot be there: {desk / 'text.txt'} is a file; choose another folder with "
+            "--output"
         )
     assert tree(desk) == before
 

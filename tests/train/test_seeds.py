@@ -79,7 +79,7 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
     assert "seed 5: complete before" in more.err
     assert weights(output / "seed-5") == before
     assert len(json.loads((output / "seeds.json").read_text())["scores"][0]["values"]) == 3
-    assert "continue it with --resume" in refused(*words, "--output", output, "--seeds", "8,7")
+    assert "--resume continues it" in refused(*words, "--output", output, "--seeds", "8,7")
     assert not (output / "seed-8").exists()
     assert "holds a training run" in refused(*words, "--output", alone, "--seeds", "1,2")
 
