@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.run_files import logged_losses
 
 from contrasent import objectives
 from contrasent.data import batch as batches
@@ -16,6 +17,7 @@ from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import _shared
 from contrasent.training.embedding import Chunks, GradientCache
+from contrasent.training.run import train
 
 CHUNK = 5
 
@@ -194,3 +196,16 @@ def test_a_backbone_that_draws_other_masks_without_gradients_is_found(make_encod
     objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
     with pytest.raises(ContrasentError, match="does not draw the same dropout"):
         cached(encoder.train(), objective, examples(2))
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_a_run_with_checkpointed_layers_is_the_plain_one(chunk, recipe, tmp_path):
+    changes = {"train__gradcache_chunk": chunk, "evaluation__task": "none"}
+    train(recipe(**changes), tmp_path / "plain")
+    train(recipe(**changes, train__gradient_checkpointing=True), tmp_path / "saving")
+    assert logged_losses(tmp_path / "saving") == pytest.approx(
+        logged_losses(tmp_path / "plain"), abs=1e-5
+    )
