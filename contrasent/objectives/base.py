@@ -127,10 +127,6 @@ class Objective(nn.Module, ABC):
         processes each has the whole batch and all embeddings, and returns the same terms.
         """
 
-    def negatives(self, examples: int) -> int:
-        """Of an anchor in a batch of so many examples, duplicates counted; 0 if it has none."""
-        return 0
-
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         """Write what was trained, with ``info``, replacing ``folder``: by default the encoder."""
         encoder.save(folder, info)
@@ -218,9 +214,6 @@ class Matryoshka(Objective):
             terms.update({f"{name}_{size}": weight * it for name, it in of_size.items()})
             terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
         return terms
-
-    def negatives(self, examples: int) -> int:
-        return self._whole().negatives(examples)
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         self._whole().save(encoder, folder, info)

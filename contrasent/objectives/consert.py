@@ -100,9 +100,6 @@ class Consert(Objective):
         both = beside(first, second)
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
-    def negatives(self, examples: int) -> int:
-        return 2 * examples - 2
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled.chunk(2)
         losses, texts = [], batch.same_text().view(len(encoded.pooled), -1)

@@ -78,10 +78,6 @@ class Declutr(Objective):
         """``batch``, with tokens of its anchors hidden if they are to be predicted."""
         return batch if self.tokens is None else self.tokens.hide(batch, self.config.anchors)
 
-    def negatives(self, examples: int) -> int:
-        anchors: int = self.config.anchors
-        return 2 * anchors * examples - 2
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchors, positives = encoded.pooled.tensor_split([self.config.anchors])
         # (A * P, B, D) -> (A, P, B, D) -> the mean of each anchor's own positives

@@ -280,9 +280,6 @@ class DiffCSE(Objective):
         edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
         return concat([batch, *edits], batch.views + len(edits))
 
-    def negatives(self, examples: int) -> int:
-        return (self.views - 1) * examples - 1 if self.config.contrast else 0
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config, projected, terms = self.config, self.projector(encoded.pooled), Terms({})
         if config.contrast:

@@ -50,9 +50,6 @@ class QuickThoughts(Objective):
         duplicates = torch.cat([texts, texts])
         return dataclasses.replace(both, duplicate_of=duplicates, columns=batch.columns)
 
-    def negatives(self, examples: int) -> int:
-        return examples - 1
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config, positions = self.config, batch.column(Need.POSITIONS)
         distance = (positions.unsqueeze(1) - positions).abs()

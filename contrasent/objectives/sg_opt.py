@@ -70,9 +70,6 @@ class SgOpt(Objective):
         )
         init_linear(self.projector)
 
-    def negatives(self, examples: int) -> int:
-        return examples - 1
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings = self._project(encoded.pooled[0])
 

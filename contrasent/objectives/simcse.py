@@ -132,9 +132,6 @@ class SimCSE(Contrast):
             batch = concat([batch, batch.view(0)], batch.views + 1)
         return batch if self.mlm is None else self.mlm.prepare(batch)
 
-    def negatives(self, examples: int) -> int:
-        return (self.views - 1) * examples - 1
-
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config, mlm = self.config, Terms({})
         if self.mlm is not None:

@@ -176,10 +176,8 @@ class Session:
             *(steps, batch_size, self.training.precision, device),
         )
         if split.processes > 1:
-            negatives = self.parts.objective.negatives(batch_size)
-            shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
             each = batch_size / split.processes
-            logger.info("%d processes: %.4g examples in each%s", split.processes, each, shared)
+            logger.info("%d processes: %.4g examples in each", split.processes, each)
         end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
             closing(self.metrics),
