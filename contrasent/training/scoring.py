@@ -41,7 +41,11 @@ from contrasent.settings import EvaluationSettings
 from contrasent.training.loop import Cost
 
 logger = logging.getLogger("contrasent")
-_USUAL = {"task": "stsb-dev", "final": "sts"}
+# What is scored unless the recipe says otherwise, and the consequence where it is not there.
+_USUAL = {
+    "task": ("stsb-dev", "`best` is not selected by human ratings"),
+    "final": ("sts", "no scores before and after on public tasks"),
+}
 _SELECTING: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
@@ -177,7 +181,7 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
         task = retrieval.TASK_TYPE.load([TaskName(settings.task)], Options(settings.data_dir))
         return DevTask(_proxy(task), METRICS[0])
     options = Options(settings.data_dir, learning=TransferProtocol(preset="dev"))
-    suite = _named("task", settings, "`best` is not selected by human ratings", options)
+    suite = _named("task", settings, options)
     if suite is None:
         return None
     if suite.problems:
@@ -199,19 +203,16 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
     """The tasks scored before and after; errors as :func:`dev_task`."""
-    options = Options(settings.data_dir)
-    return _named("final", settings, "no scores before and after on public tasks", options)
+    return _named("final", settings, Options(settings.data_dir))
 
 
 def _proxy(task: RetrievalTask) -> Suite:
     return Suite(((retrieval.TASK_TYPE, TaskData((task.name,), (task,))),), Options())
 
 
-def _named(
-    setting: str, settings: EvaluationSettings, consequence: str, options: Options
-) -> Suite | None:
+def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suite | None:
     """The tasks of a setting; what is wrong with a user's own file stops everything."""
-    name, usual = getattr(settings, setting), _USUAL[setting]
+    name, (usual, consequence) = getattr(settings, setting), _USUAL[setting]
     if name == "none":
         return None
     remedy = f"\nOr train without: --evaluation.{setting} none"

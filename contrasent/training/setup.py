@@ -101,7 +101,7 @@ def prepare(
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
-    _warn(recipe, dev, examples.views, objective, encoder)
+    _warn(recipe, examples.views, objective, encoder)
 
     cut = recipe.data.max_tokens
     if objective.spans is not None:
@@ -216,15 +216,8 @@ def _add_convolutions(
         )
 
 
-def _warn(
-    recipe: Recipe, dev: DevTask | None, views: int, objective: Objective, encoder: SentenceEncoder
-) -> None:
-    """Warn of choices without a score, prompts that views lack, and copies without noise."""
-    if recipe.encoder.keep == "better" and dev is None:
-        logger.warning(
-            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
-            "one of the first view is kept"
-        )
+def _warn(recipe: Recipe, views: int, objective: Objective, encoder: SentenceEncoder) -> None:
+    """Warn of prompts that views lack, and of copies that no noise tells apart."""
     if prompt := encoder.conventions.resolve():
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
