@@ -6,7 +6,6 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ def stop(error: DataError) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unzipped if its name says so; errors name the file."""
     zipped = path.suffix.lower() == ".gz"
     try:
@@ -49,7 +48,7 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
 
     DataError if the file cannot be read, or is a damaged archive.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         yield from text_lines(file, str(path), trouble)
 
 
@@ -84,17 +83,6 @@ def text_lines(file: IO[bytes], source: str, trouble: Trouble = stop) -> Iterato
                 )
             else:
                 yield number, line
-
-
-def has_lone_returns(path: Path) -> bool:
-    r"""Whether a line ends with ``\r`` alone, which releases up to 0.9 read as white space."""
-    last = b""
-    with _opened(path) as file:
-        while block := file.read(1 << 20):
-            if re.search(rb"\r[^\n]", last + block):
-                return True
-            last = block[-1:]
-    return False
 
 
 def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
@@ -172,22 +160,6 @@ def find_delimiter(path: Path) -> tuple[str | None, int]:
         if len(fitting) == 1:
             return fitting[0], 0
     return None, 0
-
-
-def json_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, Any]]:
-    """One JSON value per line; blank lines are left out."""
-    for number, line in lines(path, trouble):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            trouble(
-                DataError(
-                    f"{path}:{number}: not JSON: {error}; "
-                    "a .jsonl file holds one object or one array per line"
-                )
-            )
 
 
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")

@@ -7,6 +7,7 @@ here; the columns that they look for are rows of :mod:`contrasent.data.columns`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,9 @@ from contrasent.data.readers import (
     Dataset,
     Trouble,
     find_delimiter,
-    has_lone_returns,
     is_url,
-    json_rows,
     lines,
+    opened,
     quoted_rows,
     source_kind,
     stop,
@@ -130,9 +130,16 @@ class TableSource(RowSource):
         self.blank = blank
 
     def sha256(self, names: tuple[str, ...]) -> str:
-        """Of the bytes, and of how they are read where earlier releases read them otherwise."""
-        lone = not self.quoted and has_lone_returns(self.path)
-        content, reading = super().sha256(names), self.layout or ("lone returns" if lone else "")
+        """Of the bytes, and of how they are read where earlier releases read them otherwise.
+
+        Up to 0.9, a carriage return alone was white space, and ended no line.
+        """
+        content, reading = super().sha256(names), self.layout
+        last = b""
+        with opened(self.path) as file:
+            while not (self.quoted or reading) and (block := file.read(1 << 20)):
+                reading = "lone returns" if re.search(rb"\r[^\n]", last + block) else ""
+                last = block[-1:]
         return hashlib.sha256(f"{content} {reading}".encode()).hexdigest() if reading else content
 
 
@@ -190,17 +197,24 @@ class JsonSource(RecordSource):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        number, value = next(json_rows(path), (0, None))
-        if not number:
+        where, value = next(self.records(stop), ("", None))
+        if not where:
             raise DataError(_EMPTY.format(path))
-        where, self.named = f"{path}:{number}", isinstance(value, dict)
+        self.named = isinstance(value, dict)
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if not value or not (self.named or is_array):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
         super().__init__(str(path), self.names() if self.named else [""] * len(value), where)
 
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
-        return ((f"{self.path}:{number}", value) for number, value in json_rows(self.path, trouble))
+        for number, line in lines(self.path, trouble):
+            where = f"{self.path}:{number}"
+            if line.strip():
+                try:
+                    yield where, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    remedy = "a .jsonl file holds one object or one array per line"
+                    trouble(DataError(f"{where}: not JSON: {error}; {remedy}"))
 
 
 class HubSource(RecordSource):
