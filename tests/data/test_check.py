@@ -173,38 +173,24 @@ def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):
     assert not result.stderr.startswith("\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "words", "verdict", "command"),
-    [
-        ("a.txt", "my printer fails {n}", (), "ready", "adapt all-MiniLM-L6-v2 --data {path}"),
-        (
-            "a.csv",
-            "{n}-x,my printer fails {n},turn it off {n}",
-            ("--columns", "1,2"),
-            "ready",
-            "train sup-adapt --encoder all-MiniLM-L6-v2 --data {path} --columns 1,2",
-        ),
-        (
-            "b.txt",
-            "- - -",
-            (),
-            "usable, but look at\n  100% are repeated; leave repeats out\n"
-            "  600 hold no word, first {path}:1; searches would find them",
-            "train unsup-simcse --encoder all-MiniLM-L6-v2 --data {path}",
-        ),
-        (
-            "c.txt",
-            " ".join(["word"] * 40) + " {n}",
-            (),
-            "ready",
-            "adapt all-MiniLM-L6-v2 --data {path} --data.max_tokens 64",
-        ),
-    ],
-)
-def test_the_command_ends_with_a_verdict_and_what_to_run(
-    run, write, name, row, words, verdict, command
-):
+LONG = " ".join(["word"] * 40) + " {n}"
+READY = "ready\ntrain with: contrasent "
+VERDICTS = [
+    ("my printer fails {n}", (), READY + "adapt all-MiniLM-L6-v2 --data {path}"),
+    (
+        "{n}-x,my printer fails {n},turn it off {n}",
+        ("--columns", "1,2"),
+        READY + "train sup-adapt --encoder all-MiniLM-L6-v2 --data {path} --columns 1,2",
+    ),
+    ("- - -", (), "train unsup-simcse --encoder all-MiniLM-L6-v2 --data {path}"),
+    (LONG, (), READY + "adapt all-MiniLM-L6-v2 --data {path} --data.max_tokens 64"),
+]
+
+
+@pytest.mark.parametrize(("row", "words", "verdict"), VERDICTS)
+def test_the_command_ends_with_a_verdict_and_what_to_run(run, write, row, words, verdict):
+    name = "a.csv" if words else "a.txt"
     path = write(name, "".join(row.format(n=n) + "\n" for n in range(600)))
     said = run(path, *words).stdout
-    expected = f"verdict: {verdict}\ntrain with: contrasent {command}\n".format(path=path)
-    assert said.endswith(expected), said[-400:]
+    assert said.endswith(verdict.format(path=path) + "\n"), said[-400:]
+    assert ("600 hold no word" in said and "100% are repeated" in said) == (row == "- - -")

@@ -122,40 +122,6 @@ def test_a_store_that_lost_labels_is_made_again(tmp_path):
     assert store.column(Need.LABELS).tolist() == EXPECTED
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (
-            [row for row in ROWS if row[2] in ("entailment", "contradiction")],
-            r"has pairs of the classes 0 \(contradiction\), 1 \(entailment\) only, but three are "
-            r"needed: contradiction, entailment, neutral; give natural language inference .*",
-        ),
-        ([("a", "b", 0), ("c", "d", 1)] * 2, r"classes 0 \(contradiction\), 1 \(entailment\) only"),
-        (
-            [("a", "b", "entailment"), ("c", "d", "not_entailment")],
-            r"nli\.csv:3: unknown label 'not_entailment'; known are entailment, neutral, .*",
-        ),
-        ([("a", "b", 0), ("c", "d", 3)], r"nli\.csv:3: the label is the number 3, .* 0 to 2"),
-        (
-            [("a", "b", 0), ("c", "d", "neutral")],
-            r"nli\.csv:3: the label is 'neutral', but those before are numbers",
-        ),
-        (
-            [("a", "b", "neutral"), ("c", "d", 1)],
-            r"nli\.csv:3: the label is '1', but those before are words",
-        ),
-        ([("a", "b", "-")] * 3, r"holds 0 examples"),
-    ],
-    ids=str,
-)
-def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
-    path = write(tmp_path / "nli.csv", rows)
-    with pytest.raises(DataError, match=said):
-        open_pairs(path, "nli").require(2)
-    with pytest.raises(DataError, match=said):
-        check(path, labels="nli").require_usable()
-
-
 def test_a_check_counts_the_classes(tmp_path):
     path = write(tmp_path / "nli.csv", ROWS)
     report = check(path, labels="nli")
@@ -181,3 +147,24 @@ def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):
     other = replace(SIDE_COLUMNS["nli"], content=f"labels {CLASSES[::-1]}")
     monkeypatch.setitem(SIDE_COLUMNS, "nli", other)
     assert open_pairs(path, "nli").sha256 != before
+
+
+TWO = r"classes 0 \(contradiction\), 1 \(entailment\) only, but three are needed"
+WRONG = [
+    ([row for row in ROWS if row[2] in ("entailment", "contradiction")], TWO),
+    ([("a", "b", 0), ("c", "d", 1)] * 2, TWO),
+    ([("a", "b", "entailment"), ("c", "d", "not_entailment")], ":3: unknown label 'not_entailm"),
+    ([("a", "b", 0), ("c", "d", 3)], ":3: the label is the number 3, .* 0 to 2"),
+    ([("a", "b", 0), ("c", "d", "neutral")], ":3: .* 'neutral', but those before are numbers"),
+    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1', but those before are words"),
+    ([("a", "b", "-")] * 3, "holds 0 examples"),
+]
+
+
+@pytest.mark.parametrize(("rows", "said"), WRONG)
+def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
+    path = write(tmp_path / "nli.csv", rows)
+    with pytest.raises(DataError, match=said):
+        open_pairs(path, "nli").require(2)
+    with pytest.raises(DataError, match=said):
+        check(path, labels="nli").require_usable()
