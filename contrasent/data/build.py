@@ -304,8 +304,6 @@ def paraphrases(
     low = -float("inf") if min_score is None else min_score
     high = float("inf") if max_score is None else max_score
     scored = not (min_score is None and max_score is None)
-    if not low <= high:
-        raise ConfigError(f"no score lies between {low:g} and {high:g}")
     without = next((source.source for source in sources if source.width < 3), None)
     if scored and without:
         raise ConfigError(
@@ -372,13 +370,11 @@ class Built:
 
 def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
     """Make sure that a file may be written."""
-    if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS:
+    if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS or output.is_dir():
         raise ConfigError(
-            f"{output}: unknown kind of file to write; end its name in {', '.join(_KINDS)}, "
-            "each also with .gz"
+            f"{output}: unknown kind of file to write, or a folder; end the name of a file in "
+            f"{', '.join(_KINDS)}, each also with .gz"
         )
-    if output.is_dir():
-        raise ConfigError(f"{output} is a folder; name a file in it")
     if output.exists() and any(Path(it).exists() and output.samefile(it) for it in sources):
         raise ConfigError(f"{output} is one of the sources; name another file to write")
     if not overwrite:

@@ -203,9 +203,7 @@ class Dataset:
     """
 
     def __init__(self, source: str) -> None:
-        parts = dataset_parts(source)
-        if parts is None:
-            raise DataError(f"{source} is no data set of the hub; a file or folder has that name")
+        parts: Any = dataset_parts(source)
         try:
             import datasets
         except ImportError as error:

@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 from helpers.tiny_tokenizers import bert_folder
 
@@ -29,3 +31,16 @@ def opened(tmp_path):
         return open_examples(str(tmp_path / name))
 
     return opened_file
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write text or bytes to a file of a name, zipped if it says so; returns the path."""
+
+    def written(name, content):
+        data = content.encode() if isinstance(content, str) else content
+        data = gzip.compress(data) if name.endswith(".gz") else data
+        (tmp_path / name).write_bytes(data)
+        return str(tmp_path / name)
+
+    return written

@@ -10,16 +10,6 @@ from contrasent.data.check import Finding, check
 from contrasent.errors import DataError
 
 
-@pytest.fixture
-def write(tmp_path):
-    def written(name, content):
-        data = content.encode() if isinstance(content, str) else content
-        (tmp_path / name).write_bytes(data)
-        return str(tmp_path / name)
-
-    return written
-
-
 def lengths(values):
     ordered = sorted(values)
     return {

@@ -28,16 +28,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def written(name, content):
-        data = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / name).write_bytes(data)
-        return str(tmp_path / name)
-
-    return written
-
-
 def table(delimiter, head="", rows=ROWS, end="\r\n"):
     return head + "".join(delimiter.join(row) + end for row in rows)
 

@@ -1,4 +1,3 @@
-import gzip
 import json
 
 import pyarrow
@@ -9,18 +8,6 @@ from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
 
 PAIRS = [("a dog", "a puppy"), ("naïve café", "日本語 😀")]
-
-
-@pytest.fixture
-def write(tmp_path):
-    def written(name, content):
-        data = content.encode() if isinstance(content, str) else content
-        if name.endswith(".gz"):
-            data = gzip.compress(data)
-        (tmp_path / name).write_bytes(data)
-        return str(tmp_path / name)
-
-    return written
 
 
 def as_csv(rows):
