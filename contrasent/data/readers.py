@@ -29,7 +29,7 @@ def stop(error: DataError) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unzipped if its name says so; errors name the file."""
     zipped = path.suffix.lower() == ".gz"
     try:
@@ -48,7 +48,7 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
 
     DataError if the file cannot be read, or is a damaged archive.
     """
-    with opened(path) as file:
+    with open_bytes(path) as file:
         yield from text_lines(file, str(path), trouble)
 
 

@@ -26,7 +26,7 @@ from contrasent.data.readers import (
     find_delimiter,
     is_url,
     lines,
-    opened,
+    open_bytes,
     quoted_rows,
     source_kind,
     stop,
@@ -136,7 +136,7 @@ class TableSource(RowSource):
         """
         content, reading = super().sha256(names), self.layout
         last = b""
-        with opened(self.path) as file:
+        with open_bytes(self.path) as file:
             while not (self.quoted or reading) and (block := file.read(1 << 20)):
                 reading = "lone returns" if re.search(rb"\r[^\n]", last + block) else ""
                 last = block[-1:]
