@@ -10,8 +10,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -91,20 +90,18 @@ def quickstart(
     tasks = {"evaluation.task": "none", "evaluation.final": f"{SEARCH},{PAIRS}"}
     settings = {"encoder.name": str(start), "data.file": str(TEXT), **SETTINGS, **tasks}
     texts = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if line]
-    seconds = dict[str, float]()
-
     tell(f"1/2 training {ENCODER} on {len(texts)} sentences of Wikipedia articles, no labels")
-    with _timed(seconds, "train and score"):
-        recipe = load_recipe(RECIPE, settings)
-        result = train(recipe, output / "run", device=device, show_progress=show_progress)
+    started = time.perf_counter()
+    recipe = load_recipe(RECIPE, settings)
+    result = train(recipe, output / "run", device=device, show_progress=show_progress)
     if result is None:
         raise ConfigError(f"{output / 'run'} holds a complete run; name another --output")
+    trained = time.perf_counter()
     tell("2/2 indexing the sentences with it, and searching them")
-    with _timed(seconds, "index and search"):
-        encoder = SentenceEncoder.load(result.last, device=device)
-        index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
-        results = index.search(encoder, QUERIES, TOP_K)
-    hits = dict(zip(QUERIES, results, strict=True))
+    encoder = SentenceEncoder.load(result.last, device=device)
+    index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
+    hits = dict(zip(QUERIES, index.search(encoder, QUERIES, TOP_K), strict=True))
+    ended = time.perf_counter()
     outcome = QuickstartResult(
         encoder=result.last,
         index=index.folder,
@@ -113,9 +110,11 @@ def quickstart(
         after=result.after,
         gains=result.scores.gains,
         hits=hits,
-        seconds=seconds,
+        seconds={"train and score": trained - started, "index and search": ended - trained},
     )
-    write_text(output / "results.json", json.dumps(_described(outcome, output), indent=2) + "\n")
+    places = {"encoder": outcome.encoder, "index": outcome.index}
+    known = asdict(outcome) | {k: it.relative_to(output).as_posix() for k, it in places.items()}
+    write_text(output / "results.json", json.dumps(known, indent=2) + "\n")
     return outcome
 
 
@@ -169,15 +168,3 @@ def _prepare(output: Path, overwrite: bool) -> None:
         if overwrite:
             shutil.rmtree(output)
     refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    seconds[stage] = time.perf_counter() - started
-
-
-def _described(outcome: QuickstartResult, output: Path) -> dict[str, object]:
-    places = {"encoder": outcome.encoder, "index": outcome.index}
-    return asdict(outcome) | {n: it.relative_to(output).as_posix() for n, it in places.items()}
