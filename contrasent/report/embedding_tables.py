@@ -16,7 +16,16 @@ from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
 from contrasent.progress import one_line
 from contrasent.records import Record
-from contrasent.report.contents import described, identity, labelled, labelled_runs, short_encoder
+from contrasent.report.contents import (
+    Contents,
+    Identity,
+    PageRow,
+    described,
+    identity,
+    labelled,
+    labelled_runs,
+    short_encoder,
+)
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
 from contrasent.report.table import (
     ABSENT,
@@ -192,6 +201,8 @@ def refuse_unknown(supervised: Sequence[str], names: Iterable[str]) -> None:
 
 
 _NARROW = 28
+MOST_QUERIES = 300
+"""Queries of one corpus that a page shows, so that a browser can still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +219,33 @@ class QueryHits:
         return {text for text, n in counts.items() if n == 1} if len(self.nearest) > 1 else set()
 
 
-def queries_of(rows: Mapping[str, Neighbours]) -> list[QueryHits]:
-    """Each query with what every encoder finds, queries of the same text together."""
-    nearest: dict[str, dict[str, Sequence[Neighbour]]] = {}
-    for label, neighbours in rows.items():
-        for query in neighbours.queries:
-            nearest.setdefault(query.text, {})[label] = query.nearest
-    return [QueryHits(text, hits) for text, hits in nearest.items()]
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """Queries over one corpus, in a page."""
+
+    name: str  # in links
+    heading: str  # above it
+    queries: Sequence[QueryHits]  # in the order they were asked, at most `MOST_QUERIES`
+    notes: Sequence[str]  # what was searched, by which encoders
+
+
+def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:
+    """One for each corpus, of all encoders that searched it; no encoder twice."""
+    corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
+    for it in contents.neighbours:
+        corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
+        corpus.setdefault(rows[identity(it)].label, it)
+    shown = []
+    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
+        nearest: dict[str, dict[str, Sequence[Neighbour]]] = {}
+        for label, neighbours in of_label.items():
+            for query in neighbours.queries:
+                nearest.setdefault(query.text, {})[label] = query.nearest
+        queries, notes = [QueryHits(*it) for it in nearest.items()], search_notes(of_label)
+        if len(queries) > MOST_QUERIES:
+            notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
+        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
+    return shown
 
 
 def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:

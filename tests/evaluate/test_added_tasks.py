@@ -17,7 +17,7 @@ from contrasent.evaluation.task_names import (
 )
 from contrasent.evaluation.task_types import Options
 from contrasent.report.contents import PageRow
-from contrasent.report.html.sections import score_tables
+from contrasent.report.html.page import score_tables
 from contrasent.report.scores_table import Layout, sts_table, transfer_table
 
 

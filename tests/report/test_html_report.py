@@ -29,7 +29,7 @@ from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.files import refuse_existing_file
 from contrasent.report.contents import Contents, Mean
-from contrasent.report.html.page import MOST_QUERIES as MOST
+from contrasent.report.embedding_tables import MOST_QUERIES as MOST
 from contrasent.report.html.page import page, write_report
 
 HEADINGS = {
