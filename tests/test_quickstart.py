@@ -57,7 +57,7 @@ def write_retrieval(folder, corpus, queries):
     (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}", "utf-8")
 
 
-def test_it_trains_scores_indexes_and_searches(small, tmp_path):
+def test_it_trains_scores_indexes_and_searches_and_keeps_it_all(small, tmp_path):
     told = []
     outcome = module.quickstart(tmp_path / "out", tell=told.append)
     assert [line[:3] for line in told] == ["1/2", "2/2"]
@@ -78,12 +78,7 @@ def test_it_trains_scores_indexes_and_searches(small, tmp_path):
     assert {r.seed for r in outcome.before} == {None} and {r.seed for r in outcome.after} == {42}
     start = SentenceEncoder.load(module.offline_folder())
     assert encoder.fingerprint() != start.fingerprint()
-
-
-@pytest.mark.usefixtures("small")
-def test_results_hold_every_number_and_hit(tmp_path):
     out = tmp_path / "out"
-    outcome = module.quickstart(out)
     read = json.loads((out / "results.json").read_text("utf-8"))
     assert [Record(**r) for r in read["before"]] == outcome.before
     assert [Record(**r) for r in read["after"]] == outcome.after
@@ -91,6 +86,11 @@ def test_results_hold_every_number_and_hit(tmp_path):
     assert [*read["hits"]] == [*module.QUERIES]
     assert {*read["seconds"]} == {"train and score", "index and search"}
     assert sorted(p.name for p in out.iterdir()) == ["index", "results.json", "run"]
+    before = files(out)
+    with pytest.raises(ConfigError, match="out exists already; name another folder with --output"):
+        module.quickstart(out)
+    assert files(out) == before
+    assert module.quickstart(out, overwrite=True).steps == 2
 
 
 @pytest.mark.usefixtures("small")
@@ -113,17 +113,6 @@ def test_the_command_prints_scores_hits_and_commands_that_work():
     for command in commands:
         word = shlex.split(command)[0]
         assert word in group.commands, command
-
-
-@pytest.mark.usefixtures("small")
-def test_an_output_that_exists_is_refused_before_anything_happens(tmp_path):
-    out = tmp_path / "out"
-    module.quickstart(out)
-    before = files(out)
-    with pytest.raises(ConfigError, match="out exists already; name another folder with --output"):
-        module.quickstart(out)
-    assert files(out) == before
-    assert module.quickstart(out, overwrite=True).steps == 2
 
 
 @pytest.mark.usefixtures("small")

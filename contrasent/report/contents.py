@@ -127,14 +127,6 @@ def _key(record: Record) -> tuple[object, ...]:
     return (*place, record.metric, record.aggregation, record.regressor, how)
 
 
-def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> PageRow | None:
-    """The row that ``row`` was compared with; None where several could be."""
-    named = [it for it in rows if it.like.encoder == compared.baseline]
-    alike = [it for it in named if it.like.pooler == row.like.pooler]
-    known = named if len(named) == 1 else alike
-    return known[0] if len(known) == 1 else None
-
-
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     """Everything that makes numbers of the report hard to compare with one another.
 

@@ -225,21 +225,18 @@ class Filler:
         """The measurements of a cell by seed, and why there are none."""
         key = id(row), column.heading
         if key not in self._plans:
-            self._plans[key] = self._new_plan(row, column)
+            system = row.system(self.store.scale, column)
+            plan, reason = list[list[Measurement]](), ""
+            try:
+                if system.make == "cited":
+                    reason = system.note or "published only"
+                elif column.quantity.kind not in ("setting", "protocol"):
+                    plan = [self.planner.jobs(row, column, seed) for seed in self.seeds]
+            except ContrasentError as error:
+                reason = str(error)
+            distinct = {tuple(it.job.key for it in each): each for each in plan}
+            self._plans[key] = list(distinct.values()), reason
         return self._plans[key]
-
-    def _new_plan(self, row: PaperRow, column: PaperColumn) -> tuple[list[list[Measurement]], str]:
-        system = row.system(self.store.scale, column)
-        if system.make == "cited":
-            return [], system.note or "published only"
-        if column.quantity.kind in ("setting", "protocol"):
-            return [], ""
-        try:
-            of_seeds = [self.planner.jobs(row, column, seed) for seed in self.seeds]
-        except ContrasentError as error:
-            return [], str(error)
-        distinct = {tuple(it.job.key for it in each): each for each in of_seeds}
-        return list(distinct.values()), ""
 
     def table(self, table: PaperTable) -> FilledTable:
         """A table with what is in the store."""

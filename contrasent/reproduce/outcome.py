@@ -207,13 +207,15 @@ def document(filled: FilledTable, *, drawn: bool = False) -> str:
     """A table as a Markdown page, with its figure if that is ``drawn`` beside it."""
     table = filled.shown()
     image = f"\n![{filled.heading}]({filled.name}.svg)\n" if drawn else ""
-    notes = "".join(f"\n{note}\n" for note in (_about(filled), *table.notes))
-    return f"# {filled.heading}\n\n{table.markdown()}{notes}{image}"
+    return _markdown(replace(table, notes=(_about(filled), *table.notes))) + image
 
 
 def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
     """Verdicts as Markdown."""
-    table = verdict_table(judged, scale)
+    return _markdown(verdict_table(judged, scale))
+
+
+def _markdown(table: Table) -> str:
     notes = "".join(f"\n{note}\n" for note in table.notes)
     return f"# {table.title}\n\n{table.markdown()}{notes}"
 

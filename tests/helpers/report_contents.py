@@ -25,12 +25,7 @@ def record(**changes):
 
 def interval(value):
     return Interval(
-        low=value - 0.02,
-        high=value + 0.0123456,
-        error=0.01,
-        confidence=0.95,
-        resamples=500,
-        seed=0,
+        low=value - 0.02, high=value + 0.0123456, error=0.01, confidence=0.95, resamples=500, seed=0
     )
 
 

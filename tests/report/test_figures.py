@@ -18,19 +18,10 @@ from contrasent.evaluation.geometry import (
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import Record, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
-from contrasent.report.embedding_tables import (
-    figure_data,
-    pictures,
-    refuse_unknown,
-    sts_colours,
-)
+from contrasent.report.embedding_tables import figure_data, pictures, refuse_unknown, sts_colours
 from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories
 from contrasent.report.figures.plane import on_front
-from contrasent.report.figures.style import (
-    figure_kinds,
-    refuse_existing_pictures,
-    write_pictures,
-)
+from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures, write_pictures
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 TRAJECTORY, BY_DIMENSION = PICTURES[-2:]

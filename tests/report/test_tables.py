@@ -153,9 +153,7 @@ def test_other_splits_and_files_stand_after_the_average():
 
 
 def test_the_protocol_says_what_the_numbers_are():
-    records = [
-        *seven(*[0.5] * 7, head="mlp", max_tokens=32, precision="bf16", pooler="mean"),
-    ]
+    records = [*seven(*[0.5] * 7, head="mlp", max_tokens=32, precision="bf16", pooler="mean")]
     first, second, third = protocol({"m": records, "org/model": BEFORE})
     assert first == (
         "Spearman correlation of the cosines x 100; test split; one correlation over all pairs of "

@@ -10,13 +10,7 @@ from contrasent.errors import ConfigError
 from contrasent.model import hub
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.materials import Materials
-from contrasent.reproduce.outcome import (
-    PaperRequest,
-    _panels,
-    listing,
-    open_filler,
-    plan_lines,
-)
+from contrasent.reproduce.outcome import PaperRequest, _panels, listing, open_filler, plan_lines
 from contrasent.reproduce.papers import (
     PaperQuantity,
     choose,

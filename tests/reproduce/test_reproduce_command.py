@@ -296,7 +296,7 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
     ]
     runner.run_work(work, jobs, {"measure": 0.0}, told.append)
     assert sorted(line.split("] ")[1].split()[0] for line in told) == [
-        *("one:", "three:", "two:", "victim"),
+        *("one:", "three:", "two:", "victim")
     ]
     assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
 

@@ -23,7 +23,6 @@ from contrasent.report.contents import (
     Contents,
     Identity,
     PageRow,
-    baseline_row,
     doubts,
     identity,
     rows_of,
@@ -52,15 +51,7 @@ from contrasent.report.scores_table import (
     sts_table,
     transfer_table,
 )
-from contrasent.report.table import (
-    ABSENT,
-    AVERAGE,
-    Cell,
-    Table,
-    interval_notes,
-    number,
-    score,
-)
+from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, interval_notes, number, score
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAMED = 4
@@ -365,8 +356,11 @@ def _differences(
 
 
 def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
-    known = baseline_row(compared, row, rows.values())
-    return known.label if known else compared.baseline
+    """The label of the row that ``row`` was compared with; its name where several could be it."""
+    named = [it for it in rows.values() if it.like.encoder == compared.baseline]
+    alike = [it for it in named if it.like.pooler == row.like.pooler]
+    known = named if len(named) == 1 else alike
+    return known[0].label if len(known) == 1 else compared.baseline
 
 
 def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
