@@ -313,7 +313,9 @@ def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("simcsee/T1",), "Did you mean 'simcse'"),
         (("simcse/T99",), "simcse/T9"),
+        (("simcse/T1", "--rows", "zebra"), "zebra"),
         (("simcse/T1", "--scale", "tiny"), "unknown scale 'tiny'"),
         (("simcse/T1", "--seeds", "a"), "--seeds a"),
         (("simcse/T1", "--material", "qpq=x"), "Did you mean 'qqp'"),
