@@ -191,7 +191,7 @@ MISTAKES = [
     (("evaluate", "tiny", "--tasks", "pairs.tsv", "--json", "taken"), ("taken is a folder",)),
     (("similarity", "tiny", "a dog", "a cat", "--engine", "onx"), ("'onx'", "int8")),
     (("encode", "tiny", "text.txt", "rows.csv"), ("rows.csv", ".npy", ".parquet")),
-    (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "one column")),
+    (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "choose one of")),
     (("index", "build", "tiny", "none.txt", "index"), ("no file none.txt", "misspelling")),
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
