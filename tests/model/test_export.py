@@ -122,21 +122,6 @@ def test_an_export_with_a_vector_that_is_no_number_is_refused(encoder, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_kind_of_task_is_scored_and_what_is_not_is_told(encoder, tmp_path):
-    file = tmp_path / "labelled.tsv"
-    rows = [f"{sentence(n)}\t{'even' if n % 2 == 0 else 'odd'}\n" for n in range(40)]
-    file.write_text("".join(rows))
-    with pytest.warns(UserWarning, match="sickr is not scored: "):
-        parity = export(
-            encoder,
-            tmp_path / "out",
-            "simcse",
-            tasks=[f"classify:{file}", "sickr"],
-            data_dir=tmp_path,
-        )
-    assert [*parity.before] == ["labelled.tsv-test"] and 0 < parity.before["labelled.tsv-test"] <= 1
-
-
 def test_a_static_table_is_what_its_formula_says(encoder):
     """PCA and SIF weights of the vectors of single pieces, in loops."""
     counts = np.random.default_rng(0).integers(0, 50, encoder.tokenizer.vocabulary)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command_line import refused
 from helpers.hub_server import running_hub
 from helpers.tiny_models import SENTENCES
 from huggingface_hub import ModelCard
@@ -115,13 +114,6 @@ def test_an_edited_card_is_published_as_it_is(run):
         assert published_files(run, "me/tiny")[1]["README.md"] == b"my own words"
     finally:
         card.write_text(before)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("tiny", "ORGANISATION/NAME"), ("a/b/c", "ORGANISATION/NAME")]
-)
-def test_a_name_that_is_none(name, said, run):
-    assert said in refused("push", str(run), name)
 
 
 @pytest.mark.slow

@@ -133,12 +133,6 @@ def test_bad_files_are_named_by_line(text, said, tmp_path, cache):
     assert not [entry for entry in (cache / "words").glob("*") if entry.is_dir()]
 
 
-def test_the_text_is_read_once(glove, monkeypatch):
-    once = load_encoder(glove).encode(SENTENCES[:2])
-    monkeypatch.setattr("contrasent.data.word_vectors.word_lines", None)
-    assert np.array_equal(load_encoder(glove).encode(SENTENCES[:2]), once)
-
-
 def test_a_damaged_cache_is_written_again(glove, cache):
     once = load_encoder(glove).encode(SENTENCES[:2])
     (file,) = cache.rglob("vectors.bin")
