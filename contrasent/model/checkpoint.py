@@ -25,7 +25,7 @@ from contrasent.files import read_json, recover_folder, refuse_existing, write_j
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.card import write_card
-from contrasent.model.conventions import read_conventions, write_conventions
+from contrasent.model.conventions import Conventions, read_conventions, write_conventions
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.hub import INFO_FILE, resolve, section
 from contrasent.model.pooling import POOLERS, Pooler
@@ -101,8 +101,8 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     fitted = paths.get("FittedTransform")
     info = _info(folder)
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
-    lengths = {} if is_plain or "LSTM" in paths else stated.lengths
-    conventions = read_conventions(folder, **lengths)
+    lengths = {} if "LSTM" in paths else stated.lengths
+    conventions = Conventions() if is_plain else read_conventions(folder, **lengths)
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if conventions.query_expansion is not None:
         tokenizer.filler(conventions.query_expansion.token)
@@ -129,7 +129,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     convolutions = _read_cnn(paths["CNN"], backbone.width, pooler) if "CNN" in paths else None
     width, stored = backbone.width if convolutions is None else convolutions.width, None
     if (head or used_head) == "mlp":
-        stored = _read_head(folder, paths.get(_HEAD), paths["Transformer"], width)
+        stored = _read_head(folder, paths.get(_HEAD), modules[0][1], width)
         width = stored.linear.out_features
     return EncoderParts(
         backbone=backbone,

@@ -41,10 +41,8 @@ def device_named(name: str | torch.device) -> torch.device:
 
 def training_device(name: str | torch.device | None) -> torch.device:
     """The device of a training run, by default the accelerator; CUDA's becomes the current one."""
-    if name is None:
-        return default_device()
-    device = device_named(name)
-    if device.type == "cuda":
+    device = default_device() if name is None else device_named(name)
+    if name is not None and device.type == "cuda":
         torch.cuda.set_device(device)
     return device
 
