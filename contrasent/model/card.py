@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError, ConfigError, first_line
 from contrasent.files import read_json, write_text
 from contrasent.model.conventions import read_conventions
 from contrasent.model.hub import (
     CARD,
     INFO_FILE,
-    REASON,
-    Json,
     encoder_folder,
     hub_id,
     places_of,
@@ -136,9 +134,9 @@ def without_paths(value: Any) -> Any:
     return _PATH.sub(r"\1", value)
 
 
-def _main(scores: Sequence[Any] | None) -> dict[tuple[str, str], Json]:
+def _main(scores: Sequence[Any] | None) -> dict[tuple[str, str], Mapping[str, Any]]:
     """One score of each task and split: that of a protocol, or the first."""
-    chosen: dict[tuple[str, str], Json] = {}
+    chosen: dict[tuple[str, str], Mapping[str, Any]] = {}
     for score in scores or ():
         if isinstance(score, Mapping):
             key = (score["task"], score["split"])
@@ -147,7 +145,7 @@ def _main(scores: Sequence[Any] | None) -> dict[tuple[str, str], Json]:
     return chosen
 
 
-def _printed(score: Json | None) -> str:
+def _printed(score: Mapping[str, Any] | None) -> str:
     """A score x 100 with its interval; empty for none."""
     if score is None:
         return ""
@@ -194,9 +192,8 @@ def publish(repository: str, contents: Mapping[str, Path | bytes], *, private: b
         api.create_repo(repository, private=private, exist_ok=True)
         done = api.create_commit(repository, operations, commit_message="Publish with contrasent")
     except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"the hub did not take {repository} ({reason[:REASON]}); check the name, the "
+            f"the hub did not take {repository} ({first_line(error)}); check the name, the "
             "network, and your login (hf auth login, or HF_TOKEN with write access)"
         ) from error
     return str(done.commit_url)

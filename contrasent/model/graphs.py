@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError, MissingExtraError, install_command
+from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import evaluating
 from contrasent.model.weights import quiet
@@ -90,8 +90,9 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
                 dynamo=False,  # the other exporter needs onnxscript
             )
     except Exception as error:  # the exporter and the tracer raise anything
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"{backbone.kind} cannot be written as ONNX: {reason}") from error
+        raise ConfigError(
+            f"{backbone.kind} cannot be written as ONNX: {first_line(error)}"
+        ) from error
 
 
 class GraphBackbone(Backbone):

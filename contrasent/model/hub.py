@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contrasent.errors import CheckpointError, MissingExtraError, install_command
+from contrasent.errors import CheckpointError, MissingExtraError, first_line, install_command
 from contrasent.files import recover_folder, sha256_of
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -22,11 +22,8 @@ _OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 _READ = (".json", ".txt", ".model", ".safetensors")
 _EXPORTS = ("coreml", "onnx", "openvino", "tflite")
 _PATIENCE = 10.0  # seconds
-REASON = 300  # characters
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
-
-Json = Mapping[str, Any]
 
 
 def resolve(name: str | Path) -> Path:
@@ -105,10 +102,9 @@ def _download(name: str) -> Path:
         kept = find_download(name)
         if kept is not None:
             return kept
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
             f"{name!r} is not a local folder and was not found on the Hugging Face Hub"
-            f"{_near_names(name)} ({reason[:REASON]}); check the name, the network, and the "
+            f"{_near_names(name)} ({first_line(error)}); check the name, the network, and the "
             "login if it is private, or give the path of a downloaded folder. Without a network, "
             f"{OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
         ) from error
@@ -159,7 +155,7 @@ def encoder_folder(places: Iterable[Path]) -> Path | None:
     return next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
 
 
-def section(values: Json, *names: str) -> Json:
+def section(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """A mapping in a mapping, by one name below the other; empty where it is none."""
     for name in names:
         part = values.get(name)
