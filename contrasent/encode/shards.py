@@ -292,10 +292,8 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     writes its shards; who finishes the last one makes the output, unless a process waits for it
     that called ``run_others`` to have them write first; and who comes later leaves it as it is.
 
-    Raises:
-        ConfigError: see :func:`require_output`; or shards of another input, encoder or setting
-            lie beside ``output``; or another process writes it.
-        DataError: a row cannot be read, or there is no sentence.
+    ConfigError if shards of another input, encoder or setting lie beside ``output``, or another
+    process writes it.
     """
     output, total, keep = Path(output), sentences.count(), settings.shards
     made_from = {
@@ -344,9 +342,10 @@ def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written
     """What other workers wrote; ConfigError if it was made from something else."""
     folder = output if output.is_dir() else _provenance(output)
     kept = manifest_in(folder, _FORMAT)
+    other = _differences(kept, made_from)
     if folder != output and kept.get("written") != output.stat().st_mtime_ns:
-        raise ConfigError(f"{output} exists already, of another command; remove it")
-    if other := _differences(kept, made_from):
+        other = "command"
+    if other:
         raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
     if folder != output:
         with suppress(BusyError), exclusive(output):  # whoever made it may have died just then
@@ -380,13 +379,7 @@ class FinishedShards:
         return str(self.manifest["precision"])
 
     def blocks(self, encoder: Encoder) -> Blocks:
-        """Rows with their texts, some at a time.
-
-        Raises:
-            CheckpointError: another encoder wrote them, or a shard is missing or damaged.
-            ConfigError: texts of an index get a prompt that these did not get, or keep lengths that
-            these do not have.
-        """
+        """Rows with their texts, some at a time, if the encoder embeds texts of an index so."""
         if (fingerprint := encoder.fingerprint()) != self.manifest["encoder"]:
             raise CheckpointError(
                 f"{self.folder} was written by an encoder with fingerprint "

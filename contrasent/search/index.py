@@ -85,10 +85,8 @@ class Index:
             show_progress: a progress bar on standard error.
 
         Raises:
-            ConfigError: no such precision or kind, or too few texts for it; something else is at
-                ``folder``, or an index and ``overwrite`` is off; or another process writes it.
+            ConfigError: something else is at ``folder``, or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
-            MissingExtraError: Milvus Lite is asked for and not installed.
         """
         names, similarity = None, similarity_of(encoder)
         kind_for(inf, kind, similarity)
@@ -111,10 +109,7 @@ class Index:
         overwrite: bool = False,
         show_progress: bool = False,
     ) -> Index:
-        """Write the texts, ids and vectors to another index, of another ``kind`` if it is given.
-
-        So texts move to Milvus and back. Errors as for `build`.
-        """
+        """Write the same to another folder, as another ``kind`` if it is given; so to Milvus."""
         was = self.manifest
         chosen = kind or was.kind
         kind_for(len(self), chosen, was.similarity)
@@ -124,12 +119,7 @@ class Index:
 
     @classmethod
     def open(cls, folder: str | Path) -> Index:
-        """Open an index.
-
-        Raises:
-            CheckpointError: there is none at ``folder``, or it is damaged.
-            ConfigError: it lies in Milvus Lite, and another process has it open.
-        """
+        """Open an index; CheckpointError if there is none at ``folder``, or it is damaged."""
         folder = Path(folder)
         recover_folder(folder.resolve())
         return cls(folder, _opened(folder))
@@ -187,7 +177,7 @@ class Index:
     ) -> tuple[int, list[str]]:
         """`remove`, then `add_vectors`, in one write, all or none; how many left, and the new ids.
 
-        A new text may have the id of one that leaves. Errors as for both.
+        A new text may have the id of one that leaves.
         """
         texts = [*_checked_texts(sentences_of(texts, "texts"))]
         names, gone = _checked_ids(texts, ids), _unique(remove)
@@ -282,10 +272,7 @@ class Index:
         return self._rows.blocks()
 
     def require(self, encoder: Encoder) -> None:
-        """Make sure that ``encoder`` is the one that built the index; the refusal names both.
-
-        A warning, if it states another similarity than the index ranks by.
-        """
+        """Make sure that ``encoder`` is the one that built the index; the refusal names both."""
         built_by = self.manifest.encoder
         if encoder.fingerprint() != built_by.fingerprint:
             raise CheckpointError(
@@ -385,11 +372,7 @@ def require_folder(folder: Path, overwrite: bool) -> None:
 def _create(
     folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], overwrite: bool, shown: bool
 ) -> Index:
-    """Write an index of ``rows``, as a whole or not at all, and open it.
-
-    ConfigError if another process writes to ``folder``, or has the Milvus there open, or if that is
-    damaged.
-    """
+    """Write an index of ``rows``, as a whole or not at all, and open it."""
     require_folder(folder, overwrite)
     with exclusive(folder), writing_folder(folder.resolve()) as partial, ExitStack() as closing:
         if (folder / MILVUS_FOLDER).is_dir() and not (folder / MILVUS_FOLDER).is_symlink():

@@ -234,7 +234,9 @@ class Batcher:
             work.waiters += 1
             return work
         loop = asyncio.get_running_loop()
-        work = self._works[text] = _Queued(text, self._size(text), loop.create_future())
+        size = 2 + len(text) // 4 if isinstance(text, str) else len(text)  # tokens, about
+        size = min(size, self.encoder.max_tokens or size)
+        work = self._works[text] = _Queued(text, size, loop.create_future())
         self._backlog += work.size
         self.metrics.count("cache_misses")
         self._inbox.put(work)
@@ -245,54 +247,42 @@ class Batcher:
             del self._works[work.text]
             self._backlog -= work.size
 
-    def _size(self, text: Text) -> int:
-        """Tokens of a text, about, before anything was done with it."""
-        size = 2 + len(text) // 4 if isinstance(text, str) else len(text)
-        return min(size, self.encoder.max_tokens or size)
-
     def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tokenize what comes in, until the batcher closes."""
+        """Tokenize what comes in, all that is there at a time, until the batcher closes."""
         with self._failing_all(loop):
-            while self._tokenize_some(loop):
-                pass
-
-    def _tokenize_some(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tokenize what has come in by now; whether more may come."""
-        works = [self._inbox.get()]
-        while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
-            works.append(self._inbox.get())
-        wanted = [work for work in works if work is not None and work.waiters]
-        start = time.perf_counter()
-        failed = self._tokenize_all(wanted)
-        if wanted:
-            self.metrics.observe(te_request_tokenization_duration=time.perf_counter() - start)
-        for work, error in failed:
-            loop.call_soon_threadsafe(self._fail, work, error)
-        ready = [work for work in wanted if work.ids is not None]
-        self._ready += ready
-        # Each call takes the budget, or all that is left; those of other models come between.
-        for _ in range(0, sum(work.tokens for work in ready) + 1, self.settings.batch_tokens):
-            self._computer.submit(self._compute, loop)
-        return None not in works
+            works: list[_Queued | None] = []
+            while None not in works:
+                works = [self._inbox.get()]
+                while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
+                    works.append(self._inbox.get())
+                wanted = [work for work in works if work is not None and work.waiters]
+                start = time.perf_counter()
+                failed = self._tokenize_all(wanted)
+                if wanted:
+                    seconds = time.perf_counter() - start
+                    self.metrics.observe(te_request_tokenization_duration=seconds)
+                for work, error in failed:
+                    loop.call_soon_threadsafe(self._fail, work, error)
+                ready = [work for work in wanted if work.ids is not None]
+                self._ready += ready
+                # Each call takes the budget, or all left; those of other models come between.
+                tokens = sum(work.tokens for work in ready)
+                for _ in range(0, tokens + 1, self.settings.batch_tokens):
+                    self._computer.submit(self._compute, loop)
 
     def _tokenize_all(self, works: Sequence[_Queued]) -> list[tuple[_Queued, Exception]]:
         """Set the token ids of each; those that have none come back with the reason."""
-        failed: list[tuple[_Queued, Exception]] = []
         try:
-            self._tokenize_batch(works)
+            ids, cut = self._ids([work.text for work in works])
+            for work, row, truncated in zip(works, ids, cut, strict=True):
+                if not len(row):
+                    raise DataError(f"text {work.text[:80]!r} has no token; leave it out")
+                work.ids, work.truncated, work.tokens = row, truncated, len(row)
         except Exception as error:  # noqa: BLE001 - whatever it is, only its own text fails
             if len(works) == 1:
                 return [(works[0], error)]
-            for work in works:
-                failed += self._tokenize_all([work])
-        return failed
-
-    def _tokenize_batch(self, works: Sequence[_Queued]) -> None:
-        ids, cut = self._ids([work.text for work in works])
-        for work, row, truncated in zip(works, ids, cut, strict=True):
-            if not len(row):
-                raise DataError(f"text {work.text[:80]!r} has no token; leave it out")
-            work.ids, work.truncated, work.tokens = row, truncated, len(row)
+            return [failed for work in works for failed in self._tokenize_all([work])]
+        return []
 
     def _ids(self, texts: Sequence[Text]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""

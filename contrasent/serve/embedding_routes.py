@@ -108,31 +108,48 @@ class EmbeddingRoutes:
         Texts have the prompt of the ``options`` before them, else that of their ``role`` in an
         index (query or document), else the encoder's default one.
         """
-        prompts, prompt_name = self._encoder.prompts, options.prompt_name
-        if prompt_name is not None and prompt_name not in prompts:
-            known = ", ".join(prompts) or "none"
-            raise RefusalError(422, f"prompt_name is {prompt_name!r}; the model's are: {known}")
+        encoder, prompt_name = self._encoder, options.prompt_name
+        direction = options.truncation_direction
+        side, width, longest = self._truncation_side, encoder.width, encoder.max_tokens
+        problems = {
+            f"prompt_name is {prompt_name!r}; the model's are: {', '.join(encoder.prompts)}": (
+                prompt_name is not None and prompt_name not in encoder.prompts
+            ),
+            f"dimensions is {dimensions}, but the model has only {width}": (
+                dimensions is not None and dimensions > width
+            ),
+            f"truncation_direction is {direction!r}, but this model cuts texts at the {side}": (
+                (direction or side).lower() != side
+            ),
+        }
+        if problem := next((text for text, there in problems.items() if there), None):
+            raise RefusalError(422, problem)
         role = None if prompt_name is not None else options.role or role
-        of_role = {} if role is None else role_options(self._encoder, role)
-        prompt = self._encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
+        of_role = {} if role is None else role_options(encoder, role)
+        prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
         texts = [prompt + text if isinstance(text, str) else text for text in texts]
-        width = self._encoder.width
-        if dimensions is not None and dimensions > width:
-            raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
-        side = self._truncation_side
-        if (options.truncation_direction or side).lower() != side:
-            raise RefusalError(
-                422,
-                f"truncation_direction is {options.truncation_direction!r}, but this model cuts "
-                f"texts at the {side}",
-            )
         limit = options.truncate_prompt_tokens or self._length_of(of_role.get("task"))
-        entries = await self._embed_cut(request, texts, limit)
+        if limit < 0 or (longest is not None and limit >= longest):
+            entries = await self.embedded(request, texts)
+        elif not isinstance(encoder, SentenceEncoder):
+            message = f"truncate_prompt_tokens is {limit}: word vectors have no tokens"
+            raise RefusalError(422, message)
+        else:
+            self._require_texts(texts)
+            ids, was_cut = await asyncio.to_thread(cut_ids, encoder, texts, limit)
+            entries = [
+                replace(entry, truncated=entry.truncated or early)
+                for entry, early in zip(
+                    await self.embedded(request, [tuple(row.tolist()) for row in ids]),
+                    was_cut,
+                    strict=True,
+                )
+            ]
         cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
         if cut is not None and options.truncate is False:
-            longest = self._encoder.max_tokens if limit < 0 else limit
+            most = longest if limit < 0 else limit
             raise RefusalError(
-                413, f"text {cut} has more than {longest} tokens; shorten it, or set truncate"
+                413, f"text {cut} has more than {most} tokens; shorten it, or set truncate"
             )
         rows = np.stack([entry.row[: dimensions or width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
@@ -146,23 +163,6 @@ class EmbeddingRoutes:
                 424, f"this model reads a {task} longer than other text, which is not served here"
             )
         return length
-
-    async def _embed_cut(self, request: Request, texts: list[Text], limit: int) -> list[Embedded]:
-        """`embedded`, of texts of at most ``limit`` tokens, or of those the model reads if -1."""
-        longest = self._encoder.max_tokens
-        if limit < 0 or (longest is not None and limit >= longest):
-            return await self.embedded(request, texts)
-        if not isinstance(self._encoder, SentenceEncoder):
-            raise RefusalError(
-                422, f"truncate_prompt_tokens is {limit}: word vectors have no tokens"
-            )
-        self._require_texts(texts)
-        ids, cut = await asyncio.to_thread(cut_ids, self._encoder, texts, limit)
-        entries = await self.embedded(request, [tuple(row.tolist()) for row in ids])
-        return [
-            replace(entry, truncated=entry.truncated or was_cut)
-            for entry, was_cut in zip(entries, cut, strict=True)
-        ]
 
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts, or of the token ids that `/tokenize` gives."""

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse
 
-from contrasent.errors import CheckpointError, ConfigError, DataError, install_command
+from contrasent.errors import CheckpointError, DataError, install_command
 from contrasent.files import BusyError
 from contrasent.search.index import Index
 from contrasent.search.storage import Hit
@@ -93,7 +93,7 @@ class IndexRoutes:
         self._service = service
         self._searched = searched
         self._beside = beside
-        self._maps: dict[tuple[str, int], bytes] = {}
+        self._map = 0, b""  # when the index that it shows was written, and its JSON
         self._writing, self._drawing = asyncio.Lock(), asyncio.Lock()
         if searched is not None:
             service.metrics.set(contrasent_index_texts=len(searched.index))
@@ -173,15 +173,13 @@ class IndexRoutes:
         ]
         return json_answer({"encoders": sides}, *(entries for _, entries in answers))
 
-    async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
-        """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""
+    async def map(self) -> Response:
+        """Points of the plane, by principal components."""
         index = await asyncio.to_thread(self._index.newest)
-        key = method, self._index.written
         async with self._drawing:
-            if key not in self._maps:
-                drawn = await asyncio.to_thread(_draw, index, method)
-                self._maps = {k: v for k, v in self._maps.items() if k[1] == key[1]} | {key: drawn}
-        return Response(self._maps[key], media_type="application/json")
+            if self._map[0] != self._index.written:
+                self._map = self._index.written, await asyncio.to_thread(_draw, index)
+        return Response(self._map[1], media_type="application/json")
 
     async def page(self) -> Response:
         """The page."""
@@ -228,8 +226,8 @@ async def _write(change: Callable[[], T]) -> T:
             raise RefusalError(409, str(error)) from error
 
 
-def _draw(index: Index, method: str) -> bytes:
-    """The JSON of a map: columns ``x``, ``y``, ``id`` and ``text``."""
+def _draw(index: Index) -> bytes:
+    """The JSON of a map by principal components: columns ``x``, ``y``, ``id`` and ``text``."""
     every = max(1, -(-len(index) // _MAPPED))
     rows: list[np.ndarray] = []
     ids: list[str] = []
@@ -242,26 +240,11 @@ def _draw(index: Index, method: str) -> bytes:
         texts += [text[:200] for text in block.texts[kept]]
         before += len(block.ids)
     vectors = np.concatenate(rows) if rows else np.zeros((0, 2), np.float32)
-    points = _plane(vectors, method)
-    x, y = points.T.astype(float).round(4).tolist()
-    drawn = {"x": x, "y": y, "id": ids, "text": texts}
-    return orjson.dumps({**drawn, "shown": len(ids), "texts": len(index), "method": method})
-
-
-def _plane(vectors: np.ndarray, method: str) -> np.ndarray:
-    """``(N, D)`` to ``(N, 2)``; t-SNE starts from the principal components."""
     centred = vectors - vectors.mean(axis=0) if len(vectors) else vectors
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    flat = np.zeros((len(vectors), 2))
-    flat[:, : len(axes)] = centred @ axes[:2].T
-    if method == "pca" or len(vectors) < 5:
-        return flat
-    if find_spec("sklearn") is None:
-        raise ConfigError(f"t-SNE needs scikit-learn: {install_command('serve')}")
-    from sklearn.manifold import TSNE
-
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
-    mapped: np.ndarray = TSNE(
-        2, perplexity=perplexity, init=flat / (flat[:, 0].std() or 1.0) * 1e-4, random_state=0
-    ).fit_transform(centred)
-    return mapped
+    points = np.zeros((len(vectors), 2))
+    points[:, : len(axes)] = centred @ axes[:2].T
+    x, y = points.T.astype(float).round(4).tolist()
+    return orjson.dumps(
+        {"x": x, "y": y, "id": ids, "text": texts, "shown": len(ids), "texts": len(index)}
+    )

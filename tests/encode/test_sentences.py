@@ -1,10 +1,9 @@
 import io
-import json
 import tracemalloc
 
 import pyarrow as pa
 import pytest
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
@@ -32,43 +31,11 @@ def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
         assert sentences.examples.skipped == 1
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_ids_may_be_whole_numbers_and_nothing_else_but_text(tmp_path, kind):
-    path = tmp_path / f"rows.{kind}"
-
-    def read(ids):
-        table = pa.table({"id": ids, "text": [f"text {n}" for n in range(len(ids))]})
-        if kind == "parquet":
-            parquet.write_table(table, path)
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-        with open_sentences(str(path), "text", "id") as sentences:
-            return [*zip(sentences.ids(), sentences, strict=True)]
-
-    assert read([0, 12, None]) == [("0", "text 0"), ("12", "text 1")]
-    assert read([" a "]) == [("a", "text 0")]
-    for wrong in (1.5, True):
-        with pytest.raises(DataError, match=f"rows.{kind}:1: {wrong} is no text"):
-            read([wrong])
-
-
 def test_several_sentences_in_a_row_need_a_choice(table):
     with (
         pytest.raises(ConfigError, match=r"has 2 sentences in a row .*choose one with --columns"),
         open_sentences(table),
     ):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("columns", "ids", "said"),
-    [
-        (None, "id", "--ids id needs --columns too"),
-        ("sentense1", None, "Did you mean 'sentence1'"),
-    ],
-)
-def test_columns_that_do_not_fit_are_refused(table, columns, ids, said):
-    with pytest.raises(ConfigError, match=said), open_sentences(table, columns, ids):
         pass
 
 
@@ -135,17 +102,6 @@ def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
     parquet.write_table(pa.table({"other": ["x"]}), part)
     with pytest.raises(DataError, match=r"d.parquet has other columns than .*a.parquet"):
         open_sentences(url).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("s9://bucket/x", "cannot be reached: Unrecognized filesystem type"),
-        ("file:///nowhere/at/all", "there is no Parquet file; look for a misspelling"),
-    ],
-)
-def test_a_url_that_leads_nowhere_is_refused(url, said, tiny_bert, tmp_path):
-    assert said in refused("encode", tiny_bert, url, tmp_path / "rows.npy")
 
 
 def test_the_different_sentences_in_the_order_in_which_they_come_first(tmp_path, monkeypatch):

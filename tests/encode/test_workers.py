@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.command_line import call, refused, worked
+from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
 from helpers.tiny_sentences import sentence
 from pyarrow import parquet
@@ -17,7 +17,7 @@ from contrasent.encode import workers
 from contrasent.encode.sentences import Sentences, open_sentences
 from contrasent.encode.shards import Shards, write_embeddings
 from contrasent.encode.workers import Worker, commands, run_processes
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, install_command
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.options import Sharding
 from contrasent.search.index import Index
@@ -173,12 +173,6 @@ def test_a_folder_of_shards_is_resumed_and_a_folder_of_something_else_left_alone
     assert len(Index.open(index.folder)) == 50
 
 
-@pytest.mark.parametrize("text", ["3", "0/2", "3/2", "a/b", "1/0", "-1/2"])
-def test_what_is_no_share_is_refused(text):
-    with pytest.raises(ConfigError, match=f"'{text}' is no share of the work; give one such as"):
-        Worker.parse(text)
-
-
 def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatch):
     def run(lines, devices):
         assert devices == 0
@@ -251,9 +245,3 @@ def test_workers_that_fail_are_named_and_the_others_finish(tmp_path):
     with pytest.raises(ContrasentError, match=f"{said}; .* run the command again for the rest"):
         run_processes([in_python(code) for code in ends], 0)
     assert done.exists()
-
-
-def test_ray_without_ray_names_the_extra(source, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    said = call("encode", tiny_bert, source, tmp_path / "rows.npy", "--ray", "--workers", 2)
-    assert said.code == 2 and install_command("ray") in said.err

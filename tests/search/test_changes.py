@@ -123,15 +123,6 @@ def test_all_can_be_removed(encoder, folder):
     assert [hit.text for hit in index.search(encoder, ["q"])[0]] == ["new"]
 
 
-def test_a_threshold_is_a_least_cosine(encoder, folder):
-    index = Index.build(encoder, TEXTS, folder)
-    [hits] = index.search(encoder, ["q"], 40)
-    least = hits[5].score
-    assert index.search(encoder, ["q"], 40, least) == [hits[:6]]
-    assert index.search(encoder, ["q"], 3, least) == [hits[:3]]
-    assert index.search(encoder, ["q"], threshold=1.0) == [[]]
-
-
 @pytest.mark.parametrize(
     ("use", "error", "said"),
     [

@@ -11,7 +11,7 @@ from helpers.dummy_encoder import DummyEncoder
 
 import contrasent
 from contrasent.data.examples import open_examples
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 from contrasent.search import mining
 from contrasent.search.mining import find_negatives, letters
 
@@ -150,13 +150,3 @@ def test_tabs_and_line_breaks_in_sentences_do_not_break_rows(name, tmp_path):
 def test_what_cannot_be_mined_is_explained(words, message, desk):
     assert re.search(message, refused("data", "mine", *words.split(), "--output", "out.csv"))
     assert not (desk / "out.csv").exists()
-
-
-def test_an_unknown_ending_is_refused_before_anything_is_read():
-    with pytest.raises(ConfigError, match=r"out\.xls: unknown kind of file to write"):
-        contrasent.mine("nowhere", "nothing.csv", output="out.xls")
-
-
-def test_pairs_given_from_python_must_be_pairs(desk):  # noqa: ARG001 - its cache
-    with pytest.raises(DataError, match="one sentence in a row"):
-        contrasent.mine(Drawn(4), ["a dog", "the man"])

@@ -100,13 +100,6 @@ def test_similarity_prints_a_cosine(run):
     }
 
 
-def test_similarity_of_nothing_is_refused(run):
-    assert (
-        "is empty; a similarity needs two texts"
-        in run("similarity", "m", "a", " ", expect=2).stderr
-    )
-
-
 def test_build_search_add_info(run, loaded):
     told = run("build", "m", "texts.txt", "index", "--precision", "fp32")
     assert "index: 4 texts, 8 dimensions each" in told.stderr and told.stdout == ""

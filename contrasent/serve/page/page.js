@@ -99,7 +99,7 @@ function plots() {
 
 async function draw() {
   at("shown").textContent = "is being drawn ...";
-  const [points] = await Promise.all([call(`/map?method=${at("method").value}`), plots()]);
+  const [points] = await Promise.all([call("/map"), plots()]);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { visible: false };
   const wrap = (text) => text.replace(/</g, "&lt;").replace(/(.{1,60})(\s|$)/g, "$1<br>");
@@ -159,7 +159,6 @@ for (const [name, work] of Object.entries(forms)) {
     tell(work);
   });
 }
-at("method").addEventListener("change", () => tell(draw));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => at("map").hidden || tell(draw));
 
 tell(async () => {
