@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -219,18 +220,8 @@ class QueryHits:
         return {text for text, n in counts.items() if n == 1} if len(self.nearest) > 1 else set()
 
 
-@dataclass(frozen=True, slots=True)
-class Browser:
-    """Queries over one corpus, in a page."""
-
-    name: str  # in links
-    heading: str  # above it
-    queries: Sequence[QueryHits]  # in the order they were asked, at most `MOST_QUERIES`
-    notes: Sequence[str]  # what was searched, by which encoders
-
-
-def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:
-    """One for each corpus, of all encoders that searched it; no encoder twice."""
+def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[str, Any]]:
+    """Queries of a page, by corpus: of all encoders that searched it; no encoder twice."""
     corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
     for it in contents.neighbours:
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
@@ -244,7 +235,8 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Brows
         queries, notes = [QueryHits(*it) for it in nearest.items()], search_notes(of_label)
         if len(queries) > MOST_QUERIES:
             notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
+        of_page = {"queries": queries[:MOST_QUERIES], "notes": notes}
+        shown.append({"name": f"neighbours-{k}", "heading": name, **of_page})
     return shown
 
 

@@ -28,6 +28,7 @@ from contrasent.errors import ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import write_geometry
 from contrasent.files import remove_folder, write_text, writing
+from contrasent.recipe import Recipe
 from contrasent.reproduce.jobs import DONE, Job, Measurement, Store
 from contrasent.reproduce.measures import CachedEncoder, Measured, measure_data, measure_encoder
 from contrasent.reproduce.papers import load_scales
@@ -205,7 +206,7 @@ def _make(job: Job, store: Store) -> None:
     from contrasent.training.run_folder import environment
 
     started, busy = time.perf_counter(), time.process_time()
-    more = _train(job, store) if job.recipe else _fit(job, store)
+    more = _train(job, job.recipe, store) if job.recipe else _fit(job, store)
     description = {
         "label": job.label,
         "scale": store.scale,
@@ -221,7 +222,7 @@ def _make(job: Job, store: Store) -> None:
     write_text(store.folder(job) / DONE, json.dumps(description, indent=1) + "\n")
 
 
-def _train(job: Job, store: Store) -> dict[str, Any]:
+def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
     """Train, and keep the encoder of the best step after the first, else the last one.
 
     The start takes part in the selection of a run, but is no system of the papers' tables.
@@ -229,9 +230,7 @@ def _train(job: Job, store: Store) -> dict[str, Any]:
     from contrasent.model.precision import training_device
     from contrasent.training.run import train
 
-    recipe, run = job.recipe, store.folder(job) / _RUN
-    if recipe is None:
-        raise ContrasentError(f"{job.label} has no recipe")
+    run = store.folder(job) / _RUN
     if job.above is not None:
         start = str(encoder_folder(store, job.above))
         recipe = replace(recipe, encoder=replace(recipe.encoder, name=start))
@@ -305,8 +304,8 @@ def _measure(work: Work) -> list[str]:
         try:
             if job.kind == "data":
                 measured = measure_data(it.name, job.source, store.data_dir)
-            elif _counts(it):
-                measured = _count_trained(job)
+            elif job.recipe and _counts(it):
+                measured = _count_trained(job.recipe)
             else:
                 if use is None:
                     encoder = CachedEncoder(load_job(store, job), job.label)
@@ -333,7 +332,7 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
     write_text(store.path(measurement, ".json"), json.dumps(content, indent=1) + "\n")
 
 
-def _count_trained(job: Job) -> Measured:
+def _count_trained(recipe: Recipe) -> Measured:
     """The parameters that a run trains: those of the encoder and of its objective."""
     import torch
 
@@ -341,8 +340,6 @@ def _count_trained(job: Job) -> Measured:
     from contrasent.training.run_folder import complete
     from contrasent.training.setup import prepare
 
-    if job.recipe is None:
-        raise ContrasentError(f"{job.label} has no recipe")
-    parts = prepare(complete(job.recipe), torch.device("cpu"))
+    parts = prepare(complete(recipe), torch.device("cpu"))
     trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
     return Measured({"parameters": sum(it.numel() for it in trained)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
@@ -29,22 +28,13 @@ _OFFSETS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A point that a paper prints."""
-
-    label: str  # the encoder
-    uniformity: float  # as printed
-    alignment: float  # as printed
-    average: float  # Spearman x 100, the mean over the seven STS tasks
-
-
 PUBLISHED = (
-    Published("BERT-base avg.", -1.468, 0.172, 56.70),
-    Published("SimCSE-BERT-base", -2.313, 0.177, 76.16),
-    Published("DiffCSE-BERT-base", -1.438, 0.097, 78.49),
+    ("BERT-base avg.", -1.468, 0.172, 56.70),
+    ("SimCSE-BERT-base", -2.313, 0.177, 76.16),
+    ("DiffCSE-BERT-base", -1.438, 0.097, 78.49),
 )
-"""DiffCSE, Table 11 (STS-B test). SimCSE prints the averages of its Figure 3 alone."""
+"""DiffCSE, Table 11 (STS-B test): encoder, uniformity, alignment, and Spearman x 100, the mean over
+the seven STS tasks. SimCSE prints the averages of its Figure 3 alone."""
 
 PUBLISHED_IN = "printed in DiffCSE, Table 11 (STS-B test; colour: STS Avg.)"
 
@@ -52,7 +42,7 @@ PUBLISHED_IN = "printed in DiffCSE, Table 11 (STS-B test; colour: STS Avg.)"
 def plane(
     rows: Mapping[str, Geometry],
     colours: Colours,
-    published: Sequence[Published] = (),
+    published: Sequence[tuple[str, float, float, float]] = (),
     size: tuple[float, float] | None = None,
 ) -> Picture:
     """A point for each encoder by its label, with its score; published points as diamonds.
@@ -73,11 +63,10 @@ def plane(
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if known is None else f"{label} ({100 * known:.1f})", place))
-        for point in published:
-            place = point.uniformity, point.alignment
-            colour = shades.cmap((point.average - low) / (high - low))
+        for label, *place, average in published:
+            colour = shades.cmap((average - low) / (high - low))
             axes.plot(*place, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
-            names.append((f"{point.label} ({point.average:.1f})", place))
+            names.append((f"{label} ({average:.1f})", (place[0], place[1])))
         some = next(iter(rows.values()))
         close = some.records[0]
         axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")

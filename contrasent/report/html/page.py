@@ -35,7 +35,7 @@ from contrasent.report.embedding_tables import (
     geometry_table,
     names_of,
 )
-from contrasent.report.figures.style import FigureData, Picture, draw_figures
+from contrasent.report.figures.style import FigureData, draw_figures
 from contrasent.report.scores_table import (
     CORRELATION,
     Column,
@@ -409,17 +409,8 @@ def verdicts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     return sentences
 
 
-@dataclass(frozen=True, slots=True)
-class PageFigure:
-    """A figure of a report."""
-
-    heading: str
-    picture: Picture
-    caption: str
-    wide: bool  # it has the page's width, and is not set beside another
-
-
 _WIDE = 2.0
+"""Width over height from which on a figure has the page's width."""
 
 
 def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
@@ -430,7 +421,7 @@ def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> lis
     ]
 
 
-def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFigure]:
+def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[str, Any]]:
     """Every figure there is data for, of each set of pairs those of its own."""
     wanted = list[tuple[FigureData, str]]()
     for pairs, of_label in _by_pairs(contents, rows).items():
@@ -444,12 +435,13 @@ def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFi
     for run in contents.runs:
         runs.setdefault(run.pairs, []).append(run)
     wanted += [(figure_data({}, of_pairs), "") for of_pairs in runs.values()]
-    shown = list[PageFigure]()
+    shown = list[dict[str, Any]]()
     for data, basis in wanted:
         for kind, picture in draw_figures(data):
             width, height = picture.size
-            caption = f"{kind.caption(data)}{basis}"
-            shown.append(PageFigure(kind.heading, picture, caption, width / height > _WIDE))
+            caption, wide = f"{kind.caption(data)}{basis}", width / height > _WIDE
+            known = {"heading": kind.heading, "caption": caption, "wide": wide}
+            shown.append({"picture": picture, **known})
     return shown
 
 
