@@ -237,8 +237,8 @@ def check(
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
         kinds=tuple(kind_of(cells) for cells in zip(*sample, strict=True)),
         shown=tuple(sample[:_SHOWN]),
-        layout=examples.rows.reader.layout,
-        later=examples.rows.reader.later,
+        layout=examples.rows.layout,
+        later=examples.rows.later,
     )
 
 

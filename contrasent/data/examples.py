@@ -60,10 +60,10 @@ class Examples:
     @property
     def sha256(self) -> str:
         """Hexadecimal hash of the source's content, its reading and the chosen columns."""
-        reader, layout, content = self.rows.reader, self.rows.chosen, self.rows.sha256
+        reader, layout, content = self.rows, self.rows.chosen, self.rows.sha256
         if isinstance(reader, HubSource):
             return content
-        chosen: object = self.rows.names if reader.named else layout.positions
+        chosen: object = reader.names if reader.named else layout.positions
         if isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)
             # What else the same bytes may be read as: the first column alone of a table as lines.
@@ -73,7 +73,7 @@ class Examples:
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
-        skipped, checked = 0, self.rows.reader.checked and not self.with_ids
+        skipped, checked = 0, self.rows.checked and not self.with_ids
         for where, row in self.rows.rows(trouble):
             cells = row
             if self.with_ids and isinstance(row[1], int) and not isinstance(row[1], bool):
@@ -89,7 +89,7 @@ class Examples:
                 yield where, sentences
             else:
                 skipped += 1
-        self.skipped, self.blank = skipped, self.rows.reader.blank
+        self.skipped, self.blank = skipped, self.rows.blank
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Yield V sentences at a time, without white space around them."""
@@ -162,8 +162,8 @@ def open_examples(
     if isinstance(rows, ParquetSource):
         texts = chosen.positions[:1] if with_ids else chosen.positions
         rows.require_text([rows.first[position] for position in texts])
-    table = SourceRows(rows, chosen)
-    return Examples(table, table.width, is_lines=kind == ".txt", with_ids=with_ids)
+    rows.choose(chosen)
+    return Examples(rows, rows.width, is_lines=kind == ".txt", with_ids=with_ids)
 
 
 def text_kind(source: str) -> str | None:

@@ -116,7 +116,7 @@ class PairExamples(Examples):
     @property
     def sha256(self) -> str:
         # The same bytes may be read as quoted cells or as cells between tabs.
-        quoted = "\nquoted" if getattr(self.rows.reader, "quoted", False) else ""
+        quoted = "\nquoted" if getattr(self.rows, "quoted", False) else ""
         content = f"{self.rows.sha256}\n{self.columns}\n{self._side.content}{quoted}"
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -17,7 +17,7 @@ from itertools import islice
 from math import isfinite
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
 from contrasent.data.readers import (
@@ -44,37 +44,53 @@ _SAMPLE, _NAMED_SAMPLE = 50, 1000
 _EMPTY = "{} is empty; it needs at least one sentence per line or row"
 
 
-class RowSource(ABC):
-    """A source of rows, read anew by every iteration.
+class SourceRows(ABC):
+    """Rows of a source, cells of the columns that a kind of data needs, read anew by every pass.
 
     ``first`` are the names of the columns, or the cells of the first row where none are certain,
-    and ``where`` is its place.
+    and ``where`` is its place; ``chosen`` are the columns that were understood, ``names`` their
+    names, and ``described`` says how, in a line.
     """
 
     named = True  # `first` certainly holds names
     checked = False  # every cell is text that can be written, so that nobody need look again
     layout = ""  # how it is read, in words, where that is unusual
     blank = 0  # blank lines, which are left out; known after a whole pass, as is `later`
+    chosen: ColumnMap
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
         self.source, self.first, self.where = source, first, where
         # names that come first below the rows that the names are taken from, with their place
         self.later: dict[str, str] = {}
 
-    @abstractmethod
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        """Cells of the columns at the positions of ``chosen``."""
+    def choose(self, chosen: ColumnMap) -> Self:
+        """Give the cells of these columns from now on."""
+        self.chosen = chosen
+        self.described = chosen.described + (f"; {self.layout}" if self.layout else "")
+        self.names = tuple(self.first[position] for position in chosen.positions)
+        return self
 
-    def sha256(self, names: tuple[str, ...]) -> str:
-        """Hexadecimal hash that stands for the content of the columns ``names``."""
+    @property
+    def width(self) -> int:
+        """Cells in every row."""
+        return len(self.names)
+
+    @abstractmethod
+    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+        """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hexadecimal hash that stands for the content of the columns."""
         return sha256_of(Path(self.source))
 
-    def label_names(self, column: str) -> Sequence[str] | None:
-        """Names that the source gives to the numbers in a column; None without."""
+    @cached_property
+    def label_names(self) -> Sequence[str] | None:
+        """Names that the source gives to the numbers in its last column; None without."""
         return None
 
 
-class TableSource(RowSource):
+class TableSource(SourceRows):
     """Lines, or cells between commas, tabs and the like; blank lines are left out.
 
     ``quoted`` says that quotes around cells are no part of them.
@@ -106,11 +122,11 @@ class TableSource(RowSource):
 
     def sample(self) -> list[Sequence[str]]:
         """The cells of some rows below the first one that can be read."""
-        rows = self.rows(ColumnMap.every(self.first), lambda _: None)
+        rows = self.choose(ColumnMap.every(self.first)).rows(lambda _: None)
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        width, after = len(self.first), self.number if chosen.header else 0
+    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+        width, after = len(self.first), self.number if self.chosen.header else 0
         blank = 0
         for number, cells in self._read(trouble):
             if _is_blank(cells):
@@ -118,7 +134,7 @@ class TableSource(RowSource):
             elif number <= after:
                 continue
             elif len(cells) == width:
-                yield f"{self.path}:{number}", [cells[position] for position in chosen.positions]
+                yield f"{self.path}:{number}", [cells[it] for it in self.chosen.positions]
             else:
                 given = f"{len(cells)} column{'s' * (len(cells) != 1)}"
                 trouble(
@@ -129,12 +145,13 @@ class TableSource(RowSource):
                 )
         self.blank = blank
 
-    def sha256(self, names: tuple[str, ...]) -> str:
+    @cached_property
+    def sha256(self) -> str:
         """Of the bytes, and of how they are read where earlier releases read them otherwise.
 
         Up to 0.9, a carriage return alone was white space, and ended no line.
         """
-        content, reading = super().sha256(names), self.layout
+        content, reading = sha256_of(self.path), self.layout
         last = b""
         with open_bytes(self.path) as file:
             while not (self.quoted or reading) and (block := file.read(1 << 20)):
@@ -143,7 +160,7 @@ class TableSource(RowSource):
         return hashlib.sha256(f"{content} {reading}".encode()).hexdigest() if reading else content
 
 
-class RecordSource(RowSource):
+class RecordSource(SourceRows):
     """Values by their names, which those of some rows, the first ones, are taken from."""
 
     complete = True  # a name that a row lacks is a mistake, and otherwise a null
@@ -152,27 +169,27 @@ class RecordSource(RowSource):
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
         """Records with where they stand."""
 
-    def names(self) -> list[str]:
+    def head_names(self) -> list[str]:
         """The names of the first records, in the order in which they come."""
         head = islice(self.records(lambda _: None), _NAMED_SAMPLE)
         return list({name: None for _, value in head if isinstance(value, dict) for name in value})
 
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
-        known, names = set(self.first), [self.first[position] for position in chosen.positions]
-        required = names[: len(names) - chosen.optional] if self.complete else []
+    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+        known, names = set(self.first), self.names
+        required = names[: len(names) - self.chosen.optional] if self.complete else ()
         self.later.clear()
         for where, value in self.records(trouble):
             problem = ""
             if not self.named:
                 if isinstance(value, list) and len(value) == len(self.first):
-                    yield where, [value[position] for position in chosen.positions]
+                    yield where, [value[position] for position in self.chosen.positions]
                     continue
                 given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
                 problem = f"{given}, but the first line is an array of {len(self.first)}"
             elif not isinstance(value, dict):
                 problem = "expected an object, as in the first line"
             elif not known.issuperset(value):
-                problem = self._note_new([it for it in value if it not in known], where, chosen)
+                problem = self._note_new([it for it in value if it not in known], where)
             if not problem and (missing := [name for name in required if name not in value]):
                 problem = f"no {missing[0]!r}, which other rows have; write null where it has none"
             if problem:
@@ -180,10 +197,10 @@ class RecordSource(RowSource):
             else:
                 yield where, [value.get(name) for name in names]
 
-    def _note_new(self, new: list[str], where: str, chosen: ColumnMap) -> str:
+    def _note_new(self, new: list[str], where: str) -> str:
         """Keep new names that change nothing; of one that would have been chosen, say so."""
         for name in new:
-            if name not in self.later and chosen.would_take(self.first, name):
+            if name not in self.later and self.chosen.would_take(self.first, name):
                 return (
                     f"{name!r}, which the first {_NAMED_SAMPLE} rows lack, so that it would be "
                     "left out; write it in the first row too, or choose with --columns"
@@ -204,7 +221,7 @@ class JsonSource(RecordSource):
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if not value or not (self.named or is_array):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
-        super().__init__(str(path), self.names() if self.named else [""] * len(value), where)
+        super().__init__(str(path), self.head_names() if self.named else [""] * len(value), where)
 
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
         for number, line in lines(self.path, trouble):
@@ -225,7 +242,7 @@ class HubSource(RecordSource):
     def __init__(self, source: str) -> None:
         self._dataset = Dataset(source)
         super().__init__(source, [], f"{source}:1")
-        self.first = self.names()
+        self.first = self.head_names()
         if not self.first:
             raise DataError(_EMPTY.format(source))
 
@@ -233,14 +250,16 @@ class HubSource(RecordSource):
         rows = enumerate(self._dataset.records(), start=1)
         return ((f"{self.source}:{number}", record) for number, record in rows)
 
-    def sha256(self, names: tuple[str, ...]) -> str:
-        return self._dataset.sha256(names)
+    @cached_property
+    def sha256(self) -> str:
+        return self._dataset.sha256(self.names)
 
-    def label_names(self, column: str) -> Sequence[str] | None:
-        return self._dataset.label_names(column)
+    @cached_property
+    def label_names(self) -> Sequence[str] | None:
+        return self._dataset.label_names(self.names[-1])
 
 
-class ParquetSource(RowSource):
+class ParquetSource(SourceRows):
     """Rows of a Parquet file, or of a file or folder on object storage; they count from 1.
 
     ``source`` is a path or a URL of pyarrow's filesystems: ``s3://``, ``gs://``, ``hdfs://``, ...
@@ -283,10 +302,11 @@ class ParquetSource(RowSource):
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
-    def sha256(self, names: tuple[str, ...]) -> str:
+    @cached_property
+    def sha256(self) -> str:
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
         if not is_url(self.source):
-            return super().sha256(names)
+            return sha256_of(Path(self.source))
         known = [(file.path, file.size, file.mtime_ns) for file in self._files]
         return hashlib.sha256(repr(known).encode()).hexdigest()
 
@@ -307,16 +327,15 @@ class ParquetSource(RowSource):
                 )
         self.checked = True
 
-    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
+    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         import pyarrow
 
-        names = [self.first[position] for position in chosen.positions]
         number = 0
         for part in self._files:
             with self._open(part.path) as file:
                 try:
-                    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
-                        columns = [batch.column(name).to_pylist() for name in names]
+                    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[*self.names]):
+                        columns = [batch.column(name).to_pylist() for name in self.names]
                         for cells in zip(*columns, strict=True):
                             number += 1
                             yield f"{self.source}:{number}", cells
@@ -324,34 +343,6 @@ class ParquetSource(RowSource):
                     raise DataError(
                         f"{self.source}: damaged after row {number}: {error}"
                     ) from error
-
-
-class SourceRows:
-    """Rows of the columns that a kind of data needs, read anew by every iteration.
-
-    ``described`` says in a line which columns were understood, and how.
-    """
-
-    def __init__(self, reader: RowSource, chosen: ColumnMap) -> None:
-        self.reader, self.chosen = reader, chosen
-        self.source = reader.source
-        self.described = chosen.described + (f"; {reader.layout}" if reader.layout else "")
-        self.width = len(chosen.positions)
-        self.names = tuple(reader.first[position] for position in chosen.positions)
-
-    @cached_property
-    def label_names(self) -> Sequence[str] | None:
-        """Names that the source gives to the numbers in its last column; None without."""
-        return self.reader.label_names(self.names[-1])
-
-    @cached_property
-    def sha256(self) -> str:
-        """Hexadecimal hash that stands for the content."""
-        return self.reader.sha256(self.names)
-
-    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
-        """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
-        return self.reader.rows(self.chosen, trouble)
 
 
 def open_rows_of(
@@ -374,11 +365,10 @@ def open_rows_of(
             f"{rows.where}: no tab in the first row, so there are no columns; "
             "a file with commas between its cells is to be named .csv"
         )
-    chosen = choose_columns(rows.first, wanted, columns, rows.where, named=rows.named)
-    return SourceRows(rows, chosen)
+    return rows.choose(choose_columns(rows.first, wanted, columns, rows.where, named=rows.named))
 
 
-def open_source(source: str, kind: str | None) -> RowSource:
+def open_source(source: str, kind: str | None) -> SourceRows:
     """Open a source of a known ``kind``."""
     if kind is None:
         return HubSource(source)

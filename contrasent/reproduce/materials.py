@@ -184,7 +184,7 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
             file.writelines(_first_documents(source, limit) if name == "documents" else first)
         return path
     table = open_source(str(source), kind)
-    rows = [cells for _, cells in table.rows(ColumnMap.every(table.first))]
+    rows = [cells for _, cells in table.choose(ColumnMap.every(table.first)).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
     header = [table.first] if any(table.first) else []
     with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:

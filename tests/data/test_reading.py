@@ -48,7 +48,7 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
     path = write("f.csv", content)
     examples = open_examples(path)
     assert [tuple(cell.rstrip(";") for cell in row) for row in examples] == ROWS
-    told = examples.rows.reader.layout
+    told = examples.rows.layout
     assert told.endswith(layout) and bool(told) == bool(layout)
     assert layout in examples.columns
     assert any(layout in it for it in check(path).cautions()) or not layout
