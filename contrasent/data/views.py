@@ -56,8 +56,8 @@ class View:
     """One way to make the positive of a sentence."""
 
     edited: str = ""  # the edit of the sentence in words, with its share as ``{share}``
-    # the edit of its words, for a share; None if words are not edited here
-    edit: Callable[[float | None], Edit] | None = None
+    # the edit of its text, for a share; None if that is not edited here
+    edit: Callable[[float | None], Callable[[str, Generator], str]] | None = None
     # the edit of its token ids, for a share; None if they are not edited here
     edit_tokens: Callable[[float], Callable[[np.ndarray, Generator], np.ndarray]] | None = None
     takes_share: bool = False  # ``view.share`` says how much is edited
@@ -65,10 +65,19 @@ class View:
     # the positive is one of so many sentences that follow; 0 if it is the sentence itself
     reach: int = 0
     drawn_once: bool = False  # the edit of a sentence is the same in every epoch
-    # the edit of its text, for a share, where that is not one of its words
-    edit_text: Callable[[str, float], str] | None = None
     # what decides the view beside recipe and text, to be kept with a run
     origin: Callable[[], dict[str, str]] = dict
+
+
+def _words(edit: Edit) -> Callable[[str, Generator], str]:
+    """The edit of a text by its words; a text whose words stay is left as it is."""
+
+    def edited(text: str, random: Generator) -> str:
+        words = text.split()
+        changed = edit(words, random)
+        return text if changed == words else " ".join(changed)
+
+    return edited
 
 
 def _shared(edited: str, share: float | None, **edit: Any) -> View:
@@ -82,24 +91,26 @@ VIEWS = MappingProxyType(
         "crop": _shared(
             "without {share} of its words, taken from its ends",
             0.1,
-            edit=lambda share: partial(crop, share=share or 0.0),
+            edit=lambda share: _words(partial(crop, share=share or 0.0)),
         ),
         "crop_sentences": _shared("without {share} of its sentences, taken from its ends", 0.5),
         "delete_words": _shared(
             "without {share} of its words",
             0.1,
-            edit=lambda share: partial(delete_words, share=share or 0.0),
+            edit=lambda share: _words(partial(delete_words, share=share or 0.0)),
         ),
         "crop_prefix": _shared(
-            "without the last {share} of its characters", 0.1, edit_text=crop_prefix
+            "without the last {share} of its characters",
+            0.1,
+            edit=lambda share: lambda text, _: crop_prefix(text, share or 0.0),
         ),
         "delete_words_once": _shared(
             "without {share} of its words, the same ones in every epoch",
             0.1,
-            edit=lambda share: partial(keep_whole_words, share=share or 0.0),
+            edit=lambda share: _words(partial(keep_whole_words, share=share or 0.0)),
             drawn_once=True,
         ),
-        "delete_one_word": View("without one of its words", lambda _: delete_one_word),
+        "delete_one_word": View("without one of its words", lambda _: _words(delete_one_word)),
         "repeat": _shared(
             "with up to {share} of its tokens repeated",
             0.32,
@@ -108,7 +119,9 @@ VIEWS = MappingProxyType(
         "synonym": _shared(
             "with synonyms for {share} of its words",
             None,
-            edit=lambda share: partial(replace_words, share=share, synonyms=WordNet().synonyms),
+            edit=lambda share: _words(
+                partial(replace_words, share=share, synonyms=WordNet().synonyms)
+            ),
             origin=lambda: {"wordnet": WordNet().version},
         ),
         "mlm": _shared("with {share} of its tokens replaced by {generator}", 0.15),
@@ -217,18 +230,9 @@ def _open_source(
         longest = tokenizer.max_tokens or store.manifest.max_tokens
         edit_tokens = view.edit_tokens(share or 0.0)
         return EditedTokens(store, tokenizer.template, edit_tokens, views, longest, both)
-    if view.edit is None and view.edit_text is None:
+    if view.edit is None:
         return Columns(store, views)
-    edit_words, edit_text = view.edit and view.edit(share), view.edit_text
-
-    def edit(text: str, random: Generator) -> str:
-        if edit_text is not None:
-            return edit_text(text, share or 0.0)
-        words = text.split()
-        changed = edit_words(words, random) if edit_words else words
-        return text if changed == words else " ".join(changed)
-
-    texts = keep_texts(examples)
+    edit, texts = view.edit(share), keep_texts(examples)
     looked_at = min(len(texts), _LOOKED_AT)
     if all(len(texts[number].split()) == 1 for number in range(looked_at)):
         raise DataError(
