@@ -364,13 +364,13 @@ class FinishedShards:
     def open(cls, folder: str | Path) -> Self:
         """Read the manifest; CheckpointError if there are no finished shards with texts."""
         folder = Path(folder)
+        inside(folder, FILE)
         manifest = manifest_in(folder, _FORMAT)
         if "shards" not in manifest or manifest.get("kind") != "parquet":
             raise CheckpointError(
                 f"{folder} holds no finished shards with texts; write or finish them with: "
                 "contrasent encode --shards parquet"
             )
-        inside(folder, FILE)
         return cls(folder, manifest)
 
     @property
@@ -392,9 +392,9 @@ class FinishedShards:
         default = conventions.resolve()
         if other_length or how.get("prompt", default) != default or "task" in how:
             raise ConfigError(
-                f"{encoder.name} reads the texts of an index with another prompt or to another "
-                f"length, or compares vectors by {similarity}, as they come, than those of "
-                f"{self.folder} were written; build the index from the texts"
+                f"{self.folder} was written with another prompt, or cut or scaled to another "
+                f"length, than {encoder.name} gives texts of an index, which it compares by "
+                f"{similarity}, as they come; build the index from the texts"
             )
         return self._read()
 

@@ -181,9 +181,7 @@ class Index:
         """
         texts = [*_checked_texts(sentences_of(texts, "texts"))]
         names, gone = _checked_ids(texts, ids), _unique(remove)
-        vectors = np.asarray(vectors, np.float32)
-        if vectors.shape != (expected := (len(texts), self.manifest.encoder.width)):
-            raise ConfigError(f"vectors have shape {vectors.shape}; expected {expected}")
+        vectors = self._matrix(vectors, len(texts))
         blocks = iter([(vectors, texts)] if texts else [])
         removed, numbers = self._change(gone, blocks, names, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
@@ -258,9 +256,7 @@ class Index:
         """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length."""
         similarity = self.manifest.similarity
         require_search(top_k, threshold, similarity)
-        queries, width = np.asarray(queries, np.float32), self.manifest.encoder.width
-        if queries.ndim != 2 or queries.shape[1] != width:
-            raise ConfigError(f"queries have shape {queries.shape}; expected (Q, {width})")
+        queries = self._matrix(queries, len(queries))
         length = np.linalg.norm(queries, axis=1, keepdims=True)
         if not np.isfinite(length).all() or (similarity == "cosine" and not length.all()):
             raise DataError("a query's vector is zero or not finite: it has no direction")
@@ -305,6 +301,13 @@ class Index:
             ) from error
         self.require(encoder)
         return encoder
+
+    def _matrix(self, vectors: np.ndarray, rows: int) -> np.ndarray:
+        """``(rows, D)`` vectors that were given."""
+        vectors = np.asarray(vectors, np.float32)
+        if vectors.shape != (expected := (rows, self.manifest.encoder.width)):
+            raise ConfigError(f"vectors have shape {vectors.shape}; expected {expected}")
+        return vectors
 
     @contextmanager
     def _writing(self) -> Iterator[Snapshot | MilvusRows]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from contrasent.errors import ConfigError, pick
 
@@ -26,15 +26,8 @@ Texts = str | Strings
 Lines = Annotated[list[Annotated[str, Field(pattern=NOT_BLANK)]], _FIRST]
 
 
-def _whole(value: object) -> object:
-    """15.0 as 15, which JSON does not tell apart; and so each of a list."""
-    if isinstance(value, list):
-        return [*map(_whole, value)]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], _SOME, BeforeValidator(_whole)]
-Count = Annotated[int, Field(gt=0), BeforeValidator(_whole)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], _SOME]
+Count = Annotated[int, Field(gt=0)]
 
 
 class Body(BaseModel):
@@ -71,7 +64,7 @@ class TextOptions(Body):
     input_type: (
         Literal["query", "document", "passage", "search_query", "search_document"] | None
     ) = None
-    truncate_prompt_tokens: Annotated[Literal[-1] | Count | None, BeforeValidator(_whole)] = None
+    truncate_prompt_tokens: Literal[-1] | Count | None = None
 
     truncate: bool | None = None
     truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
@@ -136,7 +129,7 @@ class QueryRequest(Body):
         Annotated[str, Field(pattern=NOT_BLANK)]
         | Annotated[list[Annotated[str, Field(pattern=NOT_BLANK)]], _SOME]
     )
-    top_k: Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)] = 10
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
 

@@ -137,7 +137,7 @@ def test_all_can_be_removed(encoder, folder):
         (lambda i: i.change(["1"], np.ones((1, 8)), ["one"], ["2"]), DataError, "id '2' is in"),
         (lambda i: i.change("1", np.ones((1, 8)), ["one"]), ConfigError, "ids must be a list"),
         (lambda i: i.change(["1"], np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
-        (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(Q, 8\)"),
+        (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(8, 8\)"),
         (lambda i: i.search_vectors(np.zeros((1, 8))), DataError, "no direction"),
         (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
         (lambda i: i.optimize("hsnw"), ConfigError, "Did you mean 'hnsw'"),
