@@ -194,8 +194,11 @@ class LayerWeights:
         joined = (parts.query, parts.key, parts.value)
         weight = _concat(dtype, *map(effective_weight, joined))
         qkv = Linear(weight, _concat(dtype, *(part.bias for part in joined)))
-        single = ((effective_weight(m), m.bias) for m in (parts.output, parts.up, parts.down))
-        return cls(qkv, *(Linear(weight.to(dtype), bias.to(dtype)) for weight, bias in single))
+        output, up, down = (
+            Linear(effective_weight(part).to(dtype), part.bias.to(dtype))
+            for part in (parts.output, parts.up, parts.down)
+        )
+        return cls(qkv, output, up, down)
 
     def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, rate: float) -> Tensor:
         """Self-attention, ``(R, D)``, or of the queries of ``rows`` alone."""
@@ -376,9 +379,10 @@ def lay_out(
 ) -> Layer:
     """A layer with its weights laid out for about ``rows`` rows."""
     cast: Any = LayerWeights.of(modules, dtype)
-    maps = [Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down)]
+    maps = (Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down))
+    qkv, output, up, down = maps
     parts = tuple(Map.of(each, rows) for each in cast.part()) if parted else ()
-    return Layer(modules, LayerWeights(*maps, parted=parts, alone=alone))
+    return Layer(modules, LayerWeights(qkv, output, up, down, parts, alone))
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
