@@ -167,9 +167,8 @@ class EmbeddingRoutes:
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts, or of the token ids that `/tokenize` gives."""
         texts = _texts_of(body.input)
-        for number, text in enumerate(texts):
-            raw = self._service.settings.raw_ids or isinstance(text, str)
-            if not raw and not is_framed(self._encoder, tuple(text)):
+        for number, text in enumerate(() if self._service.settings.raw_ids else texts):
+            if not (isinstance(text, str) or is_framed(self._encoder, text)):
                 raise RefusalError(
                     400,
                     f"input {number} is token ids without the special tokens that /tokenize adds, "
