@@ -63,10 +63,10 @@ def plane(
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if known is None else f"{label} ({100 * known:.1f})", place))
-        for label, *place, average in published:
+        for label, x, y, average in published:
             colour = shades.cmap((average - low) / (high - low))
-            axes.plot(*place, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
-            names.append((f"{label} ({average:.1f})", (place[0], place[1])))
+            axes.plot(x, y, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
+            names.append((f"{label} ({average:.1f})", (x, y)))
         some = next(iter(rows.values()))
         close = some.records[0]
         axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")

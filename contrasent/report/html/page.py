@@ -440,8 +440,8 @@ def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[s
         for kind, picture in draw_figures(data):
             width, height = picture.size
             caption, wide = f"{kind.caption(data)}{basis}", width / height > _WIDE
-            known = {"heading": kind.heading, "caption": caption, "wide": wide}
-            shown.append({"picture": picture, **known})
+            words = {"heading": kind.heading, "caption": caption}
+            shown.append({"picture": picture, "wide": wide, **words})
     return shown
 
 
