@@ -226,7 +226,7 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[
     for it in contents.neighbours:
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
         corpus.setdefault(rows[identity(it)].label, it)
-    shown = []
+    shown = list[dict[str, Any]]()
     for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
         nearest: dict[str, dict[str, Sequence[Neighbour]]] = {}
         for label, neighbours in of_label.items():
