@@ -123,7 +123,7 @@ ROWS = {
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
     },
     "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json, so it is not"),
-    "no tokenizer": (without_tokenizer, "no tokenizer in "),
+    "no tokenizer": (without_tokenizer, "no complete tokenizer in "),
 }
 
 
