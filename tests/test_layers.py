@@ -34,6 +34,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+LINES, FILES_AT_MOST = 41_700, 183  # lowered by whoever makes the package smaller, never raised
 MAY_IMPORT = {
     "transformers": (
         "data/tokenizer.py",
@@ -179,9 +180,13 @@ def test_a_file_is_short(file):
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 500
 
 
-def test_the_package_has_few_files_each_of_a_name_of_its_own():
-    files = [p for p in FILES if p.name != "__init__.py" or len(p.read_text().splitlines()) > 1]
-    assert len(files) <= 174
+def test_the_package_does_not_grow():
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES)
+    assert lines <= LINES
+    assert len(FILES) <= FILES_AT_MOST
+
+
+def test_every_file_has_a_name_of_its_own():
     names = [path.stem for path in FILES if path.name not in ("__init__.py", "base.py")]
     assert sorted(names) == sorted(set(names))
 
