@@ -86,6 +86,9 @@ Listed = Annotated[Sequence[str], BeforeValidator(_listed)]
 Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""
 
+Precision = Literal["auto", "bf16", "fp32", "int8"]
+"""A precision that an encoder may compute in; each has only some, and says which."""
+
 
 @settings
 class Named:
@@ -132,7 +135,7 @@ class Loading(OnDevice, Pooling):
 class InPrecision:
     """The precision of the matrix products."""
 
-    precision: str = "auto"
+    precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 where the hardware has it."""
 
 
@@ -158,7 +161,7 @@ class Sharding(InPrecision):
 class Measuring(Loading):
     """How an encoder is loaded to be measured."""
 
-    precision: str | None = None
+    precision: Precision | None = None
     """fp32, bf16 or auto; else fp32, or what an engine other than torch computes in."""
 
     @property
@@ -429,7 +432,7 @@ class MapOptions(Pooling, OnDevice, DataFolder):
     max_tokens: PositiveInt | None = None
     """Cut the sentences to fit on there, at most where the encoder does; the papers took 64."""
 
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     """fp32, bf16 or auto, to embed the text in."""
 
 

@@ -192,6 +192,7 @@ MISTAKES = [
     (("similarity", "tiny", "a dog", "a cat", "--engine", "onx"), ("'onx'", "int8")),
     (("encode", "tiny", "text.txt", "rows.csv"), ("rows.csv", ".npy", ".parquet")),
     (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "choose one of")),
+    (("encode", "tiny", "text.txt", "o.npy", "--precision", "fp8"), ("--precision", "'fp8'")),
     (("index", "build", "tiny", "none.txt", "index"), ("no file none.txt", "misspelling")),
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),

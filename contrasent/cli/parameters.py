@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from contrasent.errors import ConfigError, ContrasentError, pick
+from contrasent.errors import ConfigError, ContrasentError
 from contrasent.options import Loading, Measuring, shared
 from contrasent.settings import Spelling, checked, explanations
 
@@ -120,11 +120,9 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
 
 
 def require(options: Measuring) -> None:
-    """Refuse a precision, engine or device that there is not here, before anything is loaded."""
-    from contrasent.evaluation.embed import PRECISIONS
+    """Refuse an engine or device that there is not here, before anything is loaded."""
     from contrasent.model.int8 import require_engine
 
-    pick("precision", options.precision_name, ("auto", *PRECISIONS))
     require_engine(options.engine, options.device)
 
 

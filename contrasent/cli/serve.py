@@ -193,7 +193,7 @@ def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]
         return batcher
 
     shared = None if options.shared_cache is None else SharedCache(options.shared_cache)
-    indexes, precision = _indexes(options), options.precision
+    indexes, precision = _indexes(options), str(options.precision)
     encoder = load(options, options.model)
     if options.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")

@@ -23,6 +23,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__
@@ -34,7 +35,7 @@ from contrasent.errors import (
     is_out_of_memory,
 )
 from contrasent.serve.batching import Batcher, OverloadedError, StoppedError
-from contrasent.serve.bodies import Refusal
+from contrasent.serve.bodies import Refusal, limit
 from contrasent.serve.telemetry import LOG, Metrics
 
 T = TypeVar("T")
@@ -51,17 +52,22 @@ _BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
 _LINGER_SECONDS = 2.0
 """How long what is left of a body that is too large is read."""
-_REFUSED: dict[str, Any] = {"model": Refusal, "description": "A refusal, with its reason"}
-_KINDS = {
-    400: "Empty",
-    401: "Unauthorized",
-    403: "Unauthorized",
-    424: "Backend",
-    _TOO_MANY: "Overloaded",
-    _FAULT: "Backend",
-    503: "Unhealthy",
+_REFUSALS = {
+    400: ("Empty", "", "No text, ids without special tokens, or another host was meant"),
+    401: ("Unauthorized", "", "The key is missing or wrong"),
+    403: ("Unauthorized", "post", "A page of another origin may not send"),
+    404: ("Validation", "{", "There is no such model"),
+    408: ("Validation", "", "The body did not come in time"),
+    409: ("Validation", "post /index", "The index has not, or already has, what the change names"),
+    413: ("Validation", "", "The body, the list or a text is too large"),
+    415: ("Validation", "post", "The body is not said to be JSON"),
+    422: ("Validation", "post", "Something is not as the route takes it"),
+    424: ("Backend", "post", "The model gives no vector of this text"),
+    _TOO_MANY: ("Overloaded", "", "Overload, with Retry-After"),
+    _FAULT: ("Backend", "", "A fault, which the log has"),
+    503: ("Unhealthy", "", "Nothing can be embedded or written now"),
 }
-"""What TEI calls an error; the others are of the kind Validation."""
+"""TEI's name of an error, in which methods and paths it may be, and why."""
 _STATUSES = (
     (OverloadedError, _TOO_MANY),
     (StoppedError, 503),
@@ -161,7 +167,7 @@ class RefusalError(Exception):
     def __init__(self, status: int, message: str, kind: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind or _KINDS.get(status, "Validation")
+        self.kind = kind or _REFUSALS.get(status, ("Validation",))[0]
 
 
 class ClientGoneError(Exception):
@@ -193,7 +199,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
         version=__version__,
         description=f"Embeddings and search with {service.settings.name}.",
         redoc_url=None,
-        responses={"4XX": _REFUSED, "5XX": _REFUSED},
+        responses={422: {"model": Refusal}},
         lifespan=lambda _: service.running(),
     )
     for router in routers:
@@ -212,6 +218,8 @@ def build(service: Service, *routers: Any) -> FastAPI:
         """Metrics for Prometheus."""
         return PlainTextResponse(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    _describe(app, service)
+
     async def pass_on(_: Request, error: Exception) -> Response:
         raise error
 
@@ -227,6 +235,20 @@ def build(service: Service, *routers: Any) -> FastAPI:
             expose_headers=["x-request-id", "x-truncated", "x-shape", "retry-after"],
         )
     return app
+
+
+def _describe(app: FastAPI, service: Service) -> None:
+    """Let the OpenAPI document say what each route refuses, and the limits of this encoder."""
+    document, settings = app.openapi(), service.settings
+    refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            operation["responses"] = {"200": operation["responses"]["200"]} | {
+                str(status): {"description": text, "content": refused}
+                for status, (_, where, text) in _REFUSALS.items()
+                if where in f"{method} {path}" and (status != 401 or settings.api_key is not None)
+            }
+    limit(document["components"]["schemas"], service.batcher.encoder, settings.raw_ids)
 
 
 def _refusal(error: BaseException) -> RefusalError:
@@ -282,6 +304,13 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
     headers = dict(getattr(error, "headers", None) or {})
+    if "Allow" in headers:  # the router names the methods of the path's first route only
+        routes = scope["app"].routes
+        headers["Allow"] = ", ".join(
+            method
+            for method in ("GET", "HEAD", "POST")
+            if any(it.matches({**scope, "method": method})[0] is Match.FULL for it in routes)
+        )
     if body is None:
         headers["Connection"] = "close"
     if refusal.status == _TOO_MANY:

@@ -1,4 +1,4 @@
-"""Bodies of requests, and of refusals.
+"""Bodies of requests and of refusals, and what the OpenAPI document says of them.
 
 One rule for all: null means unset, a field that a body does not have is refused, as it may be
 misspelt, and nothing is converted: 0 is no boolean.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import reprlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from contrasent.errors import ConfigError, pick
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import LoadedEncoder
 
 _NAME = 100
 """Characters of an unknown field's name that are read."""
@@ -26,8 +28,14 @@ Texts = str | Strings
 Lines = Annotated[list[Annotated[str, Field(pattern=NOT_BLANK)]], _FIRST]
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], _SOME]
-Count = Annotated[int, Field(gt=0)]
+def _whole(value: object) -> object:
+    """15.0 as 15, which JSON does not tell apart."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_WHOLE = BeforeValidator(_whole)
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31), _WHOLE]], _SOME]
+Count = Annotated[int, Field(gt=0), _WHOLE]
 
 
 class Body(BaseModel):
@@ -64,7 +72,7 @@ class TextOptions(Body):
     input_type: (
         Literal["query", "document", "passage", "search_query", "search_document"] | None
     ) = None
-    truncate_prompt_tokens: Literal[-1] | Count | None = None
+    truncate_prompt_tokens: Annotated[Literal[-1] | Count | None, _WHOLE] = None
 
     truncate: bool | None = None
     truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
@@ -129,7 +137,7 @@ class QueryRequest(Body):
         Annotated[str, Field(pattern=NOT_BLANK)]
         | Annotated[list[Annotated[str, Field(pattern=NOT_BLANK)]], _SOME]
     )
-    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    top_k: Annotated[int, Field(ge=1, le=1000), _WHOLE] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
 
@@ -148,3 +156,28 @@ class Refusal(BaseModel):
 
     error: str | dict[str, str | None]
     error_type: str
+
+
+def limit(schemas: dict[str, Any], encoder: LoadedEncoder, raw_ids: bool) -> None:
+    """Say in the schemas of bodies what this encoder takes, and that null means unset."""
+    tokenizer = encoder.tokenizer if isinstance(encoder, SentenceEncoder) else None
+    side = "right" if tokenizer is None else tokenizer.truncation_side
+    least = (encoder.max_tokens or 1) if tokenizer is None else tokenizer.specials + 1
+    limits: dict[str, dict[str, Any]] = {
+        "dimensions": {"type": "integer", "minimum": 1, "maximum": encoder.width},
+        "prompt_name": {"enum": [*encoder.prompts, None]},
+        "truncation_direction": {"enum": [side, side.title(), None]},
+        "truncate_prompt_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": least}]},
+    }
+    if encoder.similarity_fn_name == "cosine":
+        limits["threshold"] = {"type": "number", "minimum": -1, "maximum": 1}
+    for schema in schemas.values():
+        fields = schema["properties"]
+        for name in fields.keys() - set(schema.get("required", ())):
+            fields[name] = {"anyOf": [limits.get(name, fields[name]), {"type": "null"}]}
+    forms = schemas["OpenAIRequest"]["properties"]["input"]["anyOf"]
+    if raw_ids and tokenizer is not None:
+        for ids in (forms[2], forms[3]["items"]):
+            ids["items"]["maximum"] = tokenizer.vocabulary - 1
+    else:  # JSON Schema cannot say how a list ends: ids between special tokens are not in it
+        del forms[2:]

@@ -1,4 +1,7 @@
-"""Programs of others against the server, as their users start them."""
+"""Programs of others against the server, as their users start them, and its OpenAPI document."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from contrasent.serve.index_routes import IndexRoutes, Searched
 
 
 @pytest.fixture(scope="module")
-def server(encoder, tmp_path_factory):
+def server(encoder, tmp_path_factory, request):
     index = Index.build(
         encoder, SENTENCES, tmp_path_factory.mktemp("served") / "index", precision="fp32"
     )
@@ -19,7 +22,8 @@ def server(encoder, tmp_path_factory):
     def routers(service):
         return (IndexRoutes(service, Searched(index, EmbeddingRoutes(service), "tiny")).router(),)
 
-    with serving(batcher_of(encoder), routers) as running:
+    raw_ids = getattr(request, "param", False)
+    with serving(batcher_of(encoder), routers, raw_ids=raw_ids) as running:
         yield running
 
 
@@ -93,3 +97,20 @@ def test_langchain_by_its_switch_and_refused_without(server, expected, monkeypat
     close(client.embed_documents(SENTENCES), expected)
     with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
         langchain.OpenAIEmbeddings(**given).embed_documents(SENTENCES)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("server", [False, True], indirect=True, ids=["framed", "raw"])
+def test_schemathesis_finds_nothing_against_the_openapi_document(server, tmp_path):
+    pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    # 413: JSON Schema cannot count the tokens of a text, which "truncate": false limits.
+    statuses = '["2xx", "401", "403", "404", "409", "413", "429", "5xx"]'
+    (tmp_path / "schemathesis.toml").write_text(
+        f"[checks.positive_data_acceptance]\nexpected-statuses = {statuses}\n"
+    )
+    command = ("-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--checks", "all")
+    how = ("--mode", "all", "--max-examples", "60", "--continue-on-failure")
+    run = subprocess.run(
+        (sys.executable, *command, *how), check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout

@@ -130,7 +130,7 @@ def test_an_input_type_is_a_role_and_a_text_is_cut_where_asked(encoder):
             expected = prompting.encode(prompt + text, prompt="", normalize=True, precision="fp32")
             close(row(input_type=name)[0], expected)
         assert row(input_type="passage", prompt_name="query") == row(prompt_name="query")
-        assert row(truncate_prompt_tokens=-1) == row() == row(truncate_prompt_tokens=1000)
+        assert row(truncate_prompt_tokens=-1) == row() == row(truncate_prompt_tokens=1000.0)
         ids = encoder.tokenizer.cut_ids([text], 5)[0][0].tolist()
         shorter = server.call("/v1/embeddings", {"input": ids}).json["data"][0]["embedding"]
         assert row(truncate_prompt_tokens=5) == (shorter, "1")
@@ -181,7 +181,7 @@ def test_only_who_means_this_server_is_answered(encoder, hosts, headers, status)
 
 
 def test_a_method_that_is_not_taken_is_answered_with_those_that_are(server):
-    for path, allowed in (("/embed", "POST"), ("/info", "GET")):
+    for path, allowed in (("/embed", "POST"), ("/info", "GET"), ("/openapi.json", "GET, HEAD")):
         request = urllib.request.Request(server.url + path, method="DELETE")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
