@@ -92,7 +92,7 @@ def yes_or_no(label: Any, where: str) -> bool | None:
     return _YES_OR_NO.get(word)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SideColumn:
     """A number beside the two sentences of each row, to be kept with their tokens."""
 
@@ -102,7 +102,9 @@ class SideColumn:
     # makes a function from a cell of a source and its place to the number, or None for a row that
     # has none and is left out
     parser: Callable[[SourceRows], Callable[[Any, str], float | None]]
-    content: str = ""  # stands for the meaning of the numbers in the hash of the content
+    content: str  # stands for the meaning of the numbers in the hash of the content
+    read: str  # by an objective that needs it, in words
+    wrongly: str  # would be taken by one that does not
 
 
 class PairExamples(Examples):
@@ -205,10 +207,26 @@ def require_classes(source: str, classes: Collection[int]) -> None:
 
 
 SIDE_COLUMNS = {
-    "nli": SideColumn(Need.LABELS, "B", NLI, NliClasses, f"labels {CLASSES}"),
-    "scores": SideColumn(Need.SCORES, "f", RATED_PAIRS, lambda _: score_of, "scores"),
+    "nli": SideColumn(
+        need=Need.LABELS,
+        kind="B",
+        spec=NLI,
+        parser=NliClasses,
+        content=f"labels {CLASSES}",
+        read="labels: premise, hypothesis, label",
+        wrongly="contradictions for positives",
+    ),
+    "scores": SideColumn(
+        need=Need.SCORES,
+        kind="f",
+        spec=RATED_PAIRS,
+        parser=lambda _: score_of,
+        content="scores",
+        read="scores: sentence1, sentence2, score",
+        wrongly="every pair for a positive",
+    ),
 }
-"""The values of ``data.labels``."""
+"""The values of ``data.labels`` beside none; `settings` has their names and help."""
 
 
 def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> PairExamples:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from contrasent.data.batch import Need
+from contrasent.data.labelled_pairs import SIDE_COLUMNS
 from contrasent.data.view_sources import example_of
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError
@@ -168,21 +169,17 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         "data.file to one of two columns or more (anchor, positive, hard negatives), or choose a "
         "recipe for single sentences, such as unsup-simcse",
     )
-    kinds = (
-        (Need.LABELS, "nli", "labels: premise, hypothesis, label", "contradictions for positives"),
-        (Need.SCORES, "scores", "scores: sentence1, sentence2, score", "every pair for a positive"),
-    )
-    for need, kind, what, _ in kinds:
+    for kind, side in SIDE_COLUMNS.items():
         yield (
-            need in needs and labels != kind,
-            f"the objective {name} reads {what}, but data.labels is {labels}; set it to {kind}, "
-            "with data that has these columns",
+            side.need in needs and labels != kind,
+            f"the objective {name} reads {side.read}, but data.labels is {labels}; set it to "
+            f"{kind}, with data that has these columns",
         )
-    for need, kind, _, wrongly in kinds:
+    for kind, side in SIDE_COLUMNS.items():
         yield (
-            need not in needs and labels == kind,
+            side.need not in needs and labels == kind,
             f"data.labels is {labels}, but the objective {name} reads none and would take "
-            f"{wrongly}; leave it out and give pairs that mean the same, or choose another "
+            f"{side.wrongly}; leave it out and give pairs that mean the same, or choose another "
             "objective",
         )
 
