@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from contrasent.errors import ConfigError, DataError, pick, warn
 from contrasent.options import (
@@ -241,7 +241,7 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
 @takes(MapOptions)
 def fit(
     encoder: str | Path | SentenceEncoder,
-    kind: Literal["whitening", "flow"] = "whitening",
+    kind: str = "whitening",
     *,
     data: str | Path | Sequence[str | Path],
     output: str | Path | None = None,

@@ -84,7 +84,7 @@ def flow(options: FlowOptions) -> None:
     _announce(options.output, facts["described"])
 
 
-def _fit(kind: Any, options: WhiteningOptions | FlowOptions, cls: type[Any]) -> dict[str, Any]:
+def _fit(kind: str, options: WhiteningOptions | FlowOptions, cls: type[Any]) -> dict[str, Any]:
     """Fit a map of a kind, whose settings are of ``cls``; what is kept of it beside the encoder."""
     from contrasent import api
     from contrasent.files import read_json

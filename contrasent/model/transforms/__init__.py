@@ -1,4 +1,7 @@
-"""Maps that are fitted on embeddings, each a class that is known once its file is imported."""
+"""Maps that are fitted on embeddings, a file each, whose class is then known by its name."""
 
-from contrasent.model.transforms import flow as flow
-from contrasent.model.transforms import whitening as whitening
+import pkgutil
+from importlib import import_module
+
+for _file in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_file.name}")

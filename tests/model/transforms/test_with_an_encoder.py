@@ -26,7 +26,11 @@ def drawn(transform, seed=0):
 
 
 KINDS = {
-    "whitening": lambda: drawn(Whitening(16, 16)),
+    **{
+        name: lambda kind=kind: drawn(kind(16, 16))
+        for name, kind in Transform.kinds.items()
+        if kind.is_dense and kind.__module__.startswith("contrasent.")
+    },
     "shorter": lambda: drawn(Whitening(16, 5)),
     "flow": lambda: drawn(Flow(16, 2, 2, 6)),
 }
