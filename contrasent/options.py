@@ -23,7 +23,14 @@ from pydantic import (
     PositiveInt,
 )
 
-from contrasent.settings import ARGUMENT, Spelling, TrainSettings, explanations, settings
+from contrasent.settings import (
+    ARGUMENT,
+    EncoderSettings,
+    Spelling,
+    TrainSettings,
+    explanations,
+    settings,
+)
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -110,8 +117,7 @@ class OnDevice:
 class Pooling:
     """How token states become an embedding, in place of an encoder's own way."""
 
-    pooler: str | None = None
-    """cls, mean, max, last, mean_top2, mean_first_last, mean_embed_last; else its own."""
+    pooler: Annotated[str | None, Spelling(of=EncoderSettings)] = None
 
     head: str | None = None
     """none or mlp; else the encoder's own."""

@@ -139,8 +139,8 @@ class EncoderSettings:
     vectors, for a new LSTM over them."""
 
     pooler: str | None = None
-    """cls, mean, max, last, mean_top2, mean_first_last or mean_embed_last; null takes the folder's
-    own, or max for word vectors."""
+    """cls, mean, max, last, mean_top2, mean_first_last or mean_embed_last; else the folder's own,
+    or max for word vectors."""
 
     prompt: str | None = None
     """What stands around every sentence, such as '{mask} means "{text}".' with pooler cls, or 'This
