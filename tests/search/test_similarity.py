@@ -235,7 +235,7 @@ def test_a_server_ranks_by_it(stated, name, theirs, tmp_path):
 
     def routers(service):
         routes = EmbeddingRoutes(service)
-        return routes.router(), IndexRoutes(service, Searched(index, routes, "own")).router()
+        return (IndexRoutes(service, Searched(index, routes, "own")).router(),)
 
     with serving(batcher_of(encoder), routers) as server:
         hits = server.call("/search", {"queries": ["dog runs"], "top_k": 3}).json["results"][0]
