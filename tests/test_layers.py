@@ -34,7 +34,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
-LINES, FILES_AT_MOST = 41_700, 183  # lowered by whoever makes the package smaller, never raised
+LINES, FILES_AT_MOST = 41_694, 183  # lowered by whoever makes the package smaller, never raised
 MAY_IMPORT = {
     "transformers": (
         "data/tokenizer.py",
