@@ -17,7 +17,7 @@ from contrasent.model.loading import LoadedEncoder
 
 _NAME = 100
 """Characters of an unknown field's name that are read."""
-NOT_BLANK = r"\S"
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"  # a character that Python, Rust and ECMAScript all print
 """Of a text that says something; pydantic finds halves of surrogate pairs only where it looks."""
 
 _FIRST = Field(fail_fast=True)
