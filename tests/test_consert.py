@@ -156,10 +156,10 @@ def test_factors_travel_with_their_tokens(rng):
     )
     assert batch.to(torch.device("cpu")).embedding_mask.equal(batch.embedding_mask)
     plain = pack(ROWS, views=2)
-    both = consert.beside(batch, plain)
+    both = consert.concat_views(batch, plain)
     assert both.views == 4 and both.embedding_mask[: ends[-1]].equal(batch.embedding_mask)
     assert (both.embedding_mask[ends[-1] :] == 1).all()
-    assert consert.beside(plain, plain).embedding_mask is None
+    assert consert.concat_views(plain, plain).embedding_mask is None
 
 
 @pytest.mark.parametrize("other", ["twin", "gradcache"])

@@ -125,7 +125,7 @@ class Batch:
         first, last = number * self.examples, (number + 1) * self.examples
         offsets = self.offsets[first : last + 1]
         tokens = slice(int(offsets[0]), int(offsets[-1]))
-        return Batch(self.token_ids[tokens], offsets - offsets[0], **self.beside(tokens))
+        return Batch(self.token_ids[tokens], offsets - offsets[0], **self.token_fields(tokens))
 
     def select(self, sentences: Tensor, views: int = 1) -> Batch:
         """The sentences with these numbers, in this order, as ``views`` views.
@@ -135,7 +135,7 @@ class Batch:
         lengths = self.lengths[sentences]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = self.places(sentences)
-        return Batch(self.token_ids[tokens], offsets, views, **self.beside(tokens))
+        return Batch(self.token_ids[tokens], offsets, views, **self.token_fields(tokens))
 
     def places(self, sentences: Tensor) -> Tensor:
         """The numbers of the tokens of these sentences, one sentence after the other."""
@@ -144,7 +144,7 @@ class Batch:
         shift = torch.repeat_interleave(self.offsets[sentences] - starts, lengths)
         return torch.arange(len(shift), device=shift.device) + shift
 
-    def beside(self, tokens: Tensor | slice) -> dict[str, Any]:
+    def token_fields(self, tokens: Tensor | slice) -> dict[str, Any]:
         """What some ``tokens`` have beside their ids."""
         given = {name: getattr(self, name) for name in (*EMBEDDING, "positions")}
         return {name: values[tokens] for name, values in given.items() if values is not None}

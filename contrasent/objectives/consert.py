@@ -97,7 +97,7 @@ class Consert(Objective):
         config = self.config
         first = self._edit(batch, config.first, config.first_rate)
         second = self._edit(batch, config.second, config.second_rate)
-        both = beside(first, second)
+        both = concat_views(first, second)
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -175,7 +175,7 @@ def without_components(batch: Batch, rate: float, width: int) -> Batch:
     return replace(batch, embedding_mask=(draws >= rate).float())
 
 
-def beside(first: Batch, second: Batch) -> Batch:
+def concat_views(first: Batch, second: Batch) -> Batch:
     """The views of ``first``, then those of ``second``, each with what changes its embeddings."""
     both = concat([first, second], first.views + second.views)
     for name, usual in (("embedding_mask", 1.0), ("embedding_shift", 0.0)):

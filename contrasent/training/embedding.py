@@ -230,8 +230,8 @@ def _by_two(one: Embedding, other: Embedding) -> Embedding:
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         examples, end = batch.examples, int(batch.offsets[batch.examples])
         anchors, others = (
-            Batch(batch.token_ids[tokens], offsets, views, batch.longest, **batch.beside(tokens))
-            for tokens, offsets, views in (
+            Batch(batch.token_ids[rows], offsets, views, batch.longest, **batch.token_fields(rows))
+            for rows, offsets, views in (
                 (slice(end), batch.offsets[: examples + 1], 1),
                 (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
             )
