@@ -232,44 +232,6 @@ def neighbours(
     return -likely.sum() / with_neighbours, right / with_neighbours
 
 
-def replaced_token_loss(
-    logits: Tensor,
-    edited: Tensor,
-    lengths: Tensor,
-    *,
-    reduction: Literal["mean", "sum"] = "mean",
-    padding: Literal["ignored", "as_reference"] = "ignored",
-) -> Tensor:
-    """Cross-entropy of telling edited tokens from the others (Clark et al. 2020; DiffCSE, sec. 3).
-
-    ``logits (T, 2)`` are of being original and of being ``edited (T,)``; sentences have ``lengths
-    (S,)``. The ``sum`` over tokens is DiffCSE's formula, the ``mean`` its code, which pads all
-    sentences to the longest, of L tokens, labels padding as original and takes the mean over all
-    S * L places: padding ``as_reference`` divides by that number too. The loss of the padding
-    itself, which a discriminator soon learns to bring to 0, is in neither.
-    """
-    summed = F.cross_entropy(logits.float(), edited.long(), reduction="sum")
-    return summed / rtd_divisor(lengths, len(edited), reduction=reduction, padding=padding)
-
-
-def rtd_divisor(
-    lengths: Tensor, tokens: int, *, reduction: str = "mean", padding: str = "ignored"
-) -> Tensor | int:
-    """By what :func:`replaced_token_loss` divides the sum over ``tokens`` of these lengths."""
-    if reduction == "sum":
-        return 1
-    return len(lengths) * lengths.max() if padding == "as_reference" else tokens
-
-
-def masked_cross_entropy(logits: Tensor, targets: Tensor, *, mean: bool = True) -> Tensor:
-    """Mean cross-entropy, in nats, of ``logits (M, vocabulary)`` for the ids ``targets (M,)``.
-
-    0 where nothing was masked, M = 0. Without ``mean`` the sum.
-    """
-    summed = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return summed / max(len(targets), 1) if mean else summed
-
-
 def corrective_lm(
     logits: Tensor, targets: Tensor, copy_logits: Tensor, edited: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
 
 WEIGHT = 0.1
@@ -80,26 +79,6 @@ def test_the_contrast_is_that_of_the_unmasked_views(encoder, exclude):
     torch.testing.assert_close(terms["contrast"], expected)
 
 
-def test_the_masked_copies_have_the_unmasked_ones_in_front(encoder):
-    batch = batch_of(encoder)
-    prepared, _ = scored(encoder, built(encoder, mlm_weight=WEIGHT), batch)
-    tokens = len(batch.token_ids)
-    assert prepared.sentences == 2 * batch.sentences
-    assert torch.equal(prepared.token_ids[:tokens], batch.token_ids)
-    assert torch.equal(prepared.lengths, batch.lengths.repeat(2))
-    changed = prepared.token_ids[tokens:] != batch.token_ids
-    assert changed.any()
-    assert not (changed & ~prepared.masked.chosen).any()
-
-
-def test_each_copy_of_a_sentence_has_masks_of_its_own(encoder):
-    ids, _ = encoder.tokenizer.ids([" ".join(SENTENCES)], None)
-    batch = pack([ids[0], ids[0]], views=2)
-    prepared, _ = scored(encoder, built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.5), batch)
-    first, second = prepared.masked.chosen.view(2, -1)
-    assert not torch.equal(first, second)
-
-
 def test_the_decoder_is_a_copy_and_gets_a_gradient_of_its_own(encoder):
     objective = built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.5)
     embeddings = encoder.backbone.model.get_input_embeddings().weight
@@ -112,19 +91,6 @@ def test_the_decoder_is_a_copy_and_gets_a_gradient_of_its_own(encoder):
         assert parameter.grad.abs().max() > 0
     assert embeddings.grad.abs().max() > 0
     assert all(parameter.grad is None for parameter in objective.head.parameters())
-
-
-def test_nothing_masked_is_a_term_of_zero(encoder):
-    ids, _ = encoder.tokenizer.ids(["", ""], None)
-    _, terms = scored(encoder, built(encoder, mlm_weight=WEIGHT), pack(ids, views=2))
-    assert terms["mlm"].item() == 0
-    assert terms.measures["mlm_accuracy"].isnan(), "an accuracy of nothing is not 0"
-    terms["mlm"].backward()
-
-
-def test_an_encoder_without_a_masked_lm_head_is_refused(loaded_tiny_bert):
-    with pytest.raises(CheckpointError, match="has no masked-LM head"):
-        built(loaded_tiny_bert, mlm_weight=WEIGHT)
 
 
 def test_masked_views_are_contrasted_with_the_same_tokens_hidden(encoder):

@@ -97,19 +97,6 @@ def test_a_step_and_its_gradients_are_those_of_the_formula(vectors, encoder, tin
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_the_weights_are_the_encoders(encoder):
-    objective = built(encoder, vectors=3)
-    own = {id(parameter) for parameter in encoder.parameters()}
-    names = {name for name, it in objective.named_parameters() if id(it) not in own}
-    assert {name.split(".")[0] for name in names} == {"tokens", "projector"}
-    assert not any("layer" in name or "embeddings" in name for name in names)
-    linear = objective.projector[0]
-    assert linear.weight.std().item() == pytest.approx(0.02, rel=0.3) and not linear.bias.any()
-    assert objective.projector[-1].out_features == 2 * 16
-    assert built(encoder, vectors=1).projector is None
-    assert objective.max_tokens == encoder.max_tokens - 3
-
-
 def test_an_embedding_of_another_width_is_refused(encoder):
     with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
         built(encoder, width=8)

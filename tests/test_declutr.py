@@ -1,7 +1,5 @@
 """DeCLUTR: its loss against loops, means of positives, and masked anchors."""
 
-import copy
-
 import pytest
 import torch
 from helpers import oracles
@@ -9,7 +7,6 @@ from transformers import AutoModelForMaskedLM
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 
@@ -84,16 +81,3 @@ def test_the_masked_lm_term_is_cross_entropy_at_the_hidden_tokens(encoder, tiny_
     plain = built(mlm_weight=0.0)(Encoded(encoded.pooled, {}), batch)
     torch.testing.assert_close(terms["contrast"], plain["contrast"])
     assert 0 <= terms.measures["mlm_accuracy"] <= 1
-
-
-def test_the_tied_decoder_is_the_encoders_matrix(encoder):
-    words = encoder.backbone.model.get_input_embeddings().weight
-    before = copy.deepcopy(words)
-    assert built(encoder).tokens.head.decoder.weight is words
-    assert words.equal(before)
-
-
-def test_lengths_at_odds_are_refused():
-    said = "objective.min_words is 9, which is more than objective.max_words, 8; lower one"
-    with pytest.raises(ConfigError, match=said):
-        built(min_words=9, max_words=8, mlm_weight=0.0)

@@ -8,7 +8,7 @@ from helpers import oracles
 from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 from torch.testing import assert_close
 
-from contrasent.data.batch import Batch, pack
+from contrasent.data.batch import Batch
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.objectives import diffcse
 
@@ -145,31 +145,6 @@ def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, enc
             "share_edited": len(right[True]) / tokens,
         }
     )
-
-
-def test_all_operations_are_the_mean_of_the_three(encoder, noted):
-    """Each of the three with the head and the edits that it has among all."""
-    every = build(encoder, edit_operation="all", rtd_weight=1.0)
-    batch = batch_of(encoder)
-    _, terms = scored(encoder, every, batch)
-    edits = {name: edit for name, _, edit in noted.edits}
-    alone = []
-    for name in OPERATIONS:
-        objective = build(encoder, edit_operation=name, rtd_weight=1.0)
-        there = every.state_dict()
-        objective.load_state_dict({key: there[key] for key in objective.state_dict()})
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setitem(diffcse.OPERATIONS, name, lambda *_, done=edits[name]: done)
-            alone.append(scored(encoder, objective, batch)[1]["rtd"])
-    assert_close(terms["rtd"], torch.stack(alone).mean(), **CLOSE)
-
-
-def test_a_batch_in_which_nothing_can_be_edited(encoder):
-    objective = build(encoder)
-    _, terms = scored(encoder, objective, pack([[2, 3]] * 4, views=2))
-    assert terms["rtd"].isfinite()
-    assert terms.measures["share_edited"] == 0
-    assert terms.measures["rtd_accuracy_edited"].isnan()
 
 
 # Conditional and corrective language models

@@ -60,16 +60,6 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(loss, rng):
     torch.testing.assert_close(*gradients)
 
 
-def test_mse_is_the_loss_of_sentence_transformers(rng):
-    losses = pytest.importorskip("sentence_transformers.losses")
-    student, wanted = rng(3, 5), rng(3, 5)
-    theirs = losses.MSELoss(lambda _: {"sentence_embedding": student})([{}], wanted)
-    objective = objectives.build("distil", {"loss": "mse"}, width=5, data_views=1)
-    batch = dataclasses.replace(pack([[2, 3]] * 3), columns={Need.TARGETS: wanted})
-    ours = objective(Encoded(student[None], {}), batch)["distillation"]
-    torch.testing.assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize("width", [8, 16, 24])
 def test_a_teacher_of_any_width_gives_a_target_for_each_sentence(width, teacher, text):
     folder = teacher(width)

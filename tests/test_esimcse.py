@@ -3,7 +3,6 @@
 import copy
 
 import numpy as np
-import pytest
 import torch
 from helpers import oracles
 from helpers.tiny_runs import write_data
@@ -131,15 +130,3 @@ def test_the_loss_has_the_queue_as_further_negatives(tiny_encoder, rng):
     second = objective(Encoded(pooled, {}), batch)["contrast"]
     candidates = torch.cat([pooled[1], earlier])
     torch.testing.assert_close(second, oracles.info_nce(pooled[0], candidates, 0.5))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.75])
-def test_the_copy_follows_after_every_step(momentum, tiny_encoder):
-    settings = {"momentum": momentum}
-    objective = objectives.build("esimcse", settings, width=16, data_views=1, encoder=tiny_encoder)
-    before = objective.momentum.weights.clone()
-    with torch.no_grad():
-        for weights in (*tiny_encoder.parameters(), *objective.head.parameters()):
-            weights.add_(1.0)
-    objective.after_step()
-    torch.testing.assert_close(objective.momentum.weights, before + (1 - momentum))

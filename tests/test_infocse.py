@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives._shared import HiddenTokens
+from contrasent.objectives.mlm import HiddenTokens
 
 SENTENCES = [[2, 5 + n, 9, 11 + n, 14, 3][: 5 + n % 2] for n in range(4)]
 
@@ -67,14 +66,3 @@ def test_the_lower_layers_get_no_gradient_and_the_embedding_does(encoder):
     assert all(weights.grad is None for weights in lower.parameters())
     assert len(objective.upper.model.encoder.layer) == 2
     assert not [name for name, _ in objective.named_parameters() if "embeddings" in name]
-
-
-def test_replaced_token_detection_is_added(encoder):
-    objective = built(encoder, rtd_weight=0.1)
-    batch = pack(SENTENCES * 2, 2)
-    assert set(objective(encoder(batch), batch)) == {"contrast", "rtd", "mlm"}
-
-
-def test_more_layers_than_there_are_are_refused(encoder):
-    with pytest.raises(ConfigError, match=r"lower_layers is 3, but the encoder has 2 layers"):
-        built(encoder, lower_layers=3)

@@ -10,7 +10,6 @@ from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 
@@ -63,15 +62,6 @@ def test_hidden_layers_are_linear_maps_before_the_last_one(rng):
     torch.testing.assert_close(objective(Encoded(pooled, {}), labelled())["nli"], expected)
 
 
-def test_the_accuracy_counts_the_likeliest_class(rng):
-    objective = built()
-    pooled, linear = rng(2, 4, 6), objective.classifier.linear
-    with torch.no_grad():
-        linear.weight.zero_()
-        linear.bias.copy_(torch.tensor([3.0, 1.0, 2.0]))
-    assert objective(Encoded(pooled, {}), labelled()).measures["nli_accuracy"].item() == 0.5
-
-
 @pytest.mark.parametrize("product", [False, True])
 def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
     """The same folder in both libraries, the same pairs and the same classifier."""
@@ -99,12 +89,3 @@ def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
     ours_of = dict(encoder.backbone.model.named_parameters())[name].grad
     theirs_of = next(p.grad for n, p in theirs.named_parameters() if n.endswith(name))
     torch.testing.assert_close(ours_of, theirs_of, rtol=1e-4, atol=1e-6)
-
-
-def test_a_batch_without_what_is_needed_is_refused():
-    with pytest.raises(
-        DataError, match="the objective needs the class of each example; this batch"
-    ):
-        pack([[1]]).column(Need.LABELS)
-    with pytest.raises(DataError, match="the objective needs the sentence after each anchor; this"):
-        pack([[1]]).following()

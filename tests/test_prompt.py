@@ -49,13 +49,6 @@ def test_the_tokens_of_a_prompt(prompt, before, after, tiny_bert):
     assert tokenizer.template == tokenizer.template_of("{text}")
 
 
-def test_a_prompt_that_cannot_be_is_refused(tiny_bert):
-    tokenizer = Tokenizer.load(tiny_bert)
-    for prompt in ("{mask} .", "{text} is {text}"):
-        with pytest.raises(ConfigError, match=r"must have \{text\} once"):
-            tokenizer.with_prompt(prompt)
-
-
 @pytest.mark.parametrize("model", ["bert", "roberta"])
 @pytest.mark.parametrize(("prompt", "pooler"), [(FIRST, "cls"), (LAST, "last"), (ANCHOR, "mean")])
 def test_others_compute_the_same_vectors(model, prompt, pooler, request, tmp_path):

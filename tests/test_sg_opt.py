@@ -35,13 +35,6 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(temperature, repeat
     oracles.equal_gradients(ours, expected, [own, guides])
 
 
-def test_a_sentence_alone_costs_nothing_and_pulls_nowhere(rng):
-    own, guides = rng(1, 6).requires_grad_(), rng(3, 1, 6).requires_grad_()
-    loss = self_guided(own, guides, 0.01)
-    loss.backward()
-    assert loss == 0 and own.grad.abs().max() == 0 and guides.grad.isfinite().all()
-
-
 def test_a_step_is_computed_as_the_paper_says(encoder):
     """Means of every layer of transformers' own forward, projected, and the loops."""
     torch.manual_seed(0)
@@ -83,14 +76,6 @@ def test_the_guide_stays_while_the_encoder_moves_and_the_distance_is_squared(enc
         gradient, torch.full_like(gradient, 0.25 * 2 * 0.01), rtol=1e-2, atol=1e-6
     )
     torch.testing.assert_close(objective._layers(batch), before, rtol=0, atol=0)
-
-
-def test_the_guide_has_no_dropout_and_is_not_trained(encoder):
-    objective, batch = built(encoder).train(), pack(ROWS)
-    encoder.train()
-    assert objective._layers(batch).equal(objective._layers(batch))
-    assert {name.partition(".")[0] for name, _ in objective.named_parameters()} == {"projector"}
-    assert len(objective.state_dict()) == 4
 
 
 def test_repeated_sentences_are_no_negatives(encoder):

@@ -6,7 +6,6 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.protocol import Encoded
 
 WIDTH = 8
@@ -117,25 +116,6 @@ def test_the_anchors_and_the_positives_text_are_no_negatives(views, rng):
 )
 def test_how_many_sentences_of_an_example_are_used(data_views, hard_negatives, views):
     assert build(data_views, hard_negatives=hard_negatives).views == views
-
-
-@pytest.mark.parametrize(("data_views", "hard_negatives"), [(1, 1), (2, 1), (4, 1), (3, 2)])
-def test_data_without_the_hard_negatives_asked_for_is_refused(data_views, hard_negatives):
-    said = (
-        f"objective.hard_negatives is {hard_negatives}, which needs data of {2 + hard_negatives} "
-        rf"sentences per example \(anchor, positive, hard negatives\); this data has {data_views}"
-    )
-    with pytest.raises(ConfigError, match=said):
-        build(data_views, hard_negatives=hard_negatives)
-
-
-def test_a_temperature_does_not_reach_the_dot_product(rng):
-    pooled, batch = rng(2, 4, WIDTH), batch_of("abcd", "abcd")
-    losses = [
-        loss_of(build(similarity="dot", temperature=temperature), pooled, batch)
-        for temperature in (0.05, 1.0)
-    ]
-    assert losses[0] == losses[1]
 
 
 def test_the_head_starts_as_the_authors_does():

@@ -13,7 +13,7 @@ from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.tsdae import DamagedBatch, kept_words, shifted
+from contrasent.objectives.tsdae import DamagedBatch, kept_words
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 35, 3]]
 LEFT = [[2, 11, 3], [2, 20, 3], [2, 30, 33, 34, 3]]
@@ -160,25 +160,6 @@ def test_other_decoders_see_what_is_before_them_only(model_type, tmp_path):
     long = encoder.backbone.decode(pack([[5, 6, 7, 8, 9], [10, 11]]), additions)
     short = encoder.backbone.decode(pack([[5, 6, 7], [10]]), additions)
     torch.testing.assert_close(long[[0, 1, 2, 5]], short, rtol=1e-5, atol=1e-5)
-
-
-def test_a_decoder_of_its_own_starts_as_the_encoder_and_is_not_the_encoder(encoder):
-    objective, batch = built(encoder, tie=False), damaged()
-    tied = built(encoder)(encoder(batch), batch)
-    terms = objective(encoder(batch), batch)
-    torch.testing.assert_close(terms["reconstruction"], tied["reconstruction"])
-    decoder = objective.decoder.model
-    assert objective.head.decoder.weight is decoder.embeddings.word_embeddings.weight
-    terms["reconstruction"].backward()
-    for module in (encoder.backbone.model, decoder):
-        assert module.encoder.layer[0].output.dense.weight.grad.abs().max() > 0
-
-
-def test_shifted_rows_are_all_but_the_last_and_all_but_the_first():
-    given, wanted = shifted(pack(ROWS))
-    torch.testing.assert_close(given.token_ids, pack([row[:-1] for row in ROWS]).token_ids)
-    assert given.offsets.tolist() == [0, 4, 6, 13] and given.longest == 7
-    assert wanted.tolist() == [number for row in ROWS for number in row[1:]]
 
 
 def test_words_are_deleted_whole_each_by_itself_and_never_all():

@@ -83,7 +83,6 @@ class Train:
             encoder=encoder,
             objective=objective.to(accelerator.device),
             optimizer=optimizer,
-            accelerator=accelerator,
             settings=settings,
             precision=self.precision,
             steps=1_000_000,

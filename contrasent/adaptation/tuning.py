@@ -249,7 +249,7 @@ class _Search:
             recipe = replace(recipe, evaluation=replace(recipe.evaluation, final="none"))
             try:
                 train(recipe, folder, resume=True, **self.options)
-                _, score = _dev_scores(RunFolder(folder))
+                score = max(self._dev_scores(number)[1])
             except ContrasentError as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 failure = str(error)
@@ -283,6 +283,14 @@ class _Search:
         scored = [(it.score, -it.number, it) for it in self.trials if it.score is not None]
         return max(scored, key=lambda it: it[:2])[2] if scored else None
 
+    def _dev_scores(self, number: int) -> tuple[float | None, list[float]]:
+        _, start, scores = RunFolder(self._run(number)).read_dev_scores()
+        if not scores:
+            raise ConfigError(
+                "nothing decides: the run has no dev score; name one, evaluation.task"
+            )
+        return start, scores
+
     def finish(self) -> Tuning:
         """Write the recipe of the best trial, and score its run beside the start."""
         best, path = self._best(), self.folder
@@ -293,23 +301,8 @@ class _Search:
         write_text(path / "recipe.yaml", to_yaml(recipe))
         run, scores = RunFolder(self._run(best.number)), BeforeAndAfter()
         if tasks := final_tasks(recipe.evaluation):
-            is_start = json.loads(run.result.read_text(encoding="utf-8"))["best_is_start"]
+            is_start = run.read_result()["best_is_start"]
             scores = score_result(tasks, recipe, run.best, is_start, **self.options)
             write_records(path / "scores.jsonl", scores.records)
-        start, _ = _dev_scores(run)
+        start, _ = self._dev_scores(best.number)
         return Tuning(tuple(self.trials), best, run.root, path / "recipe.yaml", start, scores)
-
-
-def _dev_scores(run: RunFolder) -> tuple[float | None, float]:
-    """The score of the start as it comes, and the highest one of all else that was evaluated."""
-    start, scores = None, list[float]()
-    for line in map(json.loads, run.metrics.read_text(encoding="utf-8").splitlines()):
-        if "evaluation" in line:
-            (score,) = line["evaluation"].values()
-            if not line["step"]:
-                (start,) = line.get("plain", line["evaluation"]).values()
-            if line["step"] or "plain" in line:
-                scores.append(score)
-    if not scores:
-        raise ConfigError("nothing decides: the run has no dev score; name one, evaluation.task")
-    return start, max(scores)

@@ -187,12 +187,12 @@ def _train_seeds(folder: Path, recipe: Recipe, options: TrainOptions) -> None:
     from contrasent.distributed import leave
     from contrasent.report.comparison import seeds_table
     from contrasent.report.table import print_table
-    from contrasent.training.seeds import check_places, train_seeds
+    from contrasent.training.run import train_seeds
 
     seeds = tuple(options.seeds or ())
     kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
-    for place in check_places(folder, seeds, **kept).values():
-        check_run(recipe, place, **kept)
+    for seed in seeds:
+        check_run(recipe, folder / f"seed-{seed}", **kept)
 
     def tell(seed: int, result: Result | None) -> None:
         if result is None:
@@ -293,24 +293,24 @@ def pretrain(*, context: typer.Context, options: PretrainOptions) -> None:
         typer.echo(describe(recipe), nl=False)
         return
     api.check_run(recipe, output, resume=options.resume, overwrite=options.overwrite)
-    from contrasent.training.masked_text import HeldOutScores
+    from contrasent.training.masked_text import HeldOutText
     from contrasent.training.run_folder import RunFolder, complete
 
-    scores, folder = None, RunFolder(output)
+    text, before, folder = None, None, RunFolder(output)
     if options.held_out and os.environ.get("RANK", "0") == "0":
-        scores = HeldOutScores.of_start(complete(recipe), options.held_out, options.device)
+        text = HeldOutText(options.held_out, complete(recipe), options.device)
+        before = text.measure_start()
     result = _trained(output, _PRETRAINING, given)
     if result is not None:
         _print_speed(result)
-    if scores is not None and folder.is_complete:
-        scores = scores.with_result(folder)
-        measured = {"before": scores.before, "after": scores.after}
-        typer.echo(f"{scores.after and scores.after.tokens} hidden tokens of {scores.file.name}:")
-        for when, score in measured.items():
-            text = "no masked-LM head yet"
+    if text is not None and folder.is_complete:
+        after = text.measure_result(folder, before)
+        typer.echo(f"{after.tokens} hidden tokens of {text.file.name}:")
+        for when, score in {"before": before, "after": after}.items():
+            told = "no masked-LM head yet"
             if score is not None:
-                text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
-            typer.echo(f"  {when:6} {text}")
+                told = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
+            typer.echo(f"  {when:6} {told}")
     if result is not None:
         typer.echo(f"masked language model: {result.last}")
         shown = shlex.quote(str(result.last))
@@ -417,7 +417,7 @@ def print_result(result: Adaptation) -> None:
 
 def _trials_table(result: Adaptation) -> Table:
     """What was tried, in the order in which it was."""
-    from contrasent.adaptation.candidates import CANDIDATES
+    from contrasent.adaptation.halving import CANDIDATES
     from contrasent.report.table import Cell, Table, number, score
     from contrasent.training.callbacks import metric_name
 

@@ -1,7 +1,7 @@
-"""The registry of objectives: a file of this folder each, and those of other packages.
+"""The registry of objectives: a file of this folder each.
 
-``simcse.py`` is the objective "simcse". Another package adds one under the entry point group
-``contrasent.objectives``; a class in any module that can be imported is named ``module:Class``.
+``simcse.py`` is the objective "simcse". A class in any other module that can be imported is named
+``module:Class``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from typing import Any
 
 from contrasent.errors import ConfigError, pick
 from contrasent.model.encoder import SentenceEncoder
@@ -37,12 +36,11 @@ __all__ = [
     "objective_class",
 ]
 
-_GROUP = "contrasent.objectives"
-
 
 def available() -> list[str]:
-    """Names that `build` takes, of this folder and of entry points, without importing them."""
-    return sorted({*_packaged(), *entry_points(group=_GROUP).names})
+    """The objectives of this folder, without importing them."""
+    names = {module.name for module in pkgutil.iter_modules(__path__)}
+    return sorted(names - {"base"})
 
 
 def build(
@@ -74,21 +72,21 @@ def config_of(name: str, settings: Mapping[str, Any]) -> Any:
 
 def objective_class(name: str) -> type[Objective]:
     """The class of the objective ``name``; errors as ``build``."""
-    if name in _packaged():
-        module = import_module(f"{__name__}.{name}")
-        classes = (it for it in vars(module).values() if _is_objective(it, module.__name__))
-        return cast(type[Objective], next(classes))
-    if ":" in name:
-        entry = EntryPoint(name, name, _GROUP)
-    else:
-        entry = entry_points(group=_GROUP)[pick("objective", name, available())]
+    module, _, of_module = name.rpartition(":")
+    if not module:
+        module = f"{__name__}.{pick('objective', name, available())}"
     try:
-        loaded = entry.load()
-    except (ImportError, AttributeError) as error:
+        values = vars(import_module(module))
+    except ImportError as error:
         raise ConfigError(f"cannot import the objective {name!r}: {error}") from error
-    if not _is_objective(loaded):
-        raise ConfigError(f"{entry.value} is not a subclass of contrasent.objectives.Objective")
-    return cast(type[Objective], loaded)
+    if ":" in name:
+        named = [values.get(of_module)]
+    else:
+        named = [it for it in values.values() if getattr(it, "__module__", "") == module]
+    for it in named:
+        if isinstance(it, type) and issubclass(it, Objective):
+            return it
+    raise ConfigError(f"{name} is not a subclass of contrasent.objectives.Objective")
 
 
 def name_of(objective: type[Objective]) -> str:
@@ -97,13 +95,3 @@ def name_of(objective: type[Objective]) -> str:
     if "<locals>" in name:
         raise ConfigError(f"{name} is defined in a function; define it at the top of a module")
     return module.rpartition(".")[2] if module.startswith(f"{__name__}.") else f"{module}:{name}"
-
-
-def _packaged() -> set[str]:
-    names = {module.name for module in pkgutil.iter_modules(__path__)}
-    return {name for name in names if not name.startswith("_")} - {"base"}
-
-
-def _is_objective(value: Any, module: str | None = None) -> bool:
-    is_one = isinstance(value, type) and issubclass(value, Objective)
-    return is_one and (module is None or value.__module__ == module)

@@ -1,6 +1,6 @@
 """The interface of objectives: embeddings and their batch in, named terms out.
 
-Shapes: B examples, C candidates.
+Shapes: B examples, C candidates, D embedding width.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
+from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
 from contrasent.recipe import validate
 from contrasent.settings import settings
@@ -143,6 +145,38 @@ def duplicates(batch: Batch) -> Tensor:
     anchor, *others = batch.same_text().view(batch.views, -1).unbind()
     candidates = torch.cat(others)
     return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
+
+
+@settings
+class ContrastConfig:
+    """Settings of a contrast of anchors with the candidates of a batch."""
+
+    temperature: PositiveFloat = 0.05
+    """tau; the cosine is divided by it."""
+
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class Contrast(Objective):
+    """An objective that contrasts anchors with the candidates of a batch, after a head."""
+
+    config_class = ContrastConfig
+
+    def __init__(self, config: Any, start: Start) -> None:
+        super().__init__(config, start)
+        self.head = head_named(config.head, start.width)
+
+    def contrast(
+        self, anchor: Tensor, candidates: Tensor, batch: Batch, further: Tensor | None = None
+    ) -> Tensor:
+        """InfoNCE of ``anchor (B, D)`` and ``candidates (C, D)``, and of ``further`` logits."""
+        excluded = duplicates(batch) if self.config.exclude_duplicates else None
+        temperature = self.config.temperature
+        return info_nce(anchor, candidates, temperature, excluded=excluded, further=further)
 
 
 MATRYOSHKA = ("matryoshka", "matryoshka_weights")

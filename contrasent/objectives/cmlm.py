@@ -9,6 +9,7 @@ Shapes: B sentences, N vectors made of each embedding, T tokens of the next sent
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import torch
 from pydantic import PositiveInt
@@ -18,8 +19,8 @@ from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import HiddenTokens, require_masked
 from contrasent.objectives.base import Objective, Share, Start, Terms
+from contrasent.objectives.mlm import HiddenTokens, MaskedBatch
 from contrasent.settings import settings
 
 
@@ -71,7 +72,7 @@ class Cmlm(Objective):
         return dataclasses.replace(batch, next_sentences=self.tokens.hide(batch.following()))
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        hidden = require_masked(batch.following())
+        hidden = cast(MaskedBatch, batch.following())
         (backbone,) = self._backbone
 
         def sums(part: Batch, vectors: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Objective, Share, Start, Terms
+from contrasent.objectives.mlm import HiddenTokens
 from contrasent.settings import settings
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -19,16 +19,11 @@ from typing import Any, Literal
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
-from contrasent.functional import (
-    corrective_lm,
-    info_nce,
-    masked_cross_entropy,
-    replaced_token_loss,
-    rtd_divisor,
-)
+from contrasent.functional import corrective_lm, info_nce
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.generator import Edit, Editing, Generator, delete, insert, replace
 from contrasent.model.heads import head_named
@@ -138,31 +133,24 @@ OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
 class Difference(nn.Module):
     """A task on an edit of each sentence, scored given its embedding ``(S, D)``."""
 
-    def __init__(self, conditional: Conditional, editing: Editing) -> None:
+    def __init__(self, conditional: Conditional, editing: Editing, config: Config) -> None:
         super().__init__()
-        self.conditional, self.editing = conditional, editing
+        self.conditional, self.editing, self._config = conditional, editing, config
 
 
 class ReplacedTokens(Difference):
     """Detection of edited tokens: replaced, inserted, or preceded by a deletion.
 
-    With several operations each edits every sentence and has a head, and the loss is their mean.
+    With several operations each edits every sentence and has a head, and the loss is their mean:
+    of the cross-entropy (Clark et al. 2020; DiffCSE, section 3). Its ``sum`` over tokens is
+    DiffCSE's formula, the ``mean`` its code, which pads all sentences to the longest, labels
+    padding as original and takes the mean over all places: padding ``as_reference`` divides by
+    that number too. The loss of the padding itself, which a discriminator soon learns to bring to
+    0, is in neither.
     """
 
-    def __init__(
-        self,
-        conditional: Conditional,
-        editing: Editing,
-        operations: Sequence[str],
-        divisor: Callable[[Tensor, int], Tensor | int],
-    ) -> None:
-        """``divisor`` of the lengths and the number of tokens makes a loss of a sum over tokens."""
-        super().__init__(conditional, editing)
-        self._operations, self._divisor = operations, divisor
-
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
-        edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
-        together = concat([edit.batch for edit in edits])
+        edits = [OPERATIONS[name](batch, self.editing) for name in self.conditional.heads]
         edited = torch.cat([edit.edited for edit in edits])
         operation = [
             torch.full_like(edit.edited, number, dtype=torch.long)
@@ -170,14 +158,17 @@ class ReplacedTokens(Difference):
         ]
         *losses, edited_right, others_right = sums_by_parts(
             self._sums,
-            together,
+            concat([edit.batch for edit in edits]),
             rows=[embeddings.repeat(len(edits), 1)],
             tokens=[edited, torch.cat(operation)],
         )
-        means = [
-            loss / self._divisor(edit.batch.lengths, len(edit.edited))
-            for loss, edit in zip(losses, edits, strict=True)
-        ]
+        means = []
+        for loss, edit in zip(losses, edits, strict=True):
+            lengths, divisor = edit.batch.lengths, loss.new_tensor(1.0)
+            if self._config.rtd_reduction == "mean":
+                padded = self._config.rtd_padding == "as_reference"
+                divisor = len(lengths) * lengths.max() if padded else len(edit.edited)
+            means.append(loss / divisor)
         measures = {
             "rtd_accuracy_edited": edited_right.detach() / edited.sum(),
             "rtd_accuracy_original": others_right.detach() / (~edited).sum(),
@@ -187,12 +178,12 @@ class ReplacedTokens(Difference):
 
     def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
         """The cross-entropy of each operation, and how many edited and other tokens are found."""
-        states, one = self.conditional(batch, embeddings), len(self._operations) == 1
+        states, one = self.conditional(batch, embeddings), len(self.conditional.heads) == 1
         losses, edited_right, others_right = [], [], []
-        for number, name in enumerate(self._operations):
+        for number, name in enumerate(self.conditional.heads):
             rows = slice(None) if one else operation == number
             logits, label = self.conditional.logits(name, states[rows]), edited[rows]
-            losses.append(replaced_token_loss(logits, label, batch.lengths, reduction="sum"))
+            losses.append(F.cross_entropy(logits, label.long(), reduction="sum"))
             right = logits.detach().argmax(-1) == label
             edited_right.append((right & label).sum())
             others_right.append((right & ~label).sum())
@@ -218,7 +209,7 @@ class MaskedTokens(Difference):
         states = self.conditional(batch, embeddings)[chosen]
         logits, targets = self.conditional.logits("vocabulary", states), wanted[chosen]
         right = (logits.detach().argmax(-1) == targets).float().sum()
-        loss = masked_cross_entropy(logits, targets, mean=False)
+        loss = F.cross_entropy(logits, targets, reduction="sum")
         return torch.stack([loss, right, loss.new_full((), len(targets))])
 
 
@@ -250,6 +241,9 @@ class CorrectedTokens(Difference):
         return torch.stack([corrected, share * copying, share * right])
 
 
+TASKS = {"rtd": ReplacedTokens, "cmlm": MaskedTokens, "corrective": CorrectedTokens}
+
+
 class DiffCSE(Objective):
     """A contrastive term on dropout views, and a task on an edit that the embedding helps with."""
 
@@ -267,11 +261,38 @@ class DiffCSE(Objective):
         self._operations = list(OPERATIONS) if every else [config.edit_operation]
         self._editing: Editing | None = None
         self.difference: Difference | None = None
-        if config.edit_role != "difference" or config.rtd_weight:
-            self._editing = _editing(config, start)
-            self.max_tokens = self._editing.max_tokens
-        if config.edit_role == "difference" and self._editing is not None:
-            self.difference = self._task(start, self._editing)
+        if config.edit_role == "difference" and not config.rtd_weight:
+            return
+        encoder = start.require_encoder()
+        tokenizer = encoder.tokenizer
+        limits, generator = [encoder.max_tokens], None
+        if config.edit_operation != "delete":
+            require_mask_token(tokenizer.special_ids)
+            if config.task != "cmlm":
+                generator = Generator.load(config.generator or encoder.name, tokenizer)
+                limits.append(generator.max_tokens)
+        self.max_tokens = min(limits)
+        self._editing = Editing(
+            generator=generator,
+            special_ids=tokenizer.special_ids,
+            vocabulary=tokenizer.vocabulary,
+            rate=config.mask_rate,
+            pick=config.edit,
+            positions=config.edit_positions,
+            dropout=config.generator_dropout,
+            max_tokens=self.max_tokens,
+        )
+        if config.edit_role == "difference":
+            heads: dict[str, nn.Module] = {}
+            if config.task == "rtd":
+                heads = {name: nn.Linear(start.width, 2) for name in self._operations}
+            else:
+                heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
+            if config.task == "corrective":
+                heads["copy"] = nn.Linear(start.width, 1)
+            start.require_width(encoder.backbone.width)
+            conditional = Conditional(encoder.backbone, heads)
+            self.difference = TASKS[config.task](conditional, self._editing, config)
 
     def prepare(self, batch: Batch) -> Batch:
         if self._editing is None or self.difference is not None:
@@ -313,44 +334,6 @@ class DiffCSE(Objective):
             for group, left_out in zip(groups, excluded, strict=True)
         ]
         return torch.stack(losses).mean()
-
-    def _task(self, start: Start, editing: Editing) -> Difference:
-        config, encoder = self.config, start.require_encoder()
-        heads: dict[str, nn.Module] = {}
-        if config.task == "rtd":
-            heads = {name: nn.Linear(start.width, 2) for name in self._operations}
-        else:
-            heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
-        if config.task == "corrective":
-            heads["copy"] = nn.Linear(start.width, 1)
-        start.require_width(encoder.backbone.width)
-        conditional = Conditional(encoder.backbone, heads)
-        if config.task == "cmlm":
-            return MaskedTokens(conditional, editing)
-        if config.task == "corrective":
-            return CorrectedTokens(conditional, editing)
-        divisor = partial(rtd_divisor, reduction=config.rtd_reduction, padding=config.rtd_padding)
-        return ReplacedTokens(conditional, editing, self._operations, divisor)
-
-
-def _editing(config: Config, start: Start) -> Editing:
-    encoder = start.require_encoder()
-    tokenizer = encoder.tokenizer
-    if config.edit_operation != "delete":
-        require_mask_token(tokenizer.special_ids)
-    fills = config.edit_operation != "delete" and config.task != "cmlm"
-    generator = Generator.load(config.generator or encoder.name, tokenizer) if fills else None
-    limits = [encoder.max_tokens, *([generator.max_tokens] if generator else [])]
-    return Editing(
-        generator=generator,
-        special_ids=tokenizer.special_ids,
-        vocabulary=tokenizer.vocabulary,
-        rate=config.mask_rate,
-        pick=config.edit,
-        positions=config.edit_positions,
-        dropout=config.generator_dropout,
-        max_tokens=min(limits),
-    )
 
 
 def _refuse_at_odds(config: Config) -> None:

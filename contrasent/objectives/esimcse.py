@@ -18,8 +18,7 @@ from contrasent.functional import cosine_matrix
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import evaluating
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import Contrast, ContrastConfig
-from contrasent.objectives.base import Start, Terms
+from contrasent.objectives.base import Contrast, ContrastConfig, Start, Terms
 from contrasent.settings import settings
 
 

@@ -20,8 +20,8 @@ from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import diffcse
-from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Share, Start, Terms
+from contrasent.objectives.mlm import HiddenTokens
 from contrasent.profiling import part
 from contrasent.settings import settings
 

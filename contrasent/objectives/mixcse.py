@@ -10,8 +10,7 @@ from torch import Tensor
 from contrasent.data.batch import Batch
 from contrasent.functional import cosine_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import Contrast, ContrastConfig
-from contrasent.objectives.base import Share, Terms
+from contrasent.objectives.base import Contrast, ContrastConfig, Share, Terms
 from contrasent.settings import settings
 
 

@@ -1,21 +1,110 @@
 """Masked language modelling alone (Devlin et al. 2019): for a generator, or a start, of one's own.
 
 What is saved is a masked language model, encoder and head together.
+
+Shapes: T tokens end to end, M of them chosen to be predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from contrasent.data.batch import Batch, Need
+from contrasent.distributed import split, total
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.masked_lm import (
+    Masked,
+    MaskedLm,
+    MlmHead,
+    mask_tokens,
+    require_mask_token,
+)
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Objective, Share, Start, Terms
 from contrasent.settings import settings
+
+_HIDDEN = 256
+"""Hidden tokens whose logits are in memory at once, of a step in chunks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedBatch(Batch):
+    """A batch before anything was hidden or added, and with hidden tokens in its last sentences."""
+
+    source: Batch
+    masked: Masked
+
+
+class HiddenTokens(nn.Module):
+    """Hides tokens, and scores what a masked-LM head makes of the states in their places."""
+
+    def __init__(self, start: Start, head: MlmHead, mask_rate: float) -> None:
+        super().__init__()
+        tokenizer = start.require_encoder().tokenizer
+        require_mask_token(tokenizer.special_ids)
+        self.head = head
+        self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
+        self._rate = mask_rate
+
+    def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
+        """``batch`` with tokens of its ``views`` first views, or of all, hidden by a draw each."""
+        masked = mask_tokens(batch, self._rate, self._special_ids, self._vocabulary)
+        if views is not None:
+            end = batch.offsets[views * batch.examples]
+            inside = torch.arange(len(batch.token_ids), device=end.device) < end
+            token_ids = torch.where(inside, masked.token_ids, batch.token_ids)
+            masked = Masked(token_ids, masked.chosen & inside)
+        return MaskedBatch(
+            masked.token_ids, batch.offsets, batch.views, batch.longest, source=batch, masked=masked
+        )
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        """The mean cross-entropy of the M hidden tokens, 0 if there are none.
+
+        ``encoded`` are the last states of ``batch``, of which ``hide`` made the last sentences.
+        """
+        hidden = cast(MaskedBatch, batch)
+        before = len(batch.token_ids) - len(hidden.source.token_ids)
+        chosen, wanted = self.columns(hidden)
+        chosen, wanted = F.pad(chosen, (before, 0)), F.pad(wanted, (before, 0))
+        if encoded.own is not None:
+            places = batch.places(encoded.own)
+            chosen, wanted = chosen[places], wanted[places]
+        return self.terms(total(self.sums(encoded.states[-1], chosen, wanted)))
+
+    def columns(self, hidden: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """``(T,)`` each: the tokens to predict, and all tokens before some were hidden."""
+        return hidden.masked.chosen, hidden.source.token_ids
+
+    def sums(self, states: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        """``(3,)``: cross-entropy of ``chosen (T,)`` tokens, how many are right, their number."""
+        places = chosen.nonzero().squeeze(1)
+        pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)
+
+        def score(piece: Tensor) -> Tensor:
+            logits, targets = self.head(states.index_select(0, piece)), wanted[piece]
+            right = (logits.detach().argmax(-1) == targets).float().sum()
+            return torch.stack([F.cross_entropy(logits.float(), targets, reduction="sum"), right])
+
+        if len(pieces) == 1:
+            sums = score(pieces[0])
+        else:
+            parts = [checkpoint(score, piece, use_reentrant=False) for piece in pieces]
+            sums = torch.stack(parts).sum(0)
+        return torch.cat([sums, sums.new_full((1,), len(places))])
+
+    def terms(self, sums: Tensor) -> Terms:
+        """The mean of both over the tokens."""
+        loss, right, count = sums
+        return Terms({"mlm": loss / count.clamp(min=1)}, {"mlm_accuracy": (right / count).detach()})
 
 
 @settings

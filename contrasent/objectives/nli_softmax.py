@@ -7,13 +7,58 @@ training. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import torch
 from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import SBERT, Features, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
+
+CLASSES = 3
+Feature = Literal["u", "v", "difference", "product", "max_square"]
+Features = Annotated[list[Feature], Field(min_length=1)]
+SBERT: tuple[Feature, ...] = ("u", "v", "difference")
+"""Features of SBERT's classifier; ConSERT's has max_square too."""
+
+_FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "u": lambda u, _: u,
+    "v": lambda _, v: v,
+    "difference": lambda u, v: (u - v).abs(),
+    "product": lambda u, v: u * v,
+    "max_square": lambda u, v: torch.maximum(u, v).square(),
+}
+
+
+class PairClassifier(nn.Module):
+    """A linear map of features of a pair to three classes, and its cross-entropy.
+
+    Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u, v, |u - v|]), with a bias as in
+    their code. Weights start as torch's linear layers do.
+    """
+
+    def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
+        """Classify by ``features`` of pairs ``(B, width)``, by way of ``hidden`` linear layers."""
+        super().__init__()
+        self._features = [_FEATURES[name] for name in features]
+        widths = [len(features) * width, *hidden]
+        self.hidden = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+        self.linear = nn.Linear(widths[-1], CLASSES)
+
+    def forward(self, u: Tensor, v: Tensor, batch: Batch) -> Terms:
+        """Mean cross-entropy, in nats, of the labels of ``batch`` given ``(B, D)`` embeddings."""
+        with torch.autocast(u.device.type, enabled=False):
+            pairs = [feature(u.float(), v.float()) for feature in self._features]
+            logits = self.linear(self.hidden(torch.cat(pairs, dim=-1)))
+        wanted = batch.column(Need.LABELS)
+        right = (logits.detach().argmax(-1) == wanted).float().mean()
+        return Terms({"nli": F.cross_entropy(logits, wanted)}, {"nli_accuracy": right})
 
 
 @settings

@@ -22,8 +22,7 @@ from contrasent.files import cached
 from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, list_mle, list_net
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import Contrast, ContrastConfig
-from contrasent.objectives.base import Share, Start, Terms
+from contrasent.objectives.base import Contrast, ContrastConfig, Share, Start, Terms
 from contrasent.objectives.distil import open_rows, write_rows
 from contrasent.settings import settings
 

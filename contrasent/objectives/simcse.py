@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
@@ -23,13 +23,15 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import (
+from contrasent.objectives.base import (
     Contrast,
     ContrastConfig,
-    HiddenTokens,
-    require_masked,
+    Share,
+    Start,
+    Terms,
+    duplicates,
 )
-from contrasent.objectives.base import Share, Start, Terms, duplicates
+from contrasent.objectives.mlm import HiddenTokens, MaskedBatch
 from contrasent.settings import settings
 
 
@@ -92,7 +94,7 @@ class AuxiliaryMlm(nn.Module):
 
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
         """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
-        terms, source = self.tokens(encoded, batch), require_masked(batch).source
+        terms, source = self.tokens(encoded, batch), cast(MaskedBatch, batch).source
         kept = Encoded(encoded.pooled[: source.views], {})
         return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
 

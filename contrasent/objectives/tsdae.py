@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -23,7 +23,6 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.errors import ConfigError
-from contrasent.functional import masked_cross_entropy
 from contrasent.model.backbones.layers import SentenceAddition
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.heads import init_linear
@@ -45,11 +44,11 @@ class Config:
     """Whether encoder and decoder are one transformer; otherwise the decoder starts as a copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedBatch(Batch):
     """Sentences with words deleted."""
 
-    whole: Batch | None = None  # the same sentences before that
+    whole: Batch  # the same sentences before that
 
 
 class CrossAttention(nn.Module):
@@ -112,16 +111,14 @@ class Tsdae(Objective):
         return DamagedBatch(batch.token_ids[kept], ends, batch.views, whole=batch)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        if not isinstance(batch, DamagedBatch) or batch.whole is None:
-            raise TypeError("no word of this batch is deleted: prepare it first")
-        (backbone,), whole = self._backbone, batch.whole
+        (backbone,), whole = self._backbone, cast(DamagedBatch, batch).whole
 
         def sums(sentences: Batch, embeddings: Tensor) -> Tensor:
             given, wanted = shifted(sentences)
             with part("decoder"):
                 additions = [attend(embeddings) for attend in self.cross_attention]
                 logits = self.head(backbone.decode(given, additions))
-            return masked_cross_entropy(logits, wanted, mean=False).unsqueeze(0)
+            return F.cross_entropy(logits.float(), wanted, reduction="sum").unsqueeze(0)
 
         (summed,) = sums_by_parts(sums, whole, rows=[encoded.pooled[0]])
         predicted = len(whole.token_ids) - whole.sentences

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms import whitening
 from contrasent.recipe import Recipe
 from contrasent.training.scoring import DevTask
 from contrasent.training.setup import start_as_it_comes
-from contrasent.training.state import averaged, whitened
 
 if TYPE_CHECKING:
     from contrasent.training.run import Session
@@ -90,11 +90,12 @@ class DevScore:
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
-        share = f" ({self.start_share:.0%} of the start)" if self.start_share else ""
-        whitened = " (whitened)" if self.whitened else ""
-        beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
-        of = f"{self.name} {metric_name(self.metric)}"
-        return f"{of} {self.score * 100:.2f}{share}{whitened}{beside}"
+        notes = [
+            f" ({self.start_share:.0%} of the start)" if self.start_share else "",
+            " (whitened)" if self.whitened else "",
+            "" if self.other is None else f" (the other encoder {self.other * 100:.2f})",
+        ]
+        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{''.join(notes)}"
 
 
 def metric_name(metric: str) -> str:
@@ -197,10 +198,26 @@ class Selection(Callback):
     @contextmanager
     def _variant(self, encoder: SentenceEncoder, share: float, *, mapped: bool) -> Iterator[None]:
         """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
-        text, precision = self.run.parts.whitening_text, self.run.recipe.evaluation.precision
-        fitted = whitened(encoder, text, precision) if mapped else nullcontext()
-        with averaged(encoder, self._start, share), fitted:
+        weights = dict(encoder.named_parameters()) if share else {}
+        trained = {name: weight.detach().clone() for name, weight in weights.items()}
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.lerp_(self._start[name], share)
+        if mapped:
+            text, moments = self.run.parts.whitening_text, whitening.Moments(encoder.width)
+            precision = self.run.recipe.evaluation.precision
+            moments.add(encoder.encode(text, normalize=False, precision=precision))
+            fitted = whitening.fit(moments).transform
+            fitted.described = f"whitening, fitted on {len(text)} training sentences"
+            encoder.transform = fitted.to(encoder.device)
+        try:
             yield
+        finally:
+            if mapped:
+                encoder.transform = None
+            with torch.no_grad():
+                for name, weight in weights.items():
+                    weight.copy_(trained[name])
 
 
 class Plateau(Callback):

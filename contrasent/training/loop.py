@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,6 +16,7 @@ from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import evaluating
 from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective, Terms
 from contrasent.profiling import keep_freed_memory, part
@@ -120,22 +119,20 @@ def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The moving parts of a run."""
 
     encoder: SentenceEncoder  # embeds the sentences; of a run with two encoders, the first views
-    objective: Objective  # what is minimised
+    objective: Objective  # with its own new weights
     optimizer: Optimizer  # of the parameters of ``modules``
-    accelerator: Accelerator  # takes the gradient, on its device
-    settings: TrainSettings  # how it is optimised
+    settings: TrainSettings
     precision: str  # of the matrix products, ``fp32`` or ``bf16``
     steps: int  # updates in all
     twin: SentenceEncoder | None = None  # the second encoder, for all other views
-    # makes the view ``mlm`` of a batch; None if the view is another
-    mlm_view: MlmView | None = None
+    mlm_view: MlmView | None = None  # makes the view ``mlm`` of a batch
     fixed_dropout: bool = False  # all views of an example have the same dropout masks
-    split: Split = WHOLE  # how each step is split among processes and into chunks
+    split: Split = WHOLE  # among processes and into chunks, of each step
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -151,15 +148,14 @@ def run(
     is_due: Callable[[int], bool],
     after_steps: Callable[[list[StepMetrics]], bool],
 ) -> None:
-    """Train from ``progress.step`` on.
+    """Train from ``progress.step`` on, with the ``batches`` from there.
 
-    ContrasentError if the loss or the gradient is not finite. ``batches`` are those from that step
-    on. ``is_due`` says whether something is done with the weights after so many updates, so that
-    the metrics of all steps are waited for. ``after_steps`` is called with the steps whose metrics
-    have arrived, and stops the run by returning False.
+    ``is_due`` says whether something is done with the weights after so many updates, so that the
+    metrics of all steps are waited for. ``after_steps`` takes the steps whose metrics have arrived,
+    and stops the run by returning False. ContrasentError if loss or gradient are not finite.
     """
     objective, optimizer = training.objective, training.optimizer
-    settings, device = training.settings, training.accelerator.device
+    settings, device = training.settings, training.encoder.device
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
     given = training.encoder, objective, settings, training.precision
     embed = embedding(*given, twin=training.twin, fixed_dropout=training.fixed_dropout)
@@ -179,7 +175,7 @@ def run(
             terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
         with part("backward"):
-            training.accelerator.backward(loss if processes == 1 else loss / processes)
+            torch.autograd.backward(loss if processes == 1 else loss / processes)
             backward_through_encoder()
         if processes > 1:
             with part("communication"):
@@ -209,9 +205,8 @@ def _require_finite(training: Training, batch: Batch, step: int) -> None:
     first = plain.select(batch.offsets.new_zeros(1))
     rows = []
     for encoder in filter(None, (training.encoder, training.twin)):
-        encoder.eval()
-        rows.append(encoder(first).pooled)
-        encoder.train()
+        with evaluating(encoder):
+            rows.append(encoder(first).pooled)
     weights = trainable_parameters(*training.modules.values())
     if not torch.stack([tensor.isfinite().all() for tensor in (*rows, *weights)]).all():
         raise ContrasentError(
@@ -225,44 +220,3 @@ def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
         return {}
     measures = {"alignment": alignment(*pooled[:2])} if aligned else {}
     return {**measures, "uniformity": uniformity(pooled[0])}
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a run took."""
-
-    parameters: int  # of the encoder that is saved
-    trained_parameters: int  # those that updates change, with those of the objective
-    examples_per_second: float  # evaluation left out
-    # bytes: the most that tensors took on the accelerator, else the most that this process had
-    peak_memory: int
-
-    @property
-    def sentence(self) -> str:
-        """In words, with the time of a run of the papers' size."""
-        hours = 1e6 / self.examples_per_second / 3600 if self.examples_per_second else 0.0
-        million = f"; a million examples would take {hours:.2f} h" if hours else ""
-        return (
-            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
-            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most{million}"
-        )
-
-
-def cost_of(training: Training, examples: int, seconds: float) -> Cost:
-    """The cost of a run that made ``examples`` in so many ``seconds``."""
-    device = training.accelerator.device
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated(device)
-    elif sys.platform == "win32":
-        memory = 0
-    else:
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Cost(
-        sum(it.numel() for it in training.encoder.parameters()),
-        sum(it.numel() for it in trainable_parameters(*training.modules.values())),
-        examples / seconds if seconds else 0.0,
-        memory,
-    )

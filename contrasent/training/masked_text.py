@@ -80,25 +80,19 @@ class HeldOut:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
 class HeldOutText:
-    """Texts of a file, packed, and how tokens are hidden in them.
+    """The texts in the first column of a file that a run is not trained on, with hidden tokens.
 
     The masks come from the seed alone, so that models with one tokenizer predict the same tokens.
+    DataError if the file cannot be read, or holds no text.
     """
 
-    batches: list[Batch]
-    tokenizer: Tokenizer
-    mask_rate: float
-    seed: int
-
-    @classmethod
-    def read(
-        cls, file: str | Path, tokenizer: Tokenizer, max_tokens: int, mask_rate: float, seed: int
-    ) -> HeldOutText:
-        """Read the first column of ``file``; DataError if it cannot be read, or holds no text."""
+    def __init__(self, file: Path, recipe: Recipe, device: str | None = None) -> None:
+        self.file, self.recipe = file, recipe
+        self.device = default_device() if device is None else device_named(device)
+        self.tokenizer = Tokenizer.load(resolve(recipe.encoder.name))
         texts = [sentences[0] for sentences in open_examples(str(file))]
-        ids, _ = tokenizer.ids(texts, max_tokens)
+        ids, _ = self.tokenizer.ids(texts, recipe.data.max_tokens)
         portions: list[list[np.ndarray]] = [[]]
         tokens = 0
         for row in sorted(ids, key=len):
@@ -107,25 +101,24 @@ class HeldOutText:
                 tokens = 0
             portions[-1].append(row)
             tokens += len(row)
-        return cls([*map(pack, portions)], tokenizer, mask_rate, seed)
+        self.batches = [*map(pack, portions)]
 
     @torch.no_grad()
-    def measure(
-        self, masked_lm: MaskedLm, precision: str = "fp32", device: str | None = None
-    ) -> HeldOut:
+    def measure(self, masked_lm: MaskedLm, precision: str = "fp32") -> HeldOut:
         """Hide tokens, and predict them; DataError if the texts are too few to hide one."""
-        place = default_device() if device is None else device_named(device)
-        masked_lm.to(place).eval()
+        masked_lm.to(self.device).eval()
         special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
         total, right, count = 0.0, 0, 0
-        with torch.random.fork_rng(devices=[]), matrix_precision(precision, place):
-            torch.manual_seed(self.seed)
+        with torch.random.fork_rng(devices=[]), matrix_precision(precision, self.device):
+            torch.manual_seed(self.recipe.train.seed)
             for batch in self.batches:
-                masked = mask_tokens(batch, self.mask_rate, special_ids, vocabulary)
+                rate = self.recipe.objective["mask_rate"]
+                masked = mask_tokens(batch, rate, special_ids, vocabulary)
                 chosen = masked.chosen.nonzero().squeeze(1)
-                hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(place)
-                states = masked_lm.backbone(hidden)[-1][chosen.to(place)]
-                logits, targets = masked_lm.head(states).float(), batch.token_ids[chosen].to(place)
+                hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(self.device)
+                states = masked_lm.backbone(hidden)[-1][chosen.to(self.device)]
+                logits = masked_lm.head(states).float()
+                targets = batch.token_ids[chosen].to(self.device)
                 total += F.cross_entropy(logits, targets, reduction="sum").item()
                 right += int((logits.argmax(-1) == targets).sum())
                 count += len(targets)
@@ -133,39 +126,23 @@ class HeldOutText:
             raise DataError("the held-out text is so short that no token of it was hidden")
         return HeldOut(total / count, right / count, count)
 
-
-@dataclass(frozen=True, slots=True)
-class HeldOutScores:
-    """Scores of a run's start, if it has a masked-LM head, and of its result on one text."""
-
-    file: Path
-    text: HeldOutText
-    device: str | None
-    before: HeldOut | None
-    after: HeldOut | None = None
-
-    @classmethod
-    def of_start(cls, recipe: Recipe, file: Path, device: str | None = None) -> HeldOutScores:
-        """Read the text and measure what a complete recipe starts from."""
-        name, rate = recipe.encoder.name, recipe.objective["mask_rate"]
-        tokenizer = Tokenizer.load(resolve(name))
-        text = HeldOutText.read(file, tokenizer, recipe.data.max_tokens, rate, recipe.train.seed)
+    def measure_start(self) -> HeldOut | None:
+        """The scores of what the recipe starts from; None if that has no masked-LM head."""
         try:
-            before = text.measure(MaskedLm.load(name), device=device)
+            return self.measure(MaskedLm.load(self.recipe.encoder.name))
         except CheckpointError:
-            before = None
-        return cls(file, text, device, before)
+            return None
 
-    def with_result(self, folder: RunFolder) -> HeldOutScores:
-        """Measure the result of the run in ``folder`` too, and keep both there."""
-        after = self.text.measure(MaskedLm.load(folder.last), device=self.device)
+    def measure_result(self, folder: RunFolder, before: HeldOut | None) -> HeldOut:
+        """The scores of the result of the run in ``folder``, kept there beside its start's."""
+        after = self.measure(MaskedLm.load(folder.last))
         values = {
             "file": self.file.name,
             "sha256": sha256_of(self.file),
-            "mask_rate": self.text.mask_rate,
-            "seed": self.text.seed,
-            "before": self.before and asdict(self.before),
+            "mask_rate": self.recipe.objective["mask_rate"],
+            "seed": self.recipe.train.seed,
+            "before": before and asdict(before),
             "after": asdict(after),
         }
         write_text(folder.held_out, json.dumps(values, indent=2) + "\n")
-        return replace(self, after=after)
+        return after

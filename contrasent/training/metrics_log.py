@@ -19,7 +19,7 @@ from torch import Tensor
 
 from contrasent.data.batch import Batch
 from contrasent.distributed import launched, timeout
-from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, pick
+from contrasent.errors import ContrasentError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.recipe import Recipe
 from contrasent.training.run_folder import dotted
@@ -218,7 +218,7 @@ def accelerator_on(
 
     here, patience = launched(), timeout()
     try:
-        accelerator = Accelerator(
+        return Accelerator(
             cpu=training_device(device).type == "cpu",
             log_with=list(names) or None,
             project_config=ProjectConfiguration(logging_dir=str(folder)),
@@ -233,11 +233,3 @@ def accelerator_on(
             "all were started with the same MASTER_ADDR and MASTER_PORT, or wait longer with "
             "CONTRASENT_TIMEOUT (seconds)"
         ) from error
-    steps, precision = accelerator.gradient_accumulation_steps, accelerator.mixed_precision
-    if steps != 1 or precision == "fp16":
-        raise ConfigError(
-            f"accelerate was told to use {steps} gradient accumulation steps and mixed precision "
-            f"{precision!r}; start without accelerate launch, and choose with --train.batch_size "
-            "and --train.precision"
-        )
-    return accelerator

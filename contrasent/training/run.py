@@ -1,16 +1,18 @@
-"""A training run, from a recipe to encoders on disk."""
+"""A training run, from a recipe to encoders on disk; and runs of one recipe over several seeds."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,9 +20,14 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
+from contrasent.errors import ConfigError
+from contrasent.evaluation.compare import SeedScores
+from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.suite import Suite
-from contrasent.files import write_text
+from contrasent.files import remove_folder, write_text
+from contrasent.model.card import write_card
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import CARD, INFO_FILE
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
 from contrasent.progress import StepProgress, step_progress
@@ -37,12 +44,12 @@ from contrasent.training.callbacks import (
     stop_request,
 )
 from contrasent.training.embedding import explaining_out_of_memory
-from contrasent.training.loop import Training, cost_of, optimizer_of, run, trainable_parameters
+from contrasent.training.loop import run, trainable_parameters
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
-from contrasent.training.run_folder import RunFolder, complete
-from contrasent.training.scoring import BeforeAndAfter, Result, Scorer, before_and_after
-from contrasent.training.setup import RunParts, prepare, starts_of
-from contrasent.training.state import Progress, add_scores, load_state, save_encoders, save_state
+from contrasent.training.run_folder import RunFolder, complete, twin_of
+from contrasent.training.scoring import BeforeAndAfter, Cost, Loaded, Result, before_and_after
+from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
+from contrasent.training.state import Progress, load_state, save_state
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
@@ -85,8 +92,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     holds_out = folder.holds_out if resume else None
     group, show_progress = ProcessGroup(), show_progress and leads
-    processes = group.split.processes
-    parts = prepare(recipe, accelerator.device, show_progress, holds_out, processes)
+    parts = prepare(recipe, accelerator.device, show_progress, holds_out, group.split)
     memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
     with explaining_lost_processes(), memory, ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
@@ -129,40 +135,25 @@ class Session:
         self.accelerator, self.group = accelerator, group
         self._seconds, self._examples, self._since = 0.0, 0, 0.0
         self._loss: float | None = None
-        settings, every = recipe.train, recipe.evaluation.every
-        trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
-        self.training = training = Training(
-            encoder=parts.encoder,
-            objective=parts.objective,
-            optimizer=optimizer_of(settings, trained),
-            accelerator=accelerator,
-            settings=settings,
-            precision=parts.encoder.resolve_precision(settings.precision),
-            steps=parts.steps,
-            twin=parts.twin,
-            mlm_view=parts.mlm_view,
-            fixed_dropout=recipe.view.fixed_dropout,
-            split=replace(group.split, chunk=settings.gradcache_chunk),
-        )
+        every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
         if parts.followed is not None:
             self.callbacks.append(GeometryLog(self, parts.followed))
         if parts.dev is not None:
             self.callbacks.append(Selection(self, parts.dev, on_evaluation))
-        if settings.schedule == "plateau":
+        if recipe.train.schedule == "plateau":
             self.callbacks.append(Plateau(self, every))
-        self.callbacks.append(States(self, settings.checkpoint_every or every))
+        self.callbacks.append(States(self, recipe.train.checkpoint_every or every))
 
-        device = accelerator.device
-        restored = load_state(folder.state, training.modules, training.optimizer, device)
+        restored = load_state(folder.state, parts.modules, parts.optimizer, accelerator.device)
         self.progress = restored or Progress()
         group.require_equal(
             {"run": folder.is_run, "step": self.progress.step},
             f"not all processes see the same run, so {folder.root} is not one folder that all see; "
             "put it on a file system that they share",
         )
-        group.copy_weights([*training.modules.values()])
+        group.copy_weights([*parts.modules.values()])
         file = folder.metrics if group.split.leads else None
         self.metrics = MetricsFile(file, self.progress.step)
 
@@ -173,7 +164,7 @@ class Session:
         logger.info(
             "%s%d steps of %d examples in %s on %s",
             f"resuming after {first} of " if first else "training: ",
-            *(steps, batch_size, self.training.precision, device),
+            *(steps, batch_size, self.parts.precision, device),
         )
         if split.processes > 1:
             each = batch_size / split.processes
@@ -207,7 +198,7 @@ class Session:
                 self._since = time.perf_counter()
                 return not self.progress.ended
 
-            run(self.training, batches, self.progress, self._is_due, after_steps)
+            run(self.parts, batches, self.progress, self._is_due, after_steps)
 
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""
@@ -259,7 +250,7 @@ class Session:
             "recipe": asdict(self.recipe),
             "data": self.parts.data,
             "step": self.progress.step,
-            "train_precision": self.training.precision,
+            "train_precision": self.parts.precision,
             "start_share": 0.0 if score is None else score.start_share,
             **({} if transform is None else {"transform": {"described": transform.described}}),
             f"dev_{score.metric if score else 'spearman'}": (
@@ -271,34 +262,46 @@ class Session:
     def save_state(self) -> None:
         """Write the state from which the run goes on."""
         if self.group.split.leads:
-            modules, optimizer = self.training.modules, self.training.optimizer
-            device = self.accelerator.device
-            save_state(self.folder.state, self.progress, modules, optimizer, device)
+            parts, device = self.parts, self.accelerator.device
+            save_state(self.folder.state, self.progress, parts.modules, parts.optimizer, device)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
-        folder, progress, tasks = self.folder, self.progress, self.parts.final
-        leads, scores = self.group.split.leads, BeforeAndAfter()
+        folder, progress, parts = self.folder, self.progress, self.parts
+        leads, scores, device = self.group.split.leads, BeforeAndAfter(), self.accelerator.device
         self.save(folder.last, self.trained())
         self.group.from_leader(None)  # the others load what it saved
         best = folder.best if progress.best_step is not None else None
-        if tasks is not None:
-            names = ", ".join(name.heading for _, data in tasks.kinds for name in data.names)
+        if parts.final is not None:
+            names = ", ".join(name.heading for name in parts.final.names)
             logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
-            how = self.accelerator.device, show_progress, self.group
-            is_start, target = progress.best_is_start, best or folder.last
-            scores = score_result(tasks, self.recipe, target, is_start, *how)
+            target, is_start = best or folder.last, progress.best_is_start
+            how = device, show_progress, self.group
+            scores = score_result(parts.final, self.recipe, target, is_start, *how)
             if leads:
                 write_records(folder.scores, scores.records)
-                gains = [gain.sentence for gain in scores.gains]
-                add_scores(target, scores.after, scores.before, gains)
-        cost = cost_of(self.training, self._examples, self._seconds)
+                _add_scores(target, scores)
+        if device.type == "cuda":
+            memory = torch.cuda.max_memory_allocated(device)
+        elif sys.platform == "win32":
+            memory = 0
+        else:
+            import resource
+
+            unit = 1 if sys.platform == "darwin" else 1024
+            memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        cost = Cost(
+            sum(it.numel() for it in parts.encoder.parameters()),
+            sum(it.numel() for it in trainable_parameters(*parts.modules.values())),
+            self._examples / self._seconds if self._seconds else 0.0,
+            memory,
+        )
         if leads:
             described = {
                 **asdict(progress),
                 "seconds": self._seconds,
                 "examples": self._examples,
-                "precision": self.training.precision,
+                "precision": parts.precision,
                 **asdict(cost),
                 "changes": [asdict(change) for change in scores.changes],
             }
@@ -314,10 +317,42 @@ class Session:
             seconds=self._seconds,
             examples=self._examples,
             scores=scores,
-            dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
+            dev_metric=None if parts.dev is None else parts.dev.metric,
             last_loss=self._loss,
             cost=cost,
         )
+
+
+def save_encoders(
+    folder: Path,
+    encoder: SentenceEncoder,
+    twin: SentenceEncoder | None,
+    info: Mapping[str, Any],
+    save: Callable[[SentenceEncoder, Path, Mapping[str, Any]], None] = SentenceEncoder.save,
+) -> None:
+    """Write the encoder that is evaluated, and its twin, without dev scores, beside it.
+
+    The old twin is removed before the first folder is replaced, and the new one written after:
+    wherever this is cut off, a twin that is there was saved at the step of the encoder beside it.
+    """
+    if twin is not None:
+        remove_folder(twin_of(folder))
+    save(encoder, folder, info)
+    if twin is not None:
+        unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
+        twin.save(twin_of(folder), {**info, **unscored, "twin_of": folder.name})
+
+
+def _add_scores(folder: Path, scores: BeforeAndAfter) -> None:
+    """Put scores over whole tasks, and gains in words, beside what is kept with an encoder."""
+    path = folder / INFO_FILE
+    info = json.loads(path.read_text(encoding="utf-8"))
+    for name, records in {"scores": scores.after, "scores_before": scores.before}.items():
+        info[name] = [asdict(record) for record in records if record.aggregation != "subset"]
+    info["gains"] = [gain.sentence for gain in scores.gains]
+    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+    if (folder / CARD).is_file():
+        write_card(folder)
 
 
 def score_result(
@@ -330,7 +365,90 @@ def score_result(
     group: ProcessGroup | None = None,
 ) -> BeforeAndAfter:
     """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside that."""
-    result = SentenceEncoder.load(folder, device=device)
-    how = recipe.evaluation.precision, result.device, show_progress, group or ProcessGroup()
-    seed = None if is_start else recipe.train.seed
-    return before_and_after(Scorer(tasks, *how), starts_of(recipe.encoder), result, seed)
+    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
+    starts: list[Loaded] = [start_as_it_comes(recipe.encoder)]
+    if isinstance(starts[0], SentenceEncoder):
+        starts.append(start_encoder(recipe.encoder))
+
+    def score(encoder: Loaded, seed: int | None) -> Scores:
+        logger.info("scoring %s", encoder.name)
+        if isinstance(encoder, SentenceEncoder):
+            encoder.to(result.device).eval()
+        precision = recipe.evaluation.precision
+        use = EncoderUse(together.encoder(encoder), precision, seed, show_progress)
+        scores = tasks.records(use)
+        for problem in scores.problems:
+            logger.warning("%s is not scored: %s", problem.task, problem.message)
+        return scores
+
+    return before_and_after(tasks, score, starts, result, None if is_start else recipe.train.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRuns:
+    """Runs that differ in their seed alone."""
+
+    folders: Mapping[int, Path]  # of the runs, by their seeds
+    scores: tuple[SeedScores, ...]  # the dev task, then the final tasks and their average
+    # folder of the encoder with the highest dev score, of the first run without a dev task
+    best: Path
+
+
+def train_seeds(
+    recipe: Recipe,
+    output: Path,
+    seeds: Sequence[int],
+    *,
+    on_run: Callable[[int, Result | None], object] = lambda *_: None,
+    **options: Any,
+) -> SeedRuns | None:
+    """Train a recipe once for each seed into ``output/seed-S``, and compare with the start.
+
+    ``on_run`` is called with a seed and its result; ``options`` are those of :func:`train`.
+    None in all but the first of several processes. ContrasentError as :func:`train`.
+    """
+    if RunFolder(output).is_run:
+        raise ConfigError(
+            f"{output} holds a training run; with several seeds it would hold one in a folder "
+            "each, so choose another with --output"
+        )
+    folders = {seed: output / f"seed-{seed}" for seed in seeds}
+    for seed, folder in folders.items():
+        result = train(replace(recipe, train=replace(recipe.train, seed=seed)), folder, **options)
+        if launched().leads:
+            on_run(seed, result)
+    if not launched().leads:
+        return None
+    runs = read_seeds(folders)
+    each = [
+        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
+        | {"difference": it.difference, "interval": it.interval}
+        for it in runs.scores
+    ]
+    summary = {"seeds": list(folders), "best": runs.best.relative_to(output).as_posix()}
+    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
+    return runs
+
+
+def read_seeds(folders: Mapping[int, Path]) -> SeedRuns:
+    """Complete runs, by their seeds; of the final tasks the scores that all runs have."""
+    runs = {seed: RunFolder(folder) for seed, folder in folders.items()}
+    results = {seed: run.read_result() for seed, run in runs.items()}
+    dev = [result["best_score"] for result in results.values()]
+    scores = []
+    if None not in dev:
+        name, start, _ = next(iter(runs.values())).read_dev_scores()
+        scores.append(SeedScores(f"{name}, best step", "", tuple(dev), start, None))
+    first, *others = (
+        {(it["of"], it["metric"]): it for it in result.get("changes", ())}
+        for result in results.values()
+    )
+    for of, metric in (key for key in first if all(key in other for other in others)):
+        changes = [each[of, metric] for each in (first, *others)]
+        intervals = [it["compared"]["interval"] for it in changes]
+        error = fmean(it["error"] for it in intervals) if all(intervals) else None
+        start = max(it["value"] - it["compared"]["difference"] for it in changes)
+        values = tuple(it["value"] for it in changes)
+        scores.append(SeedScores(of, metric, values, start, error))
+    best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
+    return SeedRuns(folders, tuple(scores), best.best if best.best.is_dir() else best.last)

@@ -62,26 +62,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warn if a run that goes on here is not bitwise equal to one that had not moved."""
-    before, here = (
-        {
-            **{name: kept.get(name) for name in ("threads", "cpu", "gpu")},
-            "torch": kept["versions"]["torch"],
-            "processes": kept.get("processes", 1),
-        }
-        for kept in (then, now)
-    )
-    changed = [f"{k} {before[k]} then, {here[k]} now" for k in here if before[k] != here[k]]
-    if changed:
-        logger.warning(
-            "sums are rounded otherwise here than where this run began (%s), so it will not end "
-            "with the bits of a run that was never cut off; the order of the data stays%s",
-            "; ".join(changed),
-            "; OMP_NUM_THREADS sets the threads" * (before["threads"] != here["threads"]),
-        )
-
-
 class RunFolder:
     """The folder of a run; an encoder loader that is given it takes ``best``, else ``last``."""
 
@@ -96,6 +76,22 @@ class RunFolder:
         self.trackers = root / "trackers"  # files of trackers such as TensorBoard
         self.scores = root / "scores.jsonl"  # records of the final tasks, before and after
         self.held_out = root / "held_out.json"  # scores of a masked LM, before and after
+
+    def read_result(self) -> Any:
+        """The content of ``result.json``."""
+        return json.loads(self.result.read_text(encoding="utf-8"))
+
+    def read_dev_scores(self) -> tuple[str, float | None, list[float]]:
+        """The dev task, its score of the start as it comes, and those of all else on the way."""
+        name, start, scores = "", None, list[float]()
+        for line in map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines()):
+            if "evaluation" in line:
+                ((name, score),) = line["evaluation"].items()
+                if not line["step"]:
+                    (start,) = line.get("plain", line["evaluation"]).values()
+                if line["step"] or "plain" in line:
+                    scores.append(score)
+        return name, start, scores
 
     @property
     def is_complete(self) -> bool:
@@ -115,9 +111,7 @@ class RunFolder:
                 resume and overwrite,
                 "is kept by --resume and replaced by --overwrite: give one of them",
             ),
-            (self.root.is_symlink() and not self.root.exists(), "is a link to nothing"),
             (not parent.is_dir(), f"cannot be there: {parent} is a file"),
-            (not os.access(parent, os.W_OK | os.X_OK), f"cannot be made: {parent} is read-only"),
             (
                 names and not self.is_run,
                 f"holds files that are not of a training run, such as {''.join(names[:1])}",
@@ -166,7 +160,6 @@ class RunFolder:
         with exclusive(self.state):
             sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
-            here = environment()
             if resume:
                 then = (self._kept(_DATA) or data)["sha256"][:12]
                 if then != (now := data["sha256"][:12]):
@@ -175,9 +168,6 @@ class RunFolder:
                         f"started (sha256 {then} then, {now} now); bring it back, or choose "
                         "another folder with --output"
                     )
-                before = self._kept(_ENVIRONMENT)
-                if before and self.state.is_dir():
-                    _warn_if_not_reproducible(before, here)
             else:
                 self._clear()
             for encoder in (self.best, self.last):
@@ -185,7 +175,7 @@ class RunFolder:
                 recover_folder(twin_of(encoder))
             write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
             write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
-            write_text(self.root / _ENVIRONMENT, json.dumps(here, indent=2) + "\n")
+            write_text(self.root / _ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
             yield
 
     def tidy(self) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from contrasent.data.examples import Examples
-from contrasent.distributed import ProcessGroup
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import Gain, gains
@@ -38,7 +35,6 @@ from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
-from contrasent.training.loop import Cost
 
 logger = logging.getLogger("contrasent")
 # What is scored unless the recipe says otherwise, and the consequence where it is not there.
@@ -110,6 +106,25 @@ class BeforeAndAfter:
         """The labels of the better start and of the result."""
         own = not self.gains or self.gains[0].start == AS_IT_COMES
         return [*self.rows][0 if own else 1], "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took."""
+
+    parameters: int  # of the encoder that is saved
+    trained_parameters: int  # those that updates change, with those of the objective
+    examples_per_second: float  # evaluation left out
+    # bytes: the most that tensors took on the accelerator, else the most that this process had
+    peak_memory: int
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        return (
+            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
+            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,31 +249,12 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
     return suite
 
 
-@dataclass(frozen=True, slots=True)
-class Scorer:
-    """How an encoder is scored."""
-
-    tasks: Suite  # on what
-    precision: str  # of the matrix products
-    device: torch.device  # what computes
-    show_progress: bool = False  # a progress bar while encoding
-    # several processes embed together with it
-    group: ProcessGroup = field(default_factory=ProcessGroup)
-
-    def score(self, encoder: Loaded, seed: int | None = None) -> Scores:
-        """The scores of an encoder that a run with ``seed`` made; None for a start."""
-        logger.info("scoring %s", encoder.name)
-        if isinstance(encoder, SentenceEncoder):
-            encoder.to(self.device).eval()
-        use = EncoderUse(self.group.encoder(encoder), self.precision, seed, self.show_progress)
-        scores = self.tasks.records(use)
-        for problem in scores.problems:
-            logger.warning("%s is not scored: %s", problem.task, problem.message)
-        return scores
-
-
 def before_and_after(
-    scorer: Scorer, starts: Sequence[Loaded], result: SentenceEncoder, seed: int | None
+    tasks: Suite,
+    score: Callable[[Loaded, int | None], Scores],
+    starts: Sequence[Loaded],
+    result: SentenceEncoder,
+    seed: int | None,
 ) -> BeforeAndAfter:
     """Score the start and the result of a run, with its training text's overlap.
 
@@ -267,30 +263,30 @@ def before_and_after(
     then, and compared with both starts like any other.
     """
     usual, *others = starts
-    as_it_comes = scorer.score(usual)
+    as_it_comes = score(usual, None)
     scores = {AS_IT_COMES: as_it_comes}
     before, with_pooler = list(as_it_comes.records), list[Record]()
     for other in others:
         own, head = (getattr(it, "head_name", "none") for it in (usual, other))
         if (other.pooler, head) != (usual.pooler, own):
             named = f"the start with pooler {other.pooler}, head {head}"
-            scores[named] = scorer.score(other)
+            scores[named] = score(other, None)
             with_pooler = list(scores[named].records)
     if seed is None:
         trained = as_it_comes
         after = [replace(record, encoder=result.name) for record in before]
     else:
-        trained = scorer.score(result, seed)
+        trained = score(result, seed)
         logger.info("looking for sentences of the tasks in the training text")
         text = training_text(result.name)
-        seen = None if text is None else find_overlap(scorer.tasks, text)
+        seen = None if text is None else find_overlap(tasks, text)
         after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
     comparisons = {
-        start: scorer.tasks.compare(
+        start: tasks.compare(
             of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
         )
         for start, of_start in scores.items()
     }
     shown = [] if seed is None else gains(comparisons)
     changes = gains(comparisons, every=True)
-    return BeforeAndAfter(scorer.tasks, before, with_pooler, after, shown, changes)
+    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)

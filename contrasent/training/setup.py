@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from contrasent import objectives
-from contrasent.data.examples import Examples, open_examples
+from contrasent.data.examples import open_examples
 from contrasent.data.labelled_pairs import open_pairs
 from contrasent.data.loader import Loader
 from contrasent.data.views import open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
-from contrasent.errors import ConfigError, DataError
+from contrasent.distributed import WHOLE, Split
+from contrasent.errors import ConfigError
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite
 from contrasent.model import checkpoint
@@ -28,32 +29,25 @@ from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.lookup_encoders import WordEncoder, are_words
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.weights import add_lora
-from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
+from contrasent.training.loop import Training, optimizer_of, trainable_parameters
 from contrasent.training.masked_text import MlmView
 from contrasent.training.scoring import DevTask, tasks_of
 
 logger = logging.getLogger("contrasent")
 
 
-@dataclass(frozen=True, slots=True)
-class RunParts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts(Training):
     """The parts of a run."""
 
-    encoder: SentenceEncoder  # the start, with new weights where the recipe asks for a new head
-    # a copy of it, for all views but the first; None if one encoder embeds all
-    twin: SentenceEncoder | None
-    objective: Objective  # with its own new weights
-    loader: Loader  # the batches
-    mlm_view: MlmView | None  # makes the view ``mlm`` of a batch; None if the view is another
-    steps: int  # updates in all
-    dev: DevTask | None  # the task that selects ``best``; None without one
-    final: Suite | None  # the tasks scored before and after; None without
-    # the pairs whose geometry is measured during training; None without
-    followed: RatedPairs | None
+    loader: Loader
+    dev: DevTask | None  # the task that selects ``best``
+    final: Suite | None  # the tasks scored before and after
+    followed: RatedPairs | None  # pairs whose geometry is measured during training
     data: dict[str, Any]  # what is kept of the data in ``contrasent.json``
     whitening_text: list[str]  # training sentences that a whitening is fitted on; empty for none
 
@@ -63,67 +57,85 @@ def prepare(
     device: torch.device,
     show_progress: bool = False,
     holds_out: bool | None = None,
-    processes: int = 1,
+    split: Split = WHOLE,
 ) -> RunParts:
     """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
 
     ConfigError if settings are missing, wrong or at odds with each other or with the data;
     DataError if the training or evaluation data is missing or damaged; CheckpointError if the
     encoder cannot be loaded. ``holds_out`` says whether the run that goes on keeps text out of
-    training, None for a new one; ``processes`` train together.
+    training, None for a new one; ``split`` which process of a run this is.
     """
     if not recipe.encoder.name or not recipe.data.file:
         raise ConfigError(
             "name a folder or model to start from with --encoder, and the training text, a file or "
             "data set, with --data"
         )
-    file, labels, columns = recipe.data.file, recipe.data.labels, recipe.data.columns
-    examples = (
-        open_examples(file, columns) if labels == "none" else open_pairs(file, labels, columns)
-    )
+    settings, order, evaluation = recipe.train, recipe.data, recipe.evaluation
+    if order.labels == "none":
+        examples = open_examples(order.file, order.columns)
+    else:
+        examples = open_pairs(order.file, order.labels, order.columns)
     logger.info("data: %s", examples.columns)
     refuse(Combination(recipe, examples.views))
     dev, final, held = tasks_of(recipe, examples, holds_out)
-    followed = _followed_pairs(recipe)
+    followed = None
+    if evaluation.geometry_every is not None:
+        followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
     text = examples if held is None else open_examples(str(held.rest))
     text.require(2)
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder)
-    settings = dict(recipe.objective)
+    given = dict(recipe.objective)
     objective = objectives.build(
-        str(settings.pop("name")),
-        settings,
+        str(given.pop("name")),
+        given,
         width=encoder.full_width,
         data_views=examples.views,
         encoder=encoder,
-        batch_size=recipe.train.batch_size,
+        batch_size=settings.batch_size,
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
-    refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
-    _warn(recipe, examples.views, objective, encoder)
+    refuse(Combination(recipe, examples.views, objective, encoder, longest, split.processes))
+    if prompt := encoder.conventions.resolve():
+        logger.warning(
+            "%s puts %r before every sentence that it encodes, but not in training; put it before "
+            "those of %s to train with it",
+            *(recipe.encoder.name, prompt, order.file),
+        )
+    copies = examples.views == 1 < objective.views and not objective.provides_views
+    of_noise = copies and recipe.view.name == "dropout"
+    if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
+        logger.warning(
+            "no dropout of %s is above 0, so both views of a sentence are equal; set "
+            "encoder.dropout, such as 0.1",
+            recipe.encoder.name,
+        )
 
-    cut = recipe.data.max_tokens
     if objective.spans is not None:
-        views = open_spans(objective.spans, text, encoder.tokenizer, cut)
+        views = open_spans(objective.spans, text, encoder.tokenizer, order.max_tokens)
     else:
         with reading_progress("examples", show_progress) as advance:
             views = open_views(
                 recipe.view,
                 text,
                 encoder.tokenizer,
-                cut,
+                order.max_tokens,
                 views=objective.views,
                 needs=objective.needs,
                 own_columns=partial(objective.columns, show_progress=show_progress),
                 progress=lambda count: advance(completed=count),
             )
-    size, count = recipe.train.batch_size, len(views.source)
+    size, count = settings.batch_size, len(views.source)
     logger.info("%d examples; %s", count, views.left_out)
     logger.info("an example: %s", views.described)
-    seed, order = recipe.train.seed, recipe.data
     loader = Loader(
-        views.source, batch_size=size, seed=seed, shuffle=order.shuffle, drop_last=order.drop_last
+        views.source,
+        batch_size=size,
+        seed=settings.seed,
+        shuffle=order.shuffle,
+        drop_last=order.drop_last,
     )
     if size > count:
         logger.warning(
@@ -131,37 +143,38 @@ def prepare(
             "give more text or a smaller --batch-size",
             *(size, count),
         )
-    held_out = {} if held is None else {"held_out": held.texts}
+    whitening_text = list(islice(chain.from_iterable(text), settings.whitening_sentences))
+    if whitening_text and len(whitening_text) <= encoder.full_width:
+        raise ConfigError(
+            f"train.whitening_sentences takes more sentences than the {encoder.full_width} "
+            f"dimensions, and has {len(whitening_text)} of {order.file}; give more, or leave it out"
+        )
+    twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return RunParts(
         encoder=encoder,
-        twin=copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None,
+        twin=twin,
         objective=objective,
-        loader=loader,
+        optimizer=optimizer_of(settings, trainable_parameters(encoder, objective, twin)),
+        settings=settings,
+        precision=encoder.resolve_precision(settings.precision),
+        steps=settings.max_steps or settings.epochs * loader.steps_per_epoch,
         mlm_view=mlm_view,
-        steps=recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch,
+        fixed_dropout=recipe.view.fixed_dropout,
+        split=replace(split, chunk=settings.gradcache_chunk),
+        loader=loader,
         dev=dev,
         final=final,
         followed=followed,
         data={
-            "source": Path(file).name,
+            "source": Path(order.file).name,
             "sha256": examples.sha256,
             "columns": examples.columns,
             "examples": count,
-            **held_out,
+            **({} if held is None else {"held_out": held.texts}),
             **views.origin,
         },
-        whitening_text=_whitening_text(recipe, text, encoder.full_width),
+        whitening_text=whitening_text,
     )
-
-
-def _followed_pairs(recipe: Recipe) -> RatedPairs | None:
-    settings = recipe.evaluation
-    if settings.geometry_every is None:
-        return None
-    try:
-        return RatedPairs.read(settings.geometry_pairs, settings.data_dir)
-    except DataError as error:
-        raise DataError(f"{error}\nOr train without: --evaluation.geometry_every null") from error
 
 
 def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
@@ -178,73 +191,32 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
             )
         if are_words(settings.name):
             backbone.lstm.reset_parameters()
-    if settings.convolutions is not None:
-        _add_convolutions(encoder, settings, settings.convolutions)
+    if (widths := settings.convolutions) is not None:
+        present = encoder.convolutions
+        unsuited = encoder.pooler != "mean" or (encoder.head is not None and not present)
+        if present and (list(present.widths), present.channels) != (widths, settings.channels):
+            unsuited = True
+        if unsuited:
+            raise ConfigError(
+                "encoder.convolutions are for the mean over tokens without a head or other "
+                f"convolutions, but {settings.name} has pooler {encoder.pooler}, head "
+                f"{encoder.head_name} and {'other' if present else 'no'} convolutions; set the "
+                "first two to mean and none, or leave encoder.convolutions and channels out"
+            )
+        if present is None:
+            encoder.convolutions = Convolutions(backbone.width, widths, settings.channels)
     if settings.head == "mlp" and encoder.head is None:
         encoder.head = MlpHead(encoder.full_width)
     if settings.lora is not None:
         add_lora(backbone, settings.lora, settings.lora_alpha)
     encoder.to(device)
-    encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
+    encoder.resolve_precision(recipe.train.precision)  # refused before the text is read
     if settings.freeze_embeddings:
         backbone.freeze_embeddings()
     if settings.freeze_layers:
         backbone.freeze_layers(settings.freeze_layers)
     backbone.set_checkpointing(recipe.train.gradient_checkpointing)
     return encoder
-
-
-def _add_convolutions(
-    encoder: SentenceEncoder, settings: EncoderSettings, widths: list[int]
-) -> None:
-    """Give ``encoder`` new convolutions, unless it has the same ones."""
-    present = encoder.convolutions
-    if present is None and encoder.pooler == "mean" and encoder.head is None:
-        encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
-        return
-    if present is None or encoder.pooler != "mean":
-        raise ConfigError(
-            f"encoder.convolutions are for the mean over tokens without a head of other "
-            f"embeddings, but encoder.pooler is {encoder.pooler} and {settings.name} has the head "
-            f"{encoder.head_name}; set them to mean and none, or leave encoder.convolutions out"
-        )
-    if (list(present.widths), present.channels) != (widths, settings.channels):
-        raise ConfigError(
-            f"{settings.name} has convolutions of widths {list(present.widths)} with "
-            f"{present.channels} channels, not the {widths} with {settings.channels} of "
-            "encoder.convolutions and encoder.channels; leave these out"
-        )
-
-
-def _warn(recipe: Recipe, views: int, objective: Objective, encoder: SentenceEncoder) -> None:
-    """Warn of prompts that views lack, and of copies that no noise tells apart."""
-    if prompt := encoder.conventions.resolve():
-        logger.warning(
-            "%s puts %r before every sentence that it encodes, but not in training; put it before "
-            "those of %s to train with it",
-            *(recipe.encoder.name, prompt, recipe.data.file),
-        )
-    copies = views == 1 < objective.views and not objective.provides_views
-    of_noise = copies and recipe.view.name == "dropout"
-    if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
-        logger.warning(
-            "no dropout of %s is above 0, so both views of a sentence are equal; set "
-            "encoder.dropout, such as 0.1",
-            recipe.encoder.name,
-        )
-
-
-def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]:
-    """The first training sentences, as many as a whitening is to be fitted on."""
-    count = recipe.train.whitening_sentences
-    text = list(islice(chain.from_iterable(examples), count))
-    if text and len(text) <= width:
-        raise ConfigError(
-            f"train.whitening_sentences is {count}, of which {recipe.data.file} has {len(text)}; a "
-            f"whitening of {width} dimensions takes more than {width}, so give more, or leave it "
-            "out"
-        )
-    return text
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
@@ -255,7 +227,19 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     ConfigError if a setting has no sense for it, or it has a fitted map.
     """
     if are_words(settings.name):
-        encoder = _word_lstm(settings)
+        path = Path(settings.name).expanduser()
+        if settings.lstm is None or path.is_dir():
+            raise ConfigError(
+                f"{settings.name} holds word vectors, over which an LSTM is trained; say its size "
+                "with encoder.lstm, as the recipe infersent does, and name the file of the vectors"
+            )
+        store, pooler = open_words(path), settings.pooler or "max"
+        require_pooler(pooler)
+        tokenizer = WordTokenizer(store, sentence_marks(store))
+        backbone = WordLstm(store, settings.lstm)
+        parts = EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=pooler)
+        encoder = SentenceEncoder(parts)
+        encoder.name = settings.name
     else:
         finished = checkpoint.is_sentence_encoder(settings.name)
         encoder = SentenceEncoder.load(
@@ -279,22 +263,6 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     return encoder
 
 
-def _word_lstm(settings: EncoderSettings) -> SentenceEncoder:
-    path = Path(settings.name).expanduser()
-    if settings.lstm is None or path.is_dir():
-        raise ConfigError(
-            f"{settings.name} holds word vectors, over which an LSTM is trained; say its size with "
-            "encoder.lstm, as the recipe infersent does, and name the file of the vectors"
-        )
-    store, chosen = open_words(path), settings.pooler or "max"
-    require_pooler(chosen)
-    tokenizer = WordTokenizer(store, sentence_marks(store))
-    backbone = WordLstm(store, settings.lstm)
-    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=chosen))
-    encoder.name = settings.name
-    return encoder
-
-
 def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
     """The encoder that a run has to beat: its start with its own pooler and head.
 
@@ -305,9 +273,3 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
     if checkpoint.is_sentence_encoder(settings.name):
         return SentenceEncoder.load(settings.name, device="cpu")
     return start_encoder(replace(settings, dropout=None, bidirectional=False))
-
-
-def starts_of(settings: EncoderSettings) -> list[SentenceEncoder | WordEncoder]:
-    """What a result is compared with: the start as it comes, and as the run begins with it."""
-    usual = start_as_it_comes(settings)
-    return [usual, start_encoder(settings)] if isinstance(usual, SentenceEncoder) else [usual]

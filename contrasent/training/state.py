@@ -1,14 +1,12 @@
-"""What a run saves: its state, from which it goes on as if never stopped, and its encoders."""
+"""The state of a run, from which it goes on as if never stopped."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,13 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.errors import CheckpointError
-from contrasent.files import remove_folder, write_text, writing_folder
-from contrasent.model.card import write_card
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import CARD, INFO_FILE
-from contrasent.model.transforms import whitening
-from contrasent.records import Record
-from contrasent.training.run_folder import twin_of
+from contrasent.files import writing_folder
 
 _FORMAT = 1
 _PREFIX = "step-"
@@ -122,67 +114,3 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-@contextmanager
-def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
-    """Give ``module`` a mean of its weights and a ``share`` of others; take it back after."""
-    trained = {name: p.detach().clone() for name, p in module.named_parameters() if share}
-    with torch.no_grad():
-        for name in trained:
-            module.get_parameter(name).lerp_(start[name], share)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, weights in trained.items():
-                module.get_parameter(name).copy_(weights)
-
-
-@contextmanager
-def whitened(encoder: SentenceEncoder, text: Sequence[str], precision: str) -> Iterator[None]:
-    """Give ``encoder`` a whitening fitted on its embeddings of ``text``, and take it off again."""
-    moments = whitening.Moments(encoder.width)
-    moments.add(encoder.encode(text, normalize=False, precision=precision))
-    fitted = whitening.fit(moments).transform
-    fitted.described = f"whitening, fitted on {len(text)} training sentences"
-    encoder.transform = fitted.to(encoder.device)
-    try:
-        yield
-    finally:
-        encoder.transform = None
-
-
-def save_encoders(
-    folder: Path,
-    encoder: SentenceEncoder,
-    twin: SentenceEncoder | None,
-    info: Mapping[str, Any],
-    save: Callable[[SentenceEncoder, Path, Mapping[str, Any]], None] = SentenceEncoder.save,
-) -> None:
-    """Write the encoder that is evaluated, and its twin, without dev scores, beside it.
-
-    The old twin is removed before the first folder is replaced, and the new one written after:
-    wherever this is cut off, a twin that is there was saved at the step of the encoder beside it.
-    """
-    beside = twin_of(folder)
-    if twin is not None:
-        remove_folder(beside)
-    save(encoder, folder, info)
-    if twin is not None:
-        unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
-        twin.save(beside, {**info, **unscored, "twin_of": folder.name})
-
-
-def add_scores(
-    folder: Path, records: Sequence[Record], before: Sequence[Record], gains: Sequence[str]
-) -> None:
-    """Put scores over whole tasks, and gains in words, beside what is kept with an encoder."""
-    path = folder / INFO_FILE
-    info = json.loads(path.read_text(encoding="utf-8"))
-    for name, scores in {"scores": records, "scores_before": before}.items():
-        info[name] = [asdict(record) for record in scores if record.aggregation != "subset"]
-    info["gains"] = list(gains)
-    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
-    if (folder / CARD).is_file():
-        write_card(folder)

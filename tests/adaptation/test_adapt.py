@@ -11,17 +11,15 @@ from helpers.command_line import worked
 from helpers.tiny_sentences import sentence, write
 
 from contrasent import evaluate
-from contrasent.adaptation import candidates, halving
-from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Trial
-from contrasent.adaptation.halving import adapt
+from contrasent.adaptation import halving
+from contrasent.adaptation.halving import CANDIDATES, SearchRequest, SearchState, Trial, adapt
 from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError
-from contrasent.files import BusyError, exclusive
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms import whitening
 from contrasent.recipe import load_recipe
 from contrasent.training.callbacks import DevScore
 from contrasent.training.run import train
-from contrasent.training.state import whitened
 
 FAST = {"train.batch_size": 16, "train.precision": "fp32", "train.learning_rate": 1e-3}
 LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
@@ -40,7 +38,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(halving, "_FEWEST_STEPS", 1)
     monkeypatch.setattr(halving, "_MOST_EPOCHS", 1)
-    monkeypatch.setattr(candidates, "FEWEST", 5)
+    monkeypatch.setattr(halving, "FEWEST", 5)
 
 
 @pytest.fixture
@@ -117,8 +115,11 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
 
 def test_a_whitened_start_is_a_result_and_not_the_start(search, tiny_bert, tmp_path):
     start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    with whitened(start, LINES, "fp32"):
-        rate_by(start, tmp_path / "pairs.tsv")
+    moments = whitening.Moments(16)
+    moments.add(start.encode(LINES, normalize=False, precision="fp32"))
+    start.transform = whitening.fit(moments).transform
+    rate_by(start, tmp_path / "pairs.tsv")
+    start.transform = None
     settings = {**FAST, "train.learning_rate": 1e-9, "train.whitening_sentences": 160}
     dev, given = str(tmp_path / "pairs.tsv"), {"candidates": ["dropout"], "settings": settings}
     result = search(dev=dev, **given)
@@ -217,13 +218,6 @@ def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search, 
         search(candidates=["next-sentence"], overwrite=True)
     assert (tmp_path / "search" / "run" / "best").is_dir()
     assert search(candidates=["dropout"], overwrite=True).trials
-
-
-def test_a_folder_that_another_process_searches_is_left_alone(search, tmp_path):
-    for more in ({}, {"overwrite": True}, {"resume": True}):
-        with exclusive(tmp_path / "search"), pytest.raises(BusyError, match="by process"):
-            search(**more)
-    assert not (tmp_path / "search").exists()
 
 
 def test_the_command_tells_what_was_tried_and_what_came_of_it(text, tiny_bert, tmp_path):
@@ -362,12 +356,3 @@ def test_a_candidate_that_cannot_take_the_settings_fails(search, monkeypatch, na
     assert [(it.candidate, it.rung) for it in state.failures] == [(name, 0)]
     assert state.failures[0].reason.startswith(said)
     assert {it.candidate for it in state.trials} == {"dropout"}
-
-
-def test_no_more_than_some_epochs_of_its_own_text_and_batch(tmp_path, tiny_bert):
-    request = SearchRequest(str(tiny_bert), "text.txt", 60, None, [], {}, seed=42)
-    lines = {"train.txt": 640, "mixed.txt": 1280}
-    state = SearchState(request, [], "crops:", 32, 2, lines, seconds_per_step=1e-3)
-    search = halving.Search(tmp_path, state, "cpu", show_progress=False)
-    steps = search._steps(["dropout", "tsdae", "general"], 60)
-    assert steps == {"dropout": 10, "tsdae": 80, "general": 20}

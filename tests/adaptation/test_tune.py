@@ -10,7 +10,6 @@ from contrasent.adaptation import tuning
 from contrasent.errors import ContrasentError
 from contrasent.files import exclusive
 from contrasent.recipe import load_recipe
-from contrasent.training.run_folder import RunFolder
 
 pytest.importorskip("optuna")
 
@@ -106,22 +105,6 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("first", "found"),
-    [
-        ({"evaluation": {"dev": 0.9}}, (0.9, 0.6)),  # the start beats all steps
-        ({"evaluation": {"dev": 0.9}, "plain": {"dev": 0.2}}, (0.2, 0.9)),  # whitened, it does
-        ({"evaluation": {"dev": 0.5}, "plain": {"dev": 0.2}}, (0.2, 0.6)),
-        ({"loss": 1.0}, (None, 0.6)),
-    ],
-)
-def test_the_start_is_no_result_of_a_trial_unless_whitened(tmp_path, first, found):
-    lines = [first, *({"evaluation": {"dev": score}} for score in (0.4, 0.6, 0.5))]
-    steps = [json.dumps({"step": 2 * n, **line}) for n, line in enumerate(lines)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(steps) + "\n")
-    assert tuning._dev_scores(RunFolder(tmp_path)) == found
-
-
-@pytest.mark.parametrize(
     ("space", "message"),
     [
         (("train.batch_size",), "train.batch_size=64,128"),
@@ -143,16 +126,3 @@ def test_a_folder_that_another_process_searches_is_left_alone(words, tmp_path, m
     with exclusive(tmp_path / "found"):
         assert "is being written by process" in refused(*words, *RATES, *more)
     assert not (tmp_path / "found").exists()
-
-
-def test_the_papers_settings_are_on_their_grids():
-    simcse = ("unsup-simcse-bert-base", "unsup-simcse-roberta-large", "sup-simcse-roberta-base")
-    ends = ("bert-base-sts", "bert-base-transfer", "roberta-base-sts", "roberta-base-transfer")
-    diffcse = (f"diffcse-{it}" for it in ends)
-    for recipe, grid in [*((it, "simcse") for it in simcse), *((it, "diffcse") for it in diffcse)]:
-        settings = load_recipe(recipe)
-        for axis in tuning.read_space([grid]):
-            section, key = axis.key.split(".")
-            part = getattr(settings, section)
-            value = part[key] if isinstance(part, dict) else getattr(part, key)
-            assert value in map(float, axis.choices), (recipe, axis.key)

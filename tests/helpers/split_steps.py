@@ -128,7 +128,6 @@ def gradients(case, masked_lm, how):
         encoder=encoder,
         objective=objective,
         optimizer=SimpleNamespace(),
-        accelerator=SimpleNamespace(device=torch.device("cpu"), backward=torch.Tensor.backward),
         settings=TrainSettings(gradcache_chunk=how.chunk),
         precision="fp32",
         steps=1,

@@ -1,9 +1,7 @@
 """Runs of single baselines: what each trains, logs and saves beside what every run does."""
 
-import json
-
 import torch
-from helpers.run_files import logged_evaluations, logged_losses, logged_steps
+from helpers.run_files import logged_losses, logged_steps
 from safetensors.torch import load_file
 
 from contrasent.model.encoder import SentenceEncoder
@@ -29,20 +27,6 @@ def test_sg_opt_freezes_the_embeddings_and_keeps_near_the_start(trained, tmp_pat
     distances = [line["term_distance"] for line in logged_steps(tmp_path / "run")]
     # The warm-up begins at a rate of 0, so the second step still starts at the start.
     assert distances[:2] == [0.0, 0.0] and distances[-1] > 0
-
-
-def test_both_encoders_are_trained_scored_and_saved(trained, tmp_path):
-    result = trained("contrastive-tension", **TENSION)
-    found = logged_evaluations(tmp_path / "run")
-    assert len(found) == 4 and all("beside" in line for line in found[1:])
-    assert all(max(a["evaluation"].values()) >= max(a["beside"].values()) for a in found[1:])
-    assert (tmp_path / "run" / "best-twin").is_dir()
-    told = json.loads((result.best / "contrasent.json").read_text())
-    assert (
-        told["dev_spearman"]
-        == found[[line["step"] for line in found].index(result.best_step)]["evaluation"]
-    )
-    assert all("alignment" not in line for line in logged_steps(tmp_path / "run"))
 
 
 def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):

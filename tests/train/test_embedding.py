@@ -133,21 +133,3 @@ def test_two_encoders_by_hand(views, make_encoder):
     pooled, found = embedded(encoder, objective, batch, twin=twin)
     torch.testing.assert_close(pooled, expected)
     assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_a_twin_that_has_not_moved_is_the_shared_encoder(chunk, make_encoder):
-    """Without dropout; and its gradient is the share of the other views."""
-    encoder, objective = make_encoder(dropout=0.0), simcse(3)
-    batch = pack([s for seed in range(3) for s in sentences(seed)], views=3)
-    twin = copy.deepcopy(encoder)
-    expected, wanted = embedded(encoder, objective, batch)
-    pooled, found = embedded(encoder, objective, batch, chunk, twin=twin)
-    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-6)
-    own = len(list(objective.parameters()))
-    of_encoder, of_twin = wanted[:-own], found[len(wanted) :]
-    assert len(of_encoder) == len(of_twin)
-    for whole, first, second in zip(of_encoder, found, of_twin, strict=False):
-        torch.testing.assert_close(first + second, whole, rtol=1e-5, atol=2e-6)
-        assert first.abs().max() > 0 or whole.abs().max() < 1e-6
-        assert second.abs().max() > 0 or whole.abs().max() < 1e-6

@@ -56,16 +56,6 @@ def test_the_anchor_stays_and_about_a_share_of_the_other_views_changes(encoder, 
     assert 0.25 < share < 0.32
 
 
-def test_both_sides_change_each_in_its_own_way(encoder):
-    batch = batch_of(encoder)
-    found = filled(encoder, batch, share=0.5, sides="both")
-    anchor, positive = found.token_ids.view(2, -1)
-    original = batch.token_ids.view(2, -1)[0]
-    assert not torch.equal(anchor, original)
-    assert not torch.equal(positive, original)
-    assert not torch.equal(anchor, positive)
-
-
 def test_a_run_with_it_is_repeated_by_its_seed_and_differs_from_dropout(
     recipe, tmp_path, masked_lm
 ):

@@ -93,17 +93,6 @@ def test_supervised_steps_equal_another_implementation(trained, tiny_bert, tripl
     torch.testing.assert_close(dense["linear.weight"], head["weight"], atol=2e-5, rtol=0)
 
 
-def test_frozen_embeddings_stay_those_of_the_start(trained, tmp_path, tiny_bert):
-    trained(encoder__freeze_embeddings=True)
-    start = load_file(tiny_bert / "model.safetensors")
-    last = load_file(tmp_path / "run" / "last" / "model.safetensors")
-    layer = [name for name in start if name.startswith("embeddings.")]
-    assert len(layer) == 5 and all(last[name].equal(start[name]) for name in layer)
-    assert not last["encoder.layer.0.output.dense.weight"].equal(
-        start["encoder.layer.0.output.dense.weight"]
-    )
-
-
 def test_frozen_layers_stay_those_of_the_start(trained, tmp_path, tiny_bert):
     trained(encoder__freeze_layers=1)
     start = load_file(tiny_bert / "model.safetensors")

@@ -13,9 +13,8 @@ from contrasent.distributed import Split, splitting
 from contrasent.errors import ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import _shared
+from contrasent.objectives import mlm
 from contrasent.training.embedding import Chunks, GradientCache
 from contrasent.training.run import train
 
@@ -102,12 +101,6 @@ def test_the_gradient_is_that_of_the_whole_batch(views, backbone_kind, make_enco
     assert_same(make_encoder(backbone_kind), objective, examples(views))
 
 
-@pytest.mark.parametrize("pooler", POOLERS)
-def test_with_every_pooler(pooler, backbone_kind, make_encoder):
-    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
-    assert_same(make_encoder(backbone_kind, pooler), objective, examples(2))
-
-
 TOKENS = {
     "auxiliary mlm": ("simcse", {"mlm_weight": 0.5}),
     "diffcse": ("diffcse", {"rtd_weight": 1.0}),
@@ -146,9 +139,9 @@ def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
     case, tiny_masked_lm, monkeypatch
 ):
     name, settings = TOKENS[case]
-    monkeypatch.setattr(_shared, "_HIDDEN", 3)
+    monkeypatch.setattr(mlm, "_HIDDEN", 3)
     loss, found, left = step(name, settings, tiny_masked_lm, GradientCache.embed)
-    for module in (batches, _shared):
+    for module in (batches, mlm):
         monkeypatch.setattr(module, "checkpoint", lambda compute, part, **_: compute(part))
     expected_loss, expected, drawn = step(name, settings, tiny_masked_lm, with_graph)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-6)

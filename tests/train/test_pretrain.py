@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.data.tokenizer import Tokenizer
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
 from contrasent.recipe import load_recipe
@@ -166,7 +165,8 @@ def test_mistakes_are_refused_before_training(tmp_path, masked_lm, text_file):
 
 
 def text_of(masked_lm, file, seed=1, max_tokens=32):
-    return HeldOutText.read(file, Tokenizer.load(masked_lm), max_tokens, 0.3, seed)
+    given = {"encoder.name": str(masked_lm), "data.max_tokens": max_tokens, "train.seed": seed}
+    return HeldOutText(file, load_recipe("pretrain-mlm", {**given, "objective.mask_rate": 0.3}))
 
 
 def test_the_held_out_score_is_that_of_transformers(masked_lm, text_file):

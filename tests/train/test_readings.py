@@ -70,11 +70,3 @@ def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
     found.send(8, 1e-5, BATCH, *measured(8))
     with pytest.raises(ContrasentError, match=r"step 7: the loss is (nan|inf) and the gradient"):
         found.take(everything=False)
-
-
-def test_a_measure_of_nothing_is_left_out():
-    found = MetricsReader()
-    told = {"accuracy": torch.tensor(float("nan")), "share": torch.tensor(0.0)}
-    found.send(0, 1e-5, BATCH, torch.tensor(1.0), torch.tensor(2.0), Terms({}, told))
-    (step,) = found.take(everything=True)
-    assert step.measures == {"share": 0.0}

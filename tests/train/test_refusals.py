@@ -1,7 +1,6 @@
 """Packages, encoders and hubs that are missing or damaged; test_mistakes.py has the rest."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -32,25 +31,6 @@ def copied(desk, tiny_bert):
 
 
 # Launchers
-
-
-@pytest.mark.parametrize(
-    ("state", "said"),
-    [
-        ((1, 4, "no"), r"accelerate was told to use 4 gradient accumulation steps .*"),
-        ((1, 1, "fp16"), r"accelerate was told .*mixed precision 'fp16'; start without .*"),
-    ],
-)
-def test_a_launcher_that_would_train_otherwise_is_refused(state, said, desk, monkeypatch):
-    from accelerate import Accelerator
-
-    for name, value in zip(
-        ("num_processes", "gradient_accumulation_steps", "mixed_precision"), state, strict=True
-    ):
-        monkeypatch.setattr(Accelerator, name, property(lambda _, value=value: value))
-    message = refused(*train())
-    assert re.fullmatch(said, message), message
-    assert not (desk / "out").exists()
 
 
 def test_selecting_by_a_test_split_is_warned_of(desk, monkeypatch):

@@ -6,14 +6,15 @@ from math import sqrt
 from statistics import fmean, stdev
 
 import pytest
-import torch
 from helpers.command_line import refused, worked
 
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
-from contrasent.training.scoring import Scorer, before_and_after
-from contrasent.training.seeds import _dev_scores, read_seeds
+from contrasent.training.run import read_seeds
+from contrasent.training.run_folder import RunFolder
+from contrasent.training.scoring import before_and_after
 
 
 @pytest.fixture
@@ -84,12 +85,21 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
     assert "holds a training run" in refused(*words, "--output", alone, "--seeds", "1,2")
 
 
-@pytest.mark.parametrize("more", [{}, {"plain": {"pairs.tsv": 0.3}}])
-def test_the_start_of_a_dev_score_is_not_whitened(tmp_path, more):
-    lines = [{"step": 0, "evaluation": {"pairs.tsv": 0.5}, **more}, {"step": 2, "loss": 1.0}]
-    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in lines))
-    (found,) = _dev_scores({1: tmp_path}, {1: {"best_score": 0.7}})
-    assert (found.of, found.start) == ("pairs.tsv, best step", 0.3 if more else 0.5)
+@pytest.mark.parametrize(
+    ("first", "start", "best"),
+    [
+        ({"evaluation": {"dev": 0.9}}, 0.9, 0.6),  # the start beats all steps
+        ({"evaluation": {"dev": 0.9}, "plain": {"dev": 0.2}}, 0.2, 0.9),  # whitened, it does
+        ({"evaluation": {"dev": 0.5}, "plain": {"dev": 0.2}}, 0.2, 0.6),
+        ({"loss": 1.0}, None, 0.6),
+    ],
+)
+def test_the_start_is_no_result_unless_whitened(tmp_path, first, start, best):
+    lines = [first, *({"evaluation": {"dev": score}} for score in (0.4, 0.6, 0.5))]
+    steps = [json.dumps({"step": 2 * n, **line}) for n, line in enumerate(lines)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(steps) + "\n")
+    name, found, scores = RunFolder(tmp_path).read_dev_scores()
+    assert (name, found, max(scores)) == ("dev", start, best)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +118,23 @@ def test_what_is_of_one_run_is_refused(words, tmp_path, more, message):
 
 def test_the_start_does_not_depend_on_which_seed_is_first(tiny_bert, pairs_file, tmp_path):
     """Also where nothing beat the start as it comes, and the run's pooler makes a better one."""
-    scorer = Scorer(load_suite([str(pairs_file)]), "fp32", torch.device("cpu"))
+    suite = load_suite([str(pairs_file)])
+
+    def score(encoder, seed=None):
+        return suite.records(EncoderUse(encoder, "fp32", seed))
+
     poolers = {
         name: SentenceEncoder.load(tiny_bert, pooler=name, head="none", device="cpu")
         for name in ("cls", "mean", "max")
     }
-    values = {name: scorer.score(it).records[0].value for name, it in poolers.items()}
+    values = {name: score(it).records[0].value for name, it in poolers.items()}
     worse, other, better = sorted(poolers, key=lambda name: values[name])
     starts = [poolers[worse], poolers[better]]
     folders = {1: tmp_path / "seed-1", 2: tmp_path / "seed-2"}
     for result, (seed, folder) in zip((worse, other), folders.items(), strict=True):
-        scores = before_and_after(scorer, starts, poolers[result], None if seed == 1 else seed)
+        scores = before_and_after(
+            suite, score, starts, poolers[result], None if seed == 1 else seed
+        )
         assert bool(scores.gains) == (seed == 2) and scores.with_pooler
         folder.mkdir()
         changes = [asdict(it) for it in scores.changes]
