@@ -29,8 +29,7 @@ from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import Training, run, trainable_parameters
-from contrasent.training.state import Progress
+from contrasent.training.loop import Progress, Training, run, trainable_parameters
 
 
 @dataclass

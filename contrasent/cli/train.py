@@ -271,9 +271,6 @@ def _print_speed(result: Result) -> None:
 class PretrainOptions(Named, RunOptions, ShowSettings):
     """Options of ``pretrain``."""
 
-    held_out: Path | None = None
-    """Text that is not trained on, to measure the loss on before and after."""
-
 
 @command
 def pretrain(*, context: typer.Context, options: PretrainOptions) -> None:
@@ -293,25 +290,9 @@ def pretrain(*, context: typer.Context, options: PretrainOptions) -> None:
         typer.echo(describe(recipe), nl=False)
         return
     api.check_run(recipe, output, resume=options.resume, overwrite=options.overwrite)
-    from contrasent.training.masked_text import HeldOutText
-    from contrasent.training.run_folder import RunFolder, complete
-
-    text, before, folder = None, None, RunFolder(output)
-    if options.held_out and os.environ.get("RANK", "0") == "0":
-        text = HeldOutText(options.held_out, complete(recipe), options.device)
-        before = text.measure_start()
     result = _trained(output, _PRETRAINING, given)
     if result is not None:
         _print_speed(result)
-    if text is not None and folder.is_complete:
-        after = text.measure_result(folder, before)
-        typer.echo(f"{after.tokens} hidden tokens of {text.file.name}:")
-        for when, score in {"before": before, "after": after}.items():
-            told = "no masked-LM head yet"
-            if score is not None:
-                told = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
-            typer.echo(f"  {when:6} {told}")
-    if result is not None:
         typer.echo(f"masked language model: {result.last}")
         shown = shlex.quote(str(result.last))
         typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
@@ -417,7 +398,7 @@ def print_result(result: Adaptation) -> None:
 
 def _trials_table(result: Adaptation) -> Table:
     """What was tried, in the order in which it was."""
-    from contrasent.adaptation.halving import CANDIDATES
+    from contrasent.adaptation.candidates import CANDIDATES
     from contrasent.report.table import Cell, Table, number, score
     from contrasent.training.callbacks import metric_name
 

@@ -5,7 +5,7 @@ Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,15 +13,23 @@ import torch
 from torch import Tensor
 
 from contrasent.data.batch import Batch, concat, shares, similar_lengths
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.views import share_of
 from contrasent.distributed import own_draws, reunited, split
-from contrasent.errors import ContrasentError, is_out_of_memory
+from contrasent.errors import (
+    CheckpointError,
+    ConfigError,
+    ContrasentError,
+    is_out_of_memory,
+)
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.generator import Generator
+from contrasent.model.masked_lm import mask_tokens, require_mask_token
 from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
 from contrasent.profiling import give_back_freed_memory
-from contrasent.settings import TrainSettings
-from contrasent.training.state import random_state, set_random_state
+from contrasent.settings import TrainSettings, ViewSettings
 
 # What the rounding of bf16 may change from the first pass to the second, as a share of the norm
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
@@ -30,6 +38,61 @@ _CHUNKS_BETWEEN_TRIMS = 16
 
 Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
 """Embeds a batch; the function that it returns is called after the backward pass of the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlmView:
+    """Replaces a ``share`` of the tokens of equal views; ``both``: those of the anchors too.
+
+    Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". Tokens are drawn from
+    what the generator predicts: the most probable one is the original too often to make a view.
+    """
+
+    generator: Generator
+    tokenizer: Tokenizer
+    share: float
+    both: bool
+
+    @classmethod
+    def of(cls, settings: ViewSettings, encoder: SentenceEncoder) -> MlmView | None:
+        """The view that ``settings`` ask for; None for another, ConfigError without a generator."""
+        share = share_of(settings)
+        if settings.name != "mlm" or share is None:
+            return None
+        require_mask_token(encoder.tokenizer.special_ids)
+        name = settings.generator or encoder.name
+        try:
+            generator = Generator.load(name, encoder.tokenizer)
+        except CheckpointError as error:
+            raise ConfigError(f"view.name mlm needs a masked language model: {error}") from error
+        return cls(generator, encoder.tokenizer, share, settings.sides == "both")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """``batch`` with tokens replaced, in the precision of the context."""
+        # The views are the same sentences still, so each has as many tokens.
+        tokens = 0 if self.both else len(batch.token_ids) // batch.views
+        offsets = batch.offsets[0 if self.both else batch.examples :]
+        edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
+        special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
+        masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
+        written = self.generator.fill(edited, masked, pick="sample")
+        token_ids = torch.cat([batch.token_ids[:tokens], written])
+        return replace(batch, token_ids=token_ids, duplicate_of=None)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators, of the CPU and of ``device``."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put the generators back where :func:`random_state` found them."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 @contextmanager

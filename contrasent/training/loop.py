@@ -1,19 +1,24 @@
-"""The training loop, whole on one screen, its updates and their learning rate."""
+"""The training loop, its updates and their learning rate, and the state from which it goes on."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.data.batch import Batch
 from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
-from contrasent.errors import ContrasentError
+from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.files import writing_folder
 from contrasent.functional import alignment, uniformity
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import evaluating
@@ -21,10 +26,8 @@ from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective, Terms
 from contrasent.profiling import keep_freed_memory, part
 from contrasent.settings import TrainSettings
-from contrasent.training.embedding import embedding
-from contrasent.training.masked_text import MlmView
+from contrasent.training.embedding import MlmView, embedding, random_state, set_random_state
 from contrasent.training.metrics_log import NOT_KEPT, MetricsReader, StepMetrics
-from contrasent.training.state import Progress
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
@@ -117,6 +120,26 @@ def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
                 gradient.div_(scale)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The progress of a run: updates made, and its best evaluation on the dev task.
+
+    The place in the data and the learning rate follow from ``step``; the schedule ``plateau``
+    multiplies the latter with ``rate_factor``. ``without_best`` counts evaluations since the best.
+    With ``twin_is_better`` the second of two encoders had the higher score at the last one, with
+    ``best_is_start`` nothing beat the start as it comes.
+    """
+
+    step: int = 0
+    best_step: int | None = None
+    best_score: float | None = None
+    without_best: int = 0
+    ended: bool = False
+    twin_is_better: bool = False
+    rate_factor: float = 1.0
+    best_is_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,3 +243,68 @@ def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
         return {}
     measures = {"alignment": alignment(*pooled[:2])} if aligned else {}
     return {**measures, "uniformity": uniformity(pooled[0])}
+
+
+_FORMAT = 1
+_PREFIX = "step-"
+
+
+def save_state(
+    folder: Path,
+    progress: Progress,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer,
+    device: torch.device,
+) -> None:
+    """Write ``folder/step-N`` whole, then remove older states."""
+    target = folder / f"{_PREFIX}{progress.step:09d}"
+    with writing_folder(target) as partial:
+        for name, module in modules.items():
+            _save(module.state_dict(), partial / f"{name}.safetensors")
+        moments = optimizer.state_dict()["state"]
+        named = {f"{n}.{key}": t for n, values in moments.items() for key, t in values.items()}
+        _save(named, partial / "optimizer.safetensors")
+        _save(random_state(device), partial / "random.safetensors")
+        described = {"format": _FORMAT, **asdict(progress)}
+        (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
+    for other in folder.iterdir():
+        if other != target:
+            shutil.rmtree(other)
+
+
+def load_state(
+    folder: Path, modules: Mapping[str, nn.Module], optimizer: Optimizer, device: torch.device
+) -> Progress | None:
+    """Restore the newest whole state below ``folder``; None if there is none."""
+    states = sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
+    if not states:
+        return None
+    newest = states[-1]
+    try:
+        described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
+        if described.pop("format") != _FORMAT:
+            raise CheckpointError("it was written by another version of contrasent")
+        for name, module in modules.items():
+            module.load_state_dict(load_file(newest / f"{name}.safetensors"))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in load_file(newest / "optimizer.safetensors").items():
+            number, _, key = name.partition(".")
+            moments.setdefault(int(number), {})[key] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        set_random_state(load_file(newest / "random.safetensors"), device)
+        return Progress(**described)
+    except Exception as error:
+        raise CheckpointError(
+            f"cannot resume from {newest}: {error}; start the run again with --overwrite"
+        ) from error
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    stored: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        # A weight that two parts of a module share is written for each of them.
+        stored[name] = whole.clone() if whole.data_ptr() in places else whole
+        places.add(whole.data_ptr())
+    save_file(stored, path)

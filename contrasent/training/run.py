@@ -44,12 +44,17 @@ from contrasent.training.callbacks import (
     stop_request,
 )
 from contrasent.training.embedding import explaining_out_of_memory
-from contrasent.training.loop import run, trainable_parameters
+from contrasent.training.loop import (
+    Progress,
+    load_state,
+    run,
+    save_state,
+    trainable_parameters,
+)
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.run_folder import RunFolder, complete, twin_of
 from contrasent.training.scoring import BeforeAndAfter, Cost, Loaded, Result, before_and_after
 from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
-from contrasent.training.state import Progress, load_state, save_state
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25

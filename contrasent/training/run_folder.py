@@ -75,7 +75,6 @@ class RunFolder:
         self.log = root / "log.txt"
         self.trackers = root / "trackers"  # files of trackers such as TensorBoard
         self.scores = root / "scores.jsonl"  # records of the final tasks, before and after
-        self.held_out = root / "held_out.json"  # scores of a masked LM, before and after
 
     def read_result(self) -> Any:
         """The content of ``result.json``."""

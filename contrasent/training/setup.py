@@ -33,8 +33,8 @@ from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
+from contrasent.training.embedding import MlmView
 from contrasent.training.loop import Training, optimizer_of, trainable_parameters
-from contrasent.training.masked_text import MlmView
 from contrasent.training.scoring import DevTask, tasks_of
 
 logger = logging.getLogger("contrasent")

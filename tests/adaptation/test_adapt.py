@@ -11,8 +11,9 @@ from helpers.command_line import worked
 from helpers.tiny_sentences import sentence, write
 
 from contrasent import evaluate
-from contrasent.adaptation import halving
-from contrasent.adaptation.halving import CANDIDATES, SearchRequest, SearchState, Trial, adapt
+from contrasent.adaptation import candidates, halving
+from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Trial
+from contrasent.adaptation.halving import adapt
 from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
@@ -38,7 +39,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(halving, "_FEWEST_STEPS", 1)
     monkeypatch.setattr(halving, "_MOST_EPOCHS", 1)
-    monkeypatch.setattr(halving, "FEWEST", 5)
+    monkeypatch.setattr(candidates, "FEWEST", 5)
 
 
 @pytest.fixture

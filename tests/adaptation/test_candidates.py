@@ -5,8 +5,8 @@ import json
 import pytest
 from helpers.tiny_sentences import sentence, write
 
-from contrasent.adaptation import halving
-from contrasent.adaptation.halving import (
+from contrasent.adaptation import candidates
+from contrasent.adaptation.candidates import (
     GENERAL_TEXT,
     MIXED,
     TRAIN,
@@ -20,7 +20,7 @@ LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
 
 @pytest.fixture(autouse=True)
 def few_queries_are_enough(monkeypatch):
-    monkeypatch.setattr(halving, "FEWEST", 5)
+    monkeypatch.setattr(candidates, "FEWEST", 5)
 
 
 def test_documents_stay_whole(tmp_path):

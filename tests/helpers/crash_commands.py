@@ -41,10 +41,10 @@ def through(patch, *words):
 
 def few_steps():
     """A search whose trials take steps, however fast the machine is."""
-    from contrasent.adaptation import halving
+    from contrasent.adaptation import candidates, halving
 
     halving._FEWEST_STEPS = halving._MOST_EPOCHS = 1
-    halving.FEWEST = 5
+    candidates.FEWEST = 5
     halving.Search._steps = lambda _, names, __: dict.fromkeys(names, 4 // len(names))
 
 

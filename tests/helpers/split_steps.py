@@ -20,7 +20,6 @@ from contrasent.objectives.base import Objective, Terms
 from contrasent.settings import TrainSettings
 from contrasent.training import loop
 from contrasent.training.run import train
-from contrasent.training.state import Progress
 from helpers.interrupted import kill_after
 from helpers.tiny_runs import TINY
 from helpers.tiny_sentences import sentence
@@ -138,7 +137,7 @@ def gradients(case, masked_lm, how):
     kept, update, set_rate = [], loop.update, loop.set_rate
     loop.update, loop.set_rate = lambda *_: None, lambda *_: None
     try:
-        loop.run(training, iter([batch]), Progress(), lambda _: True, kept.append)
+        loop.run(training, iter([batch]), loop.Progress(), lambda _: True, kept.append)
     finally:
         loop.update, loop.set_rate = update, set_rate
     named = {

@@ -10,7 +10,7 @@ from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import ViewSettings
-from contrasent.training.masked_text import MlmView
+from contrasent.training.embedding import MlmView
 from contrasent.training.run import train
 
 
