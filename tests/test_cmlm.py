@@ -10,9 +10,7 @@ from helpers import oracles
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.cmlm import _make_room
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 3]]
 NEXT = [[2, 13, 14, 15, 16, 17, 18, 3], [2, 22, 23, 24, 25, 26, 3], [2, 35, 36, 37, 38, 39, 3]]
@@ -29,32 +27,6 @@ def built(encoder, width=16, **settings):
 
 def batch():
     return dataclasses.replace(pack(ROWS), next_sentences=pack(NEXT))
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_several_first_states_are_replaced(count, tiny_bert, rng):
-    model = transformers.AutoModel.from_pretrained(tiny_bert).eval()
-    first = rng(3, count, 16).requires_grad_()
-    states = PackedBert(model).eval()(pack(ROWS), [0, -1], first_state=first)
-    ends = [0, 5, 9, 16]
-    expected = []
-    for number, row in enumerate(ROWS):
-        state = model.embeddings(torch.tensor([row]))[0]
-        state = torch.cat([first[number], state[count:]])
-        expected.append(model.encoder(state.unsqueeze(0)).last_hidden_state[0])
-        found = states[-1][ends[number] : ends[number + 1]]
-        torch.testing.assert_close(found, expected[-1], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(states[0][ends[number] : ends[number + 1]], state)
-    weights = rng(16, 16)
-    totals = (states[-1] * weights).sum(), (torch.cat(expected) * weights).sum()
-    oracles.equal_gradients(*totals, [first], atol=1e-5)
-
-
-def test_room_is_made_before_every_sentence():
-    after, places = _make_room(pack([[7, 8], [9]]), 3)
-    assert after.token_ids.tolist() == [0, 0, 0, 7, 8, 0, 0, 0, 9]
-    assert after.offsets.tolist() == [0, 5, 9] and after.longest == 5
-    assert places.tolist() == [3, 4, 8]
 
 
 @pytest.mark.parametrize("vectors", [1, 4])

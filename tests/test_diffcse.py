@@ -9,7 +9,6 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
-from contrasent.model.precision import matrix_precision
 
 OPERATIONS = ["replace", "insert", "delete"]
 
@@ -76,28 +75,6 @@ def test_without_weight_it_is_simcse_with_batch_normalisation(data_views, exclud
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
-def test_the_weight_scales_the_term_and_nothing_else(task, encoder):
-    batch = batch_of(encoder)
-    terms = {}
-    for weight in (0.5, 1.0, 8.0):
-        objective = build(encoder, task=task, rtd_weight=weight)
-        terms[weight] = scored(encoder, objective, batch)[1]
-    assert (
-        terms[1.0].keys()
-        == {"contrast"}
-        | {
-            "rtd": {"rtd"},
-            "cmlm": {"cmlm"},
-            "corrective": {"copy", "corrective"},
-        }[task]
-    )
-    for weight, found in terms.items():
-        assert found["contrast"] == terms[1.0]["contrast"]
-        for name in found.keys() - {"contrast"}:
-            assert found[name].item() == pytest.approx(weight * terms[1.0][name].item(), rel=1e-6)
-
-
 @pytest.mark.parametrize("projector", ["batchnorm", "mlp", "none"])
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 def test_the_contrast_is_the_formula_behind_the_projector(projector, temperature, encoder):
@@ -109,27 +86,6 @@ def test_the_contrast_is_the_formula_behind_the_projector(projector, temperature
 
 
 # Edits as further views (Table 15)
-
-
-@pytest.mark.parametrize("operation", [*OPERATIONS, "all"])
-@pytest.mark.parametrize("role", ["positives", "negatives"])
-@pytest.mark.parametrize("data_views", [1, 3])
-def test_edits_of_the_anchors_are_added_as_views(data_views, role, operation, encoder, noted):
-    objective = build(encoder, data_views, edit_role=role, edit_operation=operation)
-    texts = sentences(batch_of(encoder))[:4]
-    batch = pack([*texts, *(texts[n % 3] for n in range(4 * objective.views - 4))], objective.views)
-    torch.manual_seed(7)
-    prepared = objective.prepare(batch)
-    names = OPERATIONS if operation == "all" else [operation]
-    assert [name for name, _, _ in noted.edits] == names
-    expected = sentences(batch)
-    for _, edited, edit in noted.edits:
-        assert sentences(edited) == sentences(batch)[: batch.examples]
-        expected += sentences(edit.batch)
-    assert sentences(prepared) == expected
-    assert prepared.views == objective.views + len(names)
-    assert prepared.longest == max(map(len, expected))
-    assert expected[batch.sentences :] != sentences(batch)[: batch.examples] * len(names)
 
 
 @pytest.mark.parametrize("exclude", [True, False])
@@ -197,47 +153,3 @@ def test_the_generator_fills_as_the_settings_say(
     ((given, chosen),) = asked
     assert given == {"pick": pick, "positions": positions, "dropout": dropout}
     assert 0.4 < chosen < 0.9  # the first and the last token never are
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"edit_operation": "all"}, {"task": "corrective"}], ids=str
-)
-def test_the_generator_is_in_no_state_and_gets_no_gradient(settings, encoder, monkeypatch):
-    loaded, load = [], Generator.load.__func__
-
-    def noting(cls, *given):
-        loaded.append(load(cls, *given))
-        return loaded[-1]
-
-    monkeypatch.setattr(Generator, "load", classmethod(noting))
-    objective = build(encoder, **settings)
-    (generator,) = loaded
-    masked_lm = generator._masked_lm
-    _, terms = scored(encoder, objective, batch_of(encoder))
-    sum(terms.values()).backward()
-    theirs = [*masked_lm.parameters(), *masked_lm.backbone.model.parameters()]
-    assert all(p.grad is None and not p.requires_grad for p in theirs)
-    places = {p.data_ptr() for p in theirs}
-    for module in (objective, encoder):
-        assert not set(module.modules()) & set(masked_lm.modules())
-        assert not places & {tensor.data_ptr() for tensor in module.state_dict().values()}
-
-
-def test_precision_and_checkpointing_reach_generator_and_transformer(encoder, monkeypatch):
-    narrow, fill = [], Generator.fill
-
-    def noted(self, *args, **settings):
-        narrow.append(torch.is_autocast_enabled("cpu"))
-        return fill(self, *args, **settings)
-
-    monkeypatch.setattr(Generator, "fill", noted)
-    for precision in ("fp32", "bf16"):
-        encoder.backbone.set_checkpointing(precision == "bf16")
-        objective = objectives.build(
-            "diffcse", {}, width=encoder.width, data_views=1, encoder=encoder
-        )
-        transformer = objective.difference.conditional.transformer
-        assert transformer.checkpoint_layers == encoder.backbone.checkpoint_layers
-        with matrix_precision(precision, torch.device("cpu")):
-            scored(encoder, objective, batch_of(encoder))
-    assert narrow == [False, True]

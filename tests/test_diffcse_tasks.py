@@ -9,7 +9,6 @@ from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, stil
 from torch.testing import assert_close
 
 from contrasent.data.batch import Batch
-from contrasent.model.masked_lm import MaskedLm
 from contrasent.objectives import diffcse
 
 OPERATIONS = ["replace", "insert", "delete"]
@@ -148,17 +147,6 @@ def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, enc
 
 
 # Conditional and corrective language models
-
-
-@pytest.mark.parametrize("task", ["cmlm", "corrective"])
-def test_the_vocabulary_head_is_a_copy_of_the_checkpoints(task, encoder, tiny_masked_lm):
-    objective = build(encoder, task=task)
-    head = objective.difference.conditional.heads["vocabulary"]
-    assert_close(head.state_dict(), MaskedLm.load(tiny_masked_lm).head.state_dict(), rtol=0, atol=0)
-    words = encoder.backbone.model.get_input_embeddings().weight
-    theirs = objective.difference.conditional.transformer.model.get_input_embeddings().weight
-    assert torch.equal(head.decoder.weight, words)
-    assert len({matrix.data_ptr() for matrix in (head.decoder.weight, words, theirs)}) == 3
 
 
 def predicted(objective, states):

@@ -13,11 +13,9 @@ from contrasent.data.batch import pack
 from contrasent.data.examples import open_examples
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Draws, EditedTokens
-from contrasent.data.views import open_views
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.esimcse import MomentumEncoder, Queue
-from contrasent.settings import ViewSettings
 
 SENTENCES = [[2, 5 + n, 9, 3] for n in range(4)]
 
@@ -35,25 +33,6 @@ def test_repeated_tokens():
     most = max(len(repeat_tokens(long, np.random.default_rng(n), 0.32)) for n in range(200))
     assert most == 1009
     assert list(repeat_tokens(ids[:3], np.random.default_rng(0), 0.32)) == list(ids[:3])
-
-
-def test_the_view_leaves_anchors_and_special_tokens_alone(tiny_encoder, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-    examples = open_examples(str(write_data(tmp_path / "text.txt")))
-    settings = ViewSettings(name="repeat", share=0.9)
-    views = open_views(settings, examples, tiny_encoder.tokenizer, 32, views=2)
-    numbers = np.arange(48)
-    ids, offsets = views.source.gather(numbers, Draws(3, 0))
-    rows = np.split(ids, offsets[1:-1])
-    anchors, copies = rows[:48], rows[48:]
-    assert [row.tolist() for row in anchors] == [
-        row.tolist() for row in tiny_encoder.tokenizer.ids([t for (t,) in examples], 32)[0]
-    ]
-    assert sum(len(row) for row in copies) > sum(len(row) for row in anchors)
-    assert all((row == 2).sum() == 1 and (row == 3).sum() == 1 for row in copies)
-    again = views.source.gather(numbers[::-1], Draws(3, 0))[0]
-    assert sorted(again) == sorted(ids)
-    assert "up to 90% of its tokens repeated" in views.described
 
 
 def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_path, monkeypatch):

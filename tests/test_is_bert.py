@@ -105,18 +105,6 @@ def test_a_step_is_computed_as_the_paper_says(encoder):
     assert all(p.grad.abs().max() > 0 for p in encoder.parameters())
 
 
-def test_repeated_sentences_are_no_negatives(encoder):
-    batch = pack([ROWS[0], ROWS[1], ROWS[0]])
-    encoded = encoder(batch, (-1,))
-    same = [[{i, j} == {0, 2} for j in range(3)] for i in range(3)]
-    for keeps, excluded in ((True, None), (False, same)):
-        objective = built(encoder, exclude_duplicates=not keeps)
-        expected, _ = oracles.jensen_shannon(
-            encoded.convolved, encoded.pooled[0], [4, 1, 4], excluded
-        )
-        torch.testing.assert_close(objective(encoded, batch)["information"], expected)
-
-
 @pytest.mark.parametrize("head", [None, 5])
 def test_the_folder_is_read_by_sentence_transformers_and_by_us(encoder, head, tmp_path):
     """Theirs convolves the states of padding too, so sentences go one at a time."""

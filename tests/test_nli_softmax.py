@@ -43,25 +43,6 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(features, rng):
     oracles.equal_gradients(ours, expected, [pooled, linear.weight, linear.bias])
 
 
-def test_hidden_layers_are_linear_maps_before_the_last_one(rng):
-    """Conneau et al. 2017: with nothing between them, the layers are one map of lower rank."""
-    objective = built(features=["u", "v", "difference", "product"], hidden=[5, 4])
-    first, second = objective.classifier.hidden
-    last = objective.classifier.linear
-    assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [
-        (5, 24),
-        (4, 5),
-        (3, 4),
-    ]
-    pooled = rng(2, 4, 6)
-    weight = last.weight @ second.weight @ first.weight
-    bias = last.weight @ (second.weight @ first.bias + second.bias) + last.bias
-    expected = oracles.pair_classes(
-        *pooled, LABELS, weight, bias, ["u", "v", "difference", "product"]
-    )
-    torch.testing.assert_close(objective(Encoded(pooled, {}), labelled())["nli"], expected)
-
-
 @pytest.mark.parametrize("product", [False, True])
 def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
     """The same folder in both libraries, the same pairs and the same classifier."""

@@ -6,9 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import transformers
-from helpers.command_line import worked
 from helpers.tiny_models import SENTENCES
-from helpers.tiny_runs import write_data
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -156,15 +154,3 @@ def test_prompts_whose_pooled_token_differs_are_refused(tiny_bert):
     encoder = prompted(tiny_bert, FIRST, "cls")
     with pytest.raises(ConfigError, match=r"begin all prompts with \{mask\} for cls"):
         objectives.build("prompt", {"positive": LAST}, width=16, data_views=1, encoder=encoder)
-
-
-def test_a_prompt_is_trained_and_saved_by_the_command(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-    text, folder = write_data(tmp_path / "text.txt"), tmp_path / "run"
-    options = ["--encoder", str(tiny_bert), "--data", str(text), "--output", str(folder)]
-    options += ["--train.max_steps", "2", "--train.batch_size", "8", "--evaluation.task", "none"]
-    options += ["--evaluation.final", "none", "--encoder.prompt", FIRST, "--encoder.pooler", "cls"]
-    options += ["--objective.positive", "{mask} . {text}"]
-    worked("train", "prompt", *options)
-    encoder = SentenceEncoder.load(folder, device="cpu")
-    assert encoder.tokenizer.template == Tokenizer.load(tiny_bert).template_of(FIRST)

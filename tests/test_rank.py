@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import oracles
-from helpers.command_line import refused, worked
 from helpers.tiny_models import save_tiny
 from helpers.tiny_runs import write_data
 from scipy.spatial.distance import jensenshannon
@@ -114,14 +113,3 @@ def test_products_of_the_column_are_mean_cosines(count, teachers, tmp_path):
         unit = SentenceEncoder.load(folder, device="cpu").encode(sentences, normalize=True)
         expected = expected + share * (unit @ unit.T)
     np.testing.assert_allclose(rows @ rows.T, expected, atol=1e-3)
-
-
-def test_it_is_trained_by_the_command_and_needs_a_teacher(teachers, tiny_bert, tmp_path):
-    text = write_data(tmp_path / "text.txt")
-    words = ["train", "rank", "--encoder", tiny_bert, "--data", text, "--output", tmp_path / "run"]
-    words += ["--train.max_steps", "2", "--train.batch_size", "8", "--evaluation.task", "none"]
-    words += ["--evaluation.final", "none"]
-    assert "objective.teacher is empty" in refused(*words)
-    worked(*words, "--objective.teacher", teachers[0])
-    metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert all(f"term_{name}" in metrics for name in ("contrast", "consistency", "ranking"))

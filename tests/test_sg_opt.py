@@ -76,30 +76,3 @@ def test_the_guide_stays_while_the_encoder_moves_and_the_distance_is_squared(enc
         gradient, torch.full_like(gradient, 0.25 * 2 * 0.01), rtol=1e-2, atol=1e-6
     )
     torch.testing.assert_close(objective._layers(batch), before, rtol=0, atol=0)
-
-
-def test_repeated_sentences_are_no_negatives(encoder):
-    torch.manual_seed(0)
-    settings = {"distance_weight": 0.0, "temperature": 0.1}
-    batch = pack([ROWS[0], ROWS[1], ROWS[0]])
-    torch.manual_seed(1)
-    left_out = built(encoder, **settings)
-    torch.manual_seed(1)
-    kept = built(encoder, exclude_duplicates=False, **settings)
-    encoded = encoder(batch)
-    own, guides = (
-        left_out._project(encoded.pooled[0]),
-        left_out._project(left_out._layers(batch)),
-    )
-    excluded = [[{i, m} == {0, 2} for m in range(3)] for i in range(3)]
-    expected = oracles.self_guided(own, guides, 0.1, excluded)
-    torch.testing.assert_close(left_out(encoded, batch)["guided"], expected)
-    assert kept(encoded, batch)["guided"] > expected + 0.1
-
-
-@pytest.mark.parametrize("dropout", [True, False])
-def test_the_clone_may_drop_out(encoder, dropout):
-    objective = built(encoder.train(), clone_dropout=dropout, distance_weight=0.0)
-    encoded = encoder.eval()(pack(ROWS))
-    first, second = (objective(encoded, pack(ROWS))["guided"] for _ in range(2))
-    assert (first == second) == (not dropout)

@@ -180,19 +180,6 @@ def test_words_are_deleted_whole_each_by_itself_and_never_all():
     assert kept_words(pack(rows), begins, special, 0.0).equal(~special)
 
 
-def test_what_is_left_of_a_batch(encoder):
-    torch.manual_seed(0)
-    objective, batch = built(encoder), pack(ROWS)
-    left = objective.prepare(batch)
-    assert left.whole is batch and left.sentences == 3
-    for number, row in enumerate(ROWS):
-        kept = left.token_ids[left.offsets[number] : left.offsets[number + 1]].tolist()
-        assert kept[0] == 2 and kept[-1] == 3 and 3 <= len(kept) <= len(row)
-        assert [number for number in row if number in kept] == kept
-    whole = built(encoder, deletion_rate=0.0).prepare(batch)
-    assert whole.token_ids.equal(batch.token_ids)
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
@@ -226,5 +213,5 @@ def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
 def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
     folder = saved(tmp_path, "mpnet")
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
-    with pytest.raises(ConfigError, match="decoder of tsdae is a BERT"):
+    with pytest.raises(ConfigError, match="this objective takes a BERT"):
         objectives.build("tsdae", {}, width=16, data_views=1, encoder=encoder)

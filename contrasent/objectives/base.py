@@ -21,6 +21,7 @@ from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
+from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
@@ -58,6 +59,17 @@ class Start:
         if self.encoder is None:
             raise ConfigError("this objective reads tokens, so it is built for an encoder")
         return self.encoder
+
+    def require_packed_bert(self) -> tuple[SentenceEncoder, PackedBert]:
+        """The encoder, and its backbone, whose layers the objective adds to or decodes with."""
+        encoder = self.require_encoder()
+        backbone = encoder.backbone
+        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
+            raise ConfigError(
+                f"this objective takes a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
+                f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
+            )
+        return encoder, backbone
 
     def require_width(self, width: int) -> None:
         """Raise ConfigError unless embeddings have the ``width`` of token states."""

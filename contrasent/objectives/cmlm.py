@@ -15,7 +15,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from contrasent.data.batch import Batch, Need, sums_by_parts
+from contrasent.data.batch import Batch, Need
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -72,20 +72,18 @@ class Cmlm(Objective):
         return dataclasses.replace(batch, next_sentences=self.tokens.hide(batch.following()))
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        hidden = cast(MaskedBatch, batch.following())
         (backbone,) = self._backbone
 
-        def sums(part: Batch, vectors: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        def states(part: Batch, vectors: Tensor) -> Tensor:
             after, places = _make_room(part, vectors.shape[1])
-            states: Tensor = backbone(after, first_state=vectors)[-1]
-            return self.tokens.sums(states.float().index_select(0, places), chosen, wanted)
+            last: Tensor = backbone(after, first_state=vectors)[-1]
+            return last.float().index_select(0, places)
 
         vectors = encoded.pooled[0].unsqueeze(1)  # (B, N, D)
         if self.projector is not None:
             others = self.projector(encoded.pooled[0]).float()
             vectors = torch.cat([vectors, others.view(len(vectors), -1, vectors.shape[-1])], 1)
-        tokens = self.tokens.columns(hidden)
-        return self.tokens.terms(sums_by_parts(sums, hidden, rows=[vectors], tokens=tokens))
+        return self.tokens.score(states, cast(MaskedBatch, batch.following()), [vectors])
 
 
 def _make_room(batch: Batch, count: int) -> tuple[Batch, Tensor]:

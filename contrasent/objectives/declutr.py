@@ -9,7 +9,6 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
-from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -55,11 +54,6 @@ class Declutr(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
-        if config.min_words > config.max_words:
-            raise ConfigError(
-                f"objective.min_words is {config.min_words}, which is more than "
-                f"objective.max_words, {config.max_words}; lower one, or raise the other"
-            )
         self.config = config
         self.spans = Spans(
             config.anchors, config.positives, config.min_words, config.max_words, config.near

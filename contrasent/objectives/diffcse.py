@@ -30,6 +30,7 @@ from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Share, Start, Terms, duplicates
+from contrasent.objectives.mlm import hidden_sums, mean_terms
 from contrasent.profiling import part
 from contrasent.settings import settings
 
@@ -199,18 +200,12 @@ class MaskedTokens(Difference):
         masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
         hidden = dataclasses.replace(batch, token_ids=masked.token_ids, duplicate_of=None)
         columns = [masked.chosen, batch.token_ids]
-        loss, right, count = sums_by_parts(self._sums, hidden, rows=[embeddings], tokens=columns)
-        return Terms(
-            {"cmlm": loss / count.clamp(min=1)}, {"cmlm_accuracy": (right / count).detach()}
-        )
+        head = partial(self.conditional.logits, "vocabulary")
 
-    def _sums(self, batch: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-        """The cross-entropy of the masked tokens, how many are right, and their number."""
-        states = self.conditional(batch, embeddings)[chosen]
-        logits, targets = self.conditional.logits("vocabulary", states), wanted[chosen]
-        right = (logits.detach().argmax(-1) == targets).float().sum()
-        loss = F.cross_entropy(logits, targets, reduction="sum")
-        return torch.stack([loss, right, loss.new_full((), len(targets))])
+        def sums(part: Batch, vectors: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+            return hidden_sums(head, self.conditional(part, vectors), chosen, wanted)
+
+        return mean_terms("cmlm", sums_by_parts(sums, hidden, rows=[embeddings], tokens=columns))
 
 
 class CorrectedTokens(Difference):

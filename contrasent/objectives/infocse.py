@@ -14,9 +14,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from contrasent.data.batch import Batch, sums_by_parts
-from contrasent.errors import ConfigError
-from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.data.batch import Batch
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import diffcse
@@ -53,20 +51,9 @@ class InfoCSE(diffcse.DiffCSE):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        encoder = start.require_encoder()
-        backbone = encoder.backbone
-        if not isinstance(backbone, PackedBert):
-            raise ConfigError(
-                f"infocse adds layers to a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
-                f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
-            )
+        encoder, backbone = start.require_packed_bert()
         start.require_width(backbone.width)
-        self._depth = config.lower_layers or max(1, backbone.depth // 2)
-        if self._depth > backbone.depth:
-            raise ConfigError(
-                f"objective.lower_layers is {self._depth}, but the encoder has {backbone.depth} "
-                "layers; take fewer"
-            )
+        self._depth = min(config.lower_layers or max(1, backbone.depth // 2), backbone.depth)
         lower = copy.deepcopy(backbone).eval().requires_grad_(requires_grad=False)
         lower.set_checkpointing(False)
         self._lower = (lower,)
@@ -76,19 +63,18 @@ class InfoCSE(diffcse.DiffCSE):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = super().forward(encoded, batch)
-        hidden = self.tokens.hide(batch)
-        rows, tokens = [encoded.pooled.flatten(0, 1)], self.tokens.columns(hidden)
-        mlm = self.tokens.terms(sums_by_parts(self._sums, hidden, rows=rows, tokens=tokens))
+        mlm = self.tokens.score(
+            self._states, self.tokens.hide(batch), [encoded.pooled.flatten(0, 1)]
+        )
         terms["mlm"] = self.config.mlm_weight * mlm["mlm"]
         terms.measures.update(mlm.measures)
         return terms
 
-    def _sums(self, hidden: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-        """What ``HiddenTokens.sums`` makes of the states above the embeddings."""
+    def _states(self, hidden: Batch, embeddings: Tensor) -> Tensor:
         (lower,) = self._lower
         with torch.no_grad():
             states = lower(hidden, (self._depth,))[self._depth]
         states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
         with part("masked lm"):
-            above = self.upper.continue_from(hidden, states).float()
-            return self.tokens.sums(above, chosen, wanted)
+            above: Tensor = self.upper.continue_from(hidden, states)
+            return above.float()

@@ -7,7 +7,7 @@ Shapes: T tokens end to end, M of them chosen to be predicted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contrasent.data.batch import Batch, Need
+from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.distributed import split, total
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import (
@@ -73,38 +73,50 @@ class HiddenTokens(nn.Module):
         """
         hidden = cast(MaskedBatch, batch)
         before = len(batch.token_ids) - len(hidden.source.token_ids)
-        chosen, wanted = self.columns(hidden)
-        chosen, wanted = F.pad(chosen, (before, 0)), F.pad(wanted, (before, 0))
+        chosen = F.pad(hidden.masked.chosen, (before, 0))
+        wanted = F.pad(hidden.source.token_ids, (before, 0))
         if encoded.own is not None:
             places = batch.places(encoded.own)
             chosen, wanted = chosen[places], wanted[places]
-        return self.terms(total(self.sums(encoded.states[-1], chosen, wanted)))
+        return mean_terms("mlm", total(hidden_sums(self.head, encoded.states[-1], chosen, wanted)))
 
-    def columns(self, hidden: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """``(T,)`` each: the tokens to predict, and all tokens before some were hidden."""
-        return hidden.masked.chosen, hidden.source.token_ids
+    def score(
+        self, states: Callable[..., Tensor], hidden: MaskedBatch, rows: Sequence[Tensor]
+    ) -> Terms:
+        """The same of ``states(batch, *rows)``, computed of what ``hide`` made, part by part."""
 
-    def sums(self, states: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-        """``(3,)``: cross-entropy of ``chosen (T,)`` tokens, how many are right, their number."""
-        places = chosen.nonzero().squeeze(1)
-        pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)
+        def sums(part: Batch, *given: Tensor) -> Tensor:
+            *vectors, chosen, wanted = given
+            return hidden_sums(self.head, states(part, *vectors), chosen, wanted)
 
-        def score(piece: Tensor) -> Tensor:
-            logits, targets = self.head(states.index_select(0, piece)), wanted[piece]
-            right = (logits.detach().argmax(-1) == targets).float().sum()
-            return torch.stack([F.cross_entropy(logits.float(), targets, reduction="sum"), right])
+        tokens = [hidden.masked.chosen, hidden.source.token_ids]
+        return mean_terms("mlm", sums_by_parts(sums, hidden, rows=rows, tokens=tokens))
 
-        if len(pieces) == 1:
-            sums = score(pieces[0])
-        else:
-            parts = [checkpoint(score, piece, use_reentrant=False) for piece in pieces]
-            sums = torch.stack(parts).sum(0)
-        return torch.cat([sums, sums.new_full((1,), len(places))])
 
-    def terms(self, sums: Tensor) -> Terms:
-        """The mean of both over the tokens."""
-        loss, right, count = sums
-        return Terms({"mlm": loss / count.clamp(min=1)}, {"mlm_accuracy": (right / count).detach()})
+def hidden_sums(
+    head: Callable[[Tensor], Tensor], states: Tensor, chosen: Tensor, wanted: Tensor
+) -> Tensor:
+    """``(3,)``: cross-entropy of ``chosen (T,)`` tokens, how many are right, their number."""
+    places = chosen.nonzero().squeeze(1)
+    pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)
+
+    def score(piece: Tensor) -> Tensor:
+        logits, targets = head(states.index_select(0, piece)), wanted[piece]
+        right = (logits.detach().argmax(-1) == targets).float().sum()
+        return torch.stack([F.cross_entropy(logits.float(), targets, reduction="sum"), right])
+
+    if len(pieces) == 1:
+        sums = score(pieces[0])
+    else:
+        parts = [checkpoint(score, piece, use_reentrant=False) for piece in pieces]
+        sums = torch.stack(parts).sum(0)
+    return torch.cat([sums, sums.new_full((1,), len(places))])
+
+
+def mean_terms(name: str, sums: Tensor) -> Terms:
+    """The means of :func:`hidden_sums` over the tokens, as a term and a measure."""
+    loss, right, count = sums
+    return Terms({name: loss / count.clamp(min=1)}, {f"{name}_accuracy": (right / count).detach()})
 
 
 @settings

@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
-from contrasent.errors import ConfigError
 from contrasent.model.backbones.layers import SentenceAddition
-from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -78,13 +76,7 @@ class Tsdae(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
-        encoder = start.require_encoder()
-        backbone = encoder.backbone
-        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
-            raise ConfigError(
-                f"the decoder of tsdae is a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
-                f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
-            )
+        encoder, backbone = start.require_packed_bert()
         self.config = config
         self.decoder = None if config.tie else copy.deepcopy(backbone)
         self._backbone = (self.decoder or backbone,)

@@ -23,7 +23,6 @@ from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import whitening
-from contrasent.recipe import Recipe
 from contrasent.training.scoring import DevTask
 from contrasent.training.setup import start_as_it_comes
 
@@ -103,19 +102,6 @@ def metric_name(metric: str) -> str:
     return f"{metric.upper()} (proxy)" if "@" in metric else metric.capitalize()
 
 
-def score_dev(
-    dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, recipe: Recipe, step: int
-) -> DevScore:
-    """Evaluate the encoder, and its twin where the better is kept; of equal ones the first is."""
-    precision = recipe.evaluation.precision
-    ((name, first),) = dev.score(encoder, precision=precision).items()
-    if twin is None or recipe.encoder.keep == "first":
-        return DevScore(step, name, dev.metric, first, None, twin_is_better=False)
-    (second,) = dev.score(twin, precision=precision).values()
-    best, other = max(first, second), min(first, second)
-    return DevScore(step, name, dev.metric, best, other, twin_is_better=second > first)
-
-
 class Selection(Callback):
     """Scores encoders on the dev task, keeps the best one, and stops where none gets better.
 
@@ -159,18 +145,25 @@ class Selection(Callback):
             progress.ended = True
 
     def _score(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
-        """The scores of the best variant; of equal ones the first."""
-        step, group, text = self.run.progress.step, self.run.group, self.run.parts.whitening_text
-        encoders = group.encoder(encoder), None if twin is None else group.encoder(twin)
+        """The scores of the best variant, and of the better encoder; of equal ones the first."""
+        run, step, metric = self.run, self.run.progress.step, self._dev.metric
+        precision, text = run.recipe.evaluation.precision, run.parts.whitening_text
+        kept = [encoder]
+        if twin is not None and run.recipe.encoder.keep == "better":
+            kept.append(twin)
         shares = (0.0, *self._shares) if step else (0.0,)
         maps = (False, True) if text and encoder.transform is None else (False,)
         scores = []
         for share, mapped in product(shares, maps):
             with self._variant(encoder, share, mapped=mapped):
-                score = score_dev(self._dev, *encoders, self.run.recipe, step)
-            scores.append(replace(score, start_share=share, whitened=mapped))
-        best = max(scores, key=lambda score: score.score)
-        return best if step or not best.whitened else replace(best, plain=scores[0].score)
+                found = [self._dev.score(run.group.encoder(it), precision=precision) for it in kept]
+            (name, *_), values = found[0], [value for it in found for value in it.values()]
+            best, other = max(values), min(values) if len(values) > 1 else None
+            better = values.index(best) == 1
+            scores.append(DevScore(step, name, metric, best, other, better, share, mapped))
+        best_score = max(scores, key=lambda score: score.score)
+        plain = None if step or not best_score.whitened else scores[0].score
+        return replace(best_score, plain=plain)
 
     def _keep_best(
         self,

@@ -19,6 +19,7 @@ from contrasent.data.view_sources import example_of
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import HELD_OUT
+from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
 from contrasent.recipe import Recipe
@@ -187,6 +188,12 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
 def _of_shares(c: Combination, objective: Objective, encoder: SentenceEncoder) -> Iterator[Row]:
     recipe, chunk = c.recipe, c.recipe.train.gradcache_chunk
     name, longest = recipe.objective["name"], recipe.data.max_tokens
+    lstm, backbone = recipe.encoder.lstm, encoder.backbone
+    yield (
+        lstm and (not isinstance(backbone, WordLstm) or backbone.width != 2 * lstm),
+        f"encoder.lstm is {lstm}, for a new LSTM over a .txt or .vec file of word vectors, but "
+        f"{recipe.encoder.name} is an encoder of its own; leave encoder.lstm out",
+    )
     norms = [
         f"{type(module).__name__} {name!r}"
         for name, module in encoder.named_modules()

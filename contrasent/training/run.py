@@ -20,7 +20,6 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
-from contrasent.errors import ConfigError
 from contrasent.evaluation.compare import SeedScores
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.suite import Suite
@@ -412,11 +411,6 @@ def train_seeds(
     ``on_run`` is called with a seed and its result; ``options`` are those of :func:`train`.
     None in all but the first of several processes. ContrasentError as :func:`train`.
     """
-    if RunFolder(output).is_run:
-        raise ConfigError(
-            f"{output} holds a training run; with several seeds it would hold one in a folder "
-            "each, so choose another with --output"
-        )
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
     for seed, folder in folders.items():
         result = train(replace(recipe, train=replace(recipe.train, seed=seed)), folder, **options)

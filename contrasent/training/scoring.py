@@ -47,29 +47,27 @@ AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
 
 
+@dataclass(frozen=True, slots=True)
 class DevTask:
     """Tasks whose mean score selects ``best``: correlations, accuracies, or one proxy.
 
     As SimCSE's and DiffCSE's training scripts select: by the mean of STS-B and SICK-R dev, or of
     the seven transfer tasks' dev accuracy with SentEval's quick settings.
-
-    Attributes:
-        metric: of each score, such as ``spearman``.
     """
 
-    def __init__(self, suite: Suite, metric: str) -> None:
-        self._suite, self.metric = suite, metric
-        self._aggregations = ("all",) if metric == "spearman" else ("all", "mean")
+    suite: Suite
+    metric: str  # of each score, such as ``spearman``
 
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
         """The mean over the tasks, by their names; DataError if a task has no score."""
-        scores = self._suite.records(EncoderUse(encoder, precision))
+        scores = self.suite.records(EncoderUse(encoder, precision))
         if scores.problems:
             raise DataError("; ".join(problem.message for problem in scores.problems))
+        kept = ("all",) if self.metric == "spearman" else ("all", "mean")
         values = {
             TaskName(it.task, it.split).label: it.value
             for it in scores.records
-            if it.metric == self.metric and it.aggregation in self._aggregations
+            if it.metric == self.metric and it.aggregation in kept
         }
         return {"+".join(values): sum(values.values()) / len(values)}
 
@@ -165,9 +163,8 @@ def tasks_of(
     """The task that selects ``best``, those scored before and after, and the text held out."""
     settings = recipe.evaluation
     dev, final = None if holds_out else dev_task(settings), final_tasks(settings)
-    if dev is not None or holds_out is False or recipe.data.labels != "none":
-        return dev, final, None
-    if settings.task not in ("auto", HELD_OUT):
+    of_text = recipe.data.labels == "none" and settings.task in ("auto", HELD_OUT)
+    if dev is not None or holds_out is False or not of_text:
         return dev, final, None
     held = hold_out(examples)
     if held is None:

@@ -183,14 +183,8 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
     encoder = start_encoder(settings)
     backbone = encoder.backbone
     torch.manual_seed(recipe.train.seed)
-    if settings.lstm is not None:
-        if not isinstance(backbone, WordLstm) or backbone.width != 2 * settings.lstm:
-            raise ConfigError(
-                f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
-                f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
-            )
-        if are_words(settings.name):
-            backbone.lstm.reset_parameters()
+    if isinstance(backbone, WordLstm) and are_words(settings.name):
+        backbone.lstm.reset_parameters()
     if (widths := settings.convolutions) is not None:
         present = encoder.convolutions
         unsuited = encoder.pooler != "mean" or (encoder.head is not None and not present)

@@ -1,9 +1,7 @@
 """A search over recipes: what it tries, keeps, says and refuses, and how it goes on."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +10,13 @@ from helpers.tiny_sentences import sentence, write
 
 from contrasent import evaluate
 from contrasent.adaptation import candidates, halving
-from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Trial
+from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState
 from contrasent.adaptation.halving import adapt
 from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import whitening
 from contrasent.recipe import load_recipe
-from contrasent.training.callbacks import DevScore
 from contrasent.training.run import train
 
 FAST = {"train.batch_size": 16, "train.precision": "fp32", "train.learning_rate": 1e-3}
@@ -249,40 +246,6 @@ def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
     assert "--minutes 2 leaves no time for general, last-layers" in caplog.text
 
 
-def test_the_first_run_tells_how_long_steps_and_trials_take(tmp_path, tiny_bert, monkeypatch):
-    names = ["dropout", "crops", "slow"]
-    request = SearchRequest(str(tiny_bert), "text.txt", 2, None, names, {}, seed=42)
-    state = SearchState(request, names, "crops:", 32, 2, {"train.txt": 9, "mixed.txt": 9})
-    search, asked = halving.Search(tmp_path, state, "cpu", show_progress=False), []
-
-    def probed(_, folder, *, on_evaluation, **__):
-        folder.mkdir()
-        score = DevScore(0, "dev", "mrr@10", 0.6, None, twin_is_better=False, plain=0.5)
-        on_evaluation(score)
-        on_evaluation(replace(score, step=8, score=0.9))
-        return SimpleNamespace(seconds=4.0, steps=8)
-
-    def steps(_, names, seconds):
-        asked.append(([*names], pytest.approx(seconds)))
-        return dict.fromkeys(names, 3 + len(asked))
-
-    monkeypatch.setattr(halving, "train", probed)
-    monkeypatch.setattr(halving, "time", SimpleNamespace(monotonic=iter((100.0, 110.0)).__next__))
-    monkeypatch.setattr(halving.Search, "_steps", steps)
-    search.begin()
-    assert (state.seconds_per_step, state.overhead) == (0.5, 6.0)
-    assert (state.start_score, state.dev_metric) == (0.5, "mrr@10")
-
-    def tried(_, name, rung, steps):
-        state.trials.append(Trial(name, rung, steps, 0.1 * len(name), 0, 1.0))
-
-    monkeypatch.setattr(halving.Search, "_try", tried)
-    search.run()
-    # Of two minutes: the first rung before and in the search, the second, and what is left.
-    rungs = [(names, 30), (["dropout", "crops"], 30), (["dropout"], 48)]
-    assert asked == [rungs[0], *rungs]
-
-
 def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, tiny_bert):
     request = SearchRequest(
         str(tiny_bert), "text.txt", 2, dev=None, candidates=[], settings={}, seed=42
@@ -324,16 +287,6 @@ def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeyp
     monkeypatch.setattr(halving, "train", train)
     again = search(resume=True)
     assert (plain(again.trials), again.failures) == (plain(result.trials), result.failures)
-
-
-def test_what_failed_is_tried_again_where_the_search_has_not_ended(search, monkeypatch):
-    monkeypatch.setattr(halving.Search, "begin", lambda _: None)
-    monkeypatch.setattr(halving, "train", failing("crops"))
-    with pytest.raises(ContrasentError, match="every candidate failed:\ncrops: the loss"):
-        search(candidates=["crops"])
-    monkeypatch.setattr(halving, "train", train)
-    result = search(candidates=["crops"], resume=True)
-    assert [t.candidate for t in result.trials] == ["crops"] and not result.failures
 
 
 @pytest.mark.parametrize(("key", "remedy"), [("data.file", "--data"), ("train.seed", "--seed")])

@@ -7,7 +7,6 @@ from helpers.run_files import logged_steps
 from helpers.tiny_models import save_tiny_masked_lm
 from safetensors.torch import load_file
 
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.diffcse import OPERATIONS
 from contrasent.training.run import train
 
@@ -20,16 +19,6 @@ def diffcse(recipe, tiny_masked_lm):
         return recipe("diffcse", **{"encoder__name": str(tiny_masked_lm), **overrides})
 
     return make
-
-
-@pytest.fixture
-def documents(tmp_path, text_file):
-    """The forty sentences in documents of five."""
-    lines = text_file.read_text(encoding="utf-8").splitlines()
-    path = tmp_path / "documents.txt"
-    parts = ["\n".join(lines[n : n + 5]) for n in range(0, len(lines), 5)]
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return path
 
 
 # What is logged and what is saved
@@ -78,26 +67,3 @@ def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
     train(diffcse(encoder__name=str(folder), **settings), tmp_path / "run")
     assert len(logged_steps(tmp_path / "run")) == 2
     assert ends and all(all(row) for row in ends)
-
-
-def test_the_next_sentence_of_the_document_is_edited(diffcse, documents, tmp_path, monkeypatch):
-    encoder = SentenceEncoder.load(diffcse().encoder.name, pooler="cls", head="none", device="cpu")
-    lines = documents.read_text(encoding="utf-8").splitlines()
-    ids, _ = encoder.tokenizer.ids([line or "horse" for line in lines], 32)
-    after = {
-        (tuple(a), tuple(b)) for a, b, line in zip(ids, ids[1:], lines[1:], strict=False) if line
-    }
-    pairs = []
-
-    def noting(batch, editing):
-        texts = [tuple(part.tolist()) for part in batch.token_ids.split(batch.lengths.tolist())]
-        own, others = texts[: len(texts) // 2], texts[len(texts) // 2 :]
-        pairs.extend(zip(own, others, strict=True))
-        return original(batch, editing)
-
-    original = OPERATIONS["replace"]
-    monkeypatch.setitem(OPERATIONS, "replace", noting)
-    settings = {"objective__edit_source": "both", "train__epochs": 1}
-    train(diffcse(data__file=str(documents), **settings), tmp_path / "run")
-    assert len(pairs) == 2 * 32  # both views of those that have a next sentence
-    assert set(pairs) <= after

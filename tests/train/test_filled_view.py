@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.command_line import refused
 from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 
 from contrasent.data.batch import pack
@@ -67,22 +66,3 @@ def test_a_run_with_it_is_repeated_by_its_seed_and_differs_from_dropout(
     first = ran("first", view__name="mlm")
     assert first == ran("again", view__name="mlm", view__generator=str(masked_lm))
     assert first != ran("dropout")
-
-
-def command(encoder, text, output, *words):
-    return (
-        *("train", "unsup-simcse", "--encoder", encoder, "--data", text, "--output", output),
-        *("--evaluation.task", "none", "--view.name", "mlm", *words),
-    )
-
-
-def test_generators_that_cannot_be_are_refused(tmp_path, tiny_bert, text_file, masked_lm):
-    said = refused(*command(tiny_bert, text_file, tmp_path / "run"))
-    assert said.startswith("view.name mlm needs a masked language model: ")
-    assert "has no masked-LM head" in said
-    other = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
-    said = refused(*command(masked_lm, text_file, tmp_path / "run", "--view.generator", other))
-    assert "has another vocabulary than the encoder" in said
-    said = refused(*command(masked_lm, text_file, tmp_path / "run", "--view.generator", "nowhere"))
-    assert "'nowhere' is not a local folder" in said
-    assert not (tmp_path / "run").exists()

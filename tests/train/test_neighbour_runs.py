@@ -6,7 +6,6 @@ import torch
 from helpers.tiny_sentences import sentence
 
 from contrasent.data.batch import Need
-from contrasent.recipe import load_recipe
 from contrasent.training.run_folder import complete
 from contrasent.training.setup import prepare
 
@@ -42,17 +41,3 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     assert rows == [list(row) for row in wanted]
     fourth, first = (loader.batch(step).column(Need.POSITIONS).tolist() for step in (4, 1))
     assert fourth == first
-
-
-def test_next_sentence_is_the_cell_of_table_2():
-    """docs/tables.md gives it as unsup-simcse-bert-base with two settings."""
-    cell = load_recipe(
-        "unsup-simcse-bert-base",
-        {
-            "view.name": "next_sentence",
-            "encoder.encoders": "twin",
-            "encoder.name": "m",
-            "evaluation.task": "auto",
-        },
-    )
-    assert complete(load_recipe("next-sentence", {"encoder.name": "m"})) == complete(cell)

@@ -57,16 +57,6 @@ def test_a_step_asks_the_device_nothing(name, varlen, monkeypatch):
     assert clip_grad_norm_(parameters, 1.0).device == META
 
 
-@pytest.mark.parametrize("varlen", [True, False])
-def test_a_given_first_state_is_put_in_without_asking(varlen, monkeypatch):
-    monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: varlen)
-    backbone = PackedBert(transformer(config_of("bert", 100))).to(META).train()
-    batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(12)]).to(META)
-    first = torch.zeros(12, backbone.width, device=META, requires_grad=True)
-    backbone(batch, first_state=first)[-1].sum().backward()
-    assert first.grad.device == META
-
-
 def test_one_mask_for_all_views_is_drawn_without_asking(tiny_encoder):
     tiny_encoder.to(META).train()
     scored = objectives.build("simcse", {}, width=16, data_views=1).to(META)

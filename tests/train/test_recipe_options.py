@@ -58,10 +58,6 @@ def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
             "batch_size 8 and train.batch_size 16 are the same setting; give one of them",
         ),
         (
-            ("--train.learning-rate=1", "--lr", "2"),
-            "learning_rate 2.0 and train.learning_rate 1 are the same setting; give one of them",
-        ),
-        (
             ("--encoder.name", "other"),
             "encoder tiny and encoder.name other are the same setting; give one of them",
         ),

@@ -17,12 +17,9 @@ REFUSED = {
             r"the objective needs to know which sentences follow each other: .*text\.txt has no "
             "blank line between its 48 sentences",
         ),
-        ({"data": "triplets.csv"}, "triplets.csv is no text in documents"),
     ],
     "is-bert": [
-        ({"encoder.convolutions": [1, 2]}, r"convolutions\.1 cannot be 2: .* so it is odd"),
-        ({"encoder.convolutions": []}, r"convolutions cannot be \[\]: .* at least 1 item"),
-        ({"encoder.pooler": "cls"}, "for the mean over tokens .* encoder.pooler is cls"),
+        ({"encoder.pooler": "cls"}, "for the mean over tokens .* has pooler cls"),
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
     ],
     "cmlm": [
@@ -30,28 +27,17 @@ REFUSED = {
             {"data.max_tokens": 62},
             "data.max_tokens is 62, but the objective cmlm takes at most 61 tokens of a sentence",
         ),
-        ({"data": "text.txt"}, "sentence after each anchor: .* has no blank line"),
     ],
     "declutr": [
         ({"objective.max_words": 100}, "none of the 8 documents of .* 400 words"),
-        ({"objective.max_words": 1}, "min_words is 2, which is more than"),
         ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),
     ],
     "sg-opt": [({"start": "glove"}, "this needs a transformer")],
     "consert": [({"start": "glove"}, "the first state of an LSTM")],
-    "consert-joint": [({"data": "triplets.csv", "data.labels": "none"}, "consert reads labels")],
-    **{
-        name: [({"data": "text.txt"}, "takes pairs here, but .*text.txt has 1 sentence")]
-        for name in ("sup-simcse", "sup-adapt")
-    },
-    "unsup-simcse": [({"objective.unsupervised_weight": 0.5}, "takes pairs here")],
     "sup-simcse-bert-base": [({"data": "text.txt"}, "needs data of 3 sentences per example")],
-    "nli-softmax": [({"data": "text.txt"}, "text.txt:1: no tab")],
     "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no tab")],
-    "next-sentence": [({"data": "text.txt"}, "has no blank line")],
     "distil": [
         ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
-        ({"data": "triplets.csv"}, "the data has 3 .*, but the objective"),
     ],
     "diffcse": [({"start": "glove"}, "no mask token")],
     "infersent": [

@@ -5,13 +5,10 @@ import json
 import shutil
 from importlib.metadata import version
 
-import numpy as np
 import pytest
 import yaml
 from helpers.command_line import tree, worked
 from helpers.run_files import logged_evaluations, logged_steps
-
-from contrasent.model.encoder import SentenceEncoder
 
 ENCODER = {
     "1_Pooling/config.json",
@@ -121,20 +118,6 @@ def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
         assert values["gradient_norm"] > 0 and values["sentences_per_second"] > 0
         assert values["alignment"] >= 0 >= values["uniformity"]
         assert values["learning_rate"] == pytest.approx(1e-3 * (10 - values["step"]) / 10)
-
-
-def test_alignment_and_uniformity_are_those_of_the_encoder_before_any_update(
-    trained, tmp_path, tiny_bert, text_file
-):
-    """Without dropout both views are one: alignment is 0, uniformity that of the first batch."""
-    trained(encoder__dropout=0.0, data__shuffle=False)
-    first = logged_steps(tmp_path / "run")[0]
-    texts = text_file.read_text(encoding="utf-8").splitlines()[:8]
-    encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
-    rows = encoder.encode(texts, precision="fp32", normalize=True)
-    potential = [np.exp(-2 * np.sum((rows[i] - rows[j]) ** 2)) for i in range(8) for j in range(i)]
-    assert first["alignment"] == pytest.approx(0, abs=1e-9)
-    assert first["uniformity"] == pytest.approx(np.log(np.mean(potential)), abs=1e-4)
 
 
 def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):

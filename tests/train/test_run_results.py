@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import worked
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
 from helpers.tiny_sentences import sentence, write
 from helpers.tiny_transfer import write_transfer
-from safetensors.torch import load_file
 
 from contrasent import evaluate
 from contrasent.errors import DataError
@@ -18,7 +16,6 @@ from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
-from contrasent.training import callbacks as callbacks_module
 from contrasent.training.run import train
 from contrasent.training.setup import prepare
 
@@ -154,19 +151,6 @@ def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
     trained(folder="not", train__epochs=2, evaluation__task="none")
     assert logged_losses(tmp_path / "scored") == logged_losses(tmp_path / "not")
     assert weights(tmp_path / "scored") == weights(tmp_path / "not")
-
-
-def test_a_start_without_a_score_is_said_and_training_goes_on(trained, monkeypatch, caplog):
-    scored = callbacks_module.score_dev
-
-    def refuse(dev, encoder, twin, recipe, step):
-        if step == 0:
-            raise DataError("all cosines are the same")
-        return scored(dev, encoder, twin, recipe, step)
-
-    monkeypatch.setattr(callbacks_module, "score_dev", refuse)
-    assert trained().best_step > 0
-    assert "the start has no dev score: all cosines are the same" in caplog.text
 
 
 # Trackers
@@ -317,32 +301,6 @@ def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert)
 
 
 # The head of training, several dev tasks, transfer tasks
-
-
-def test_a_kept_head_is_there_for_those_who_ask(tiny_bert, text_file, pairs_file, tmp_path):
-    """The command line, with the head and without, from one run."""
-    tried = ("--encoder", tiny_bert, "--data", text_file, "--max-steps", "3", "--lr", "1e-3")
-    chosen = ("--evaluation.task", "none", "--evaluation.final", "none", "--precision", "fp32")
-    run = tmp_path / "kept"
-    worked(
-        "train", "unsup-simcse", *tried, *chosen, "--output", run, "--objective.keep_head", "true"
-    )
-    plain = SentenceEncoder.load(run, device="cpu")
-    with_head = SentenceEncoder.load(run, head="mlp", device="cpu")
-    assert plain.head is None
-    weight = load_file(run / "last" / "head" / "model.safetensors")["linear.weight"]
-    assert torch.equal(with_head.head.linear.weight, weight)
-    sentences = ["one", "two words"]
-    pooled, found = (it.encode(sentences, precision="fp32") for it in (plain, with_head))
-    mapped = with_head.head(torch.from_numpy(pooled)).detach().numpy()
-    assert found == pytest.approx(mapped, abs=1e-6)
-    for head in ("none", "mlp"):
-        said = worked("evaluate", run, "--tasks", pairs_file, "--head", head, "--device", "cpu").out
-        assert ("head mlp" in said) == (head == "mlp")
-    other = tmp_path / "other"
-    worked("train", "unsup-simcse", *tried, *chosen, "--output", other)
-    assert not (other / "last" / "head").exists()
-    assert weights(run) == weights(other)
 
 
 def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):

@@ -1,20 +1,14 @@
 """Runs over several seeds: each the run of its seed alone, and what they have in common."""
 
 import json
-from dataclasses import asdict
 from math import sqrt
 from statistics import fmean, stdev
 
 import pytest
 from helpers.command_line import refused, worked
 
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.suite import load_suite
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
-from contrasent.training.run import read_seeds
 from contrasent.training.run_folder import RunFolder
-from contrasent.training.scoring import before_and_after
 
 
 @pytest.fixture
@@ -82,7 +76,6 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
     assert len(json.loads((output / "seeds.json").read_text())["scores"][0]["values"]) == 3
     assert "--resume continues it" in refused(*words, "--output", output, "--seeds", "8,7")
     assert not (output / "seed-8").exists()
-    assert "holds a training run" in refused(*words, "--output", alone, "--seeds", "1,2")
 
 
 @pytest.mark.parametrize(
@@ -114,35 +107,3 @@ def test_the_start_is_no_result_unless_whitened(tmp_path, first, start, best):
 def test_what_is_of_one_run_is_refused(words, tmp_path, more, message):
     assert message in refused(*words, "--output", tmp_path / "runs", *more)
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_start_does_not_depend_on_which_seed_is_first(tiny_bert, pairs_file, tmp_path):
-    """Also where nothing beat the start as it comes, and the run's pooler makes a better one."""
-    suite = load_suite([str(pairs_file)])
-
-    def score(encoder, seed=None):
-        return suite.records(EncoderUse(encoder, "fp32", seed))
-
-    poolers = {
-        name: SentenceEncoder.load(tiny_bert, pooler=name, head="none", device="cpu")
-        for name in ("cls", "mean", "max")
-    }
-    values = {name: score(it).records[0].value for name, it in poolers.items()}
-    worse, other, better = sorted(poolers, key=lambda name: values[name])
-    starts = [poolers[worse], poolers[better]]
-    folders = {1: tmp_path / "seed-1", 2: tmp_path / "seed-2"}
-    for result, (seed, folder) in zip((worse, other), folders.items(), strict=True):
-        scores = before_and_after(
-            suite, score, starts, poolers[result], None if seed == 1 else seed
-        )
-        assert bool(scores.gains) == (seed == 2) and scores.with_pooler
-        folder.mkdir()
-        changes = [asdict(it) for it in scores.changes]
-        start = changes[0]["value"] - changes[0]["compared"]["difference"]
-        assert start == pytest.approx(values[better], abs=1e-9)
-        written = {"best_score": None, "changes": changes}
-        (folder / "result.json").write_text(json.dumps(written))
-    orders = [folders, dict(reversed(folders.items()))]
-    first, last = (read_seeds(each).scores[0] for each in orders)
-    assert (first.start, first.interval) == (last.start, pytest.approx(last.interval))
-    assert first.start == pytest.approx(values[better], abs=1e-9)

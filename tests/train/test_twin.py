@@ -10,7 +10,6 @@ from helpers.run_files import metrics
 from safetensors.torch import load_file
 
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.training.callbacks import score_dev
 from contrasent.training.run import save_encoders
 from contrasent.training.run import train as train_recipe
 
@@ -77,18 +76,6 @@ class Dev:
 
     def score(self, _encoder, **_how):
         return {"thought": self.scores.pop(0)}
-
-
-@pytest.mark.parametrize(
-    ("scores", "better", "best"),
-    [([0.1, 0.4], True, 0.4), ([0.4, 0.1], False, 0.4), ([0.3, 0.3], False, 0.3)],
-)
-def test_the_better_encoder_is_known_by_its_score(scores, better, best, recipe):
-    settings = recipe(**TWIN, encoder__keep="better")
-    found = score_dev(Dev(*scores), object(), object(), settings, 3)
-    assert (found.twin_is_better, found.score, found.other) == (better, best, min(scores))
-    first = score_dev(Dev(*scores), object(), object(), recipe(**TWIN), 3)
-    assert (first.twin_is_better, first.score, first.other) == (False, scores[0], None)
 
 
 @pytest.mark.parametrize("better", [False, True])
