@@ -148,10 +148,7 @@ def train(
 
 
 def check_run(recipe: Recipe, output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Look at the folder of a run and the file of its text before anything heavy is imported.
-
-    ConfigError if a run cannot be there, DataError if the text is no file that can be read.
-    """
+    """Look at the folder of a run and the file of its text before anything heavy is imported."""
     from contrasent.data.examples import text_kind
     from contrasent.training.run_folder import RunFolder
 
@@ -306,11 +303,8 @@ def fitting_text(
     names = [data] if isinstance(data, str | Path) else data
     text = open_fitting_text([str(name) for name in names], columns, data_dir)
     for origin in text.origins:
-        read = f"; {origin.columns}" if origin.columns else ""
-        logger.info("%s: %d sentences%s", origin.source, origin.sentences, read)
-    if text.is_target:
-        tasks = ", ".join(origin.source for origin in text.origins if origin.target)
-        logger.info("target text: the test sentences of %s were seen", tasks)
+        seen = "; target text: test sentences were seen" if origin.target else ""
+        logger.info("%s: %d sentences%s", origin.source, origin.sentences, seen)
     return text
 
 

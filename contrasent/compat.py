@@ -8,7 +8,7 @@ and return values. What differs, on purpose:
   that stores no head is refused with ``pooler="cls"``, where the tool drew a random one.
 * ``add_to_index`` leaves the caller's list as it is; empty lines of files are left out.
 * A search is always exact and returns no text that was not found; equal scores come in the order
-  of the texts. ``use_faiss``, ``faiss_fast``, ``num_cells`` and ``batch_size`` change nothing.
+  of the texts. What only speed depends on (faiss, cells, batch sizes) is taken and changes nothing.
 
 Shapes: N sentences, M queries, D dimensions of an embedding. Precision is fp32.
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 from contrasent.data.readers import lines
 from contrasent.data.tokenizer import sentences_of
-from contrasent.errors import ConfigError, DataError, pick, warn
+from contrasent.errors import ConfigError, pick, warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +33,7 @@ _HEADS = {"cls": "mlp", "cls_before_pooler": "none"}
 
 
 class SimCseTool:
-    """Embeds sentences, compares them, and searches among them.
-
-    CheckpointError for no encoder, or one that stores no head for the pooler ``cls``.
-    """
+    """Embeds sentences, compares them, and searches among them."""
 
     def __init__(
         self,
@@ -88,10 +85,7 @@ class SimCseTool:
     def similarity(
         self, queries: Text, keys: Text | np.ndarray, device: str | None = None
     ) -> float | np.ndarray:
-        """Cosines of queries and keys, text or ``(N, D)`` embeddings.
-
-        ``(M, N)``; of a query that is one string ``(N,)``; of two strings one number.
-        """
+        """Cosines ``(M, N)`` of queries and keys, text or embeddings; a string has no axis."""
         rows = keys if isinstance(keys, np.ndarray) else np.asarray(self.encode(keys, device))
         unit = rows.astype(np.float64)
         unit /= np.maximum(np.linalg.norm(unit, axis=-1, keepdims=True), np.finfo(np.float64).tiny)
@@ -99,62 +93,39 @@ class SimCseTool:
         return cosines if cosines.ndim else float(cosines)
 
     def build_index(
-        self,
-        sentences_or_file_path: Text,
-        use_faiss: bool | None = None,
-        faiss_fast: bool = False,
-        device: str | None = None,
-        batch_size: int = 64,
+        self, sentences_or_file_path: Text, *_: Any, device: str | None = None, **__: Any
     ) -> None:
-        """Embed sentences, or the lines of a file; DataError if there is none.
-
-        They stay in memory; for an index on disk see :class:`contrasent.Index`.
-        """
+        """Embed sentences, or the lines of a file; they stay in memory."""
         self.sentences, self.embeddings = [], self.embeddings[:0]
-        self._append(sentences_or_file_path, device)
-        if not self.sentences:
-            raise DataError(f"{sentences_or_file_path!r} holds no sentence to index")
+        self.add_to_index(sentences_or_file_path, device)
 
     def add_to_index(
         self, sentences_or_file_path: Text, device: str | None = None, batch_size: int = 64
     ) -> None:
         """Embed more sentences, or the lines of a file, and append them."""
-        if not self.sentences:
-            raise ConfigError("there is no index yet; call build_index first")
-        self._append(sentences_or_file_path, device)
+        source = sentences_or_file_path
+        if isinstance(source, str):
+            more = [line.rstrip() for _, line in lines(Path(source)) if line.strip()]
+        else:
+            more = list(sentences_of(source))
+        rows = np.asarray(self.encode(more, device))
+        self.sentences = self.sentences + more
+        self.embeddings = np.concatenate([self.embeddings, rows])
 
     def search(
         self, queries: Text, device: str | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> Any:
-        """The nearest sentences of a query with their cosines, best first; a list for each of M.
-
-        At most ``top_k``, with a cosine of ``threshold`` or more.
-        """
-        from contrasent.search.index import require_search
+        """The nearest sentences of a query with their cosines, best first; a list for each of M."""
         from contrasent.search.nearest import nearest
 
         if not self.sentences:
             raise ConfigError("there is no index yet; call build_index first")
-        require_search(top_k, None)
         rows = np.asarray(self.encode(queries, device, keepdim=True))
         hits = [
             [(self.sentences[number], score) for number, score in found if score >= threshold]
             for found in nearest([self.embeddings], rows, top_k)
         ]
         return hits[0] if isinstance(queries, str) else hits
-
-    def _append(self, source: Text, device: str | None) -> None:
-        if isinstance(source, str):
-            try:
-                more = [line.rstrip() for _, line in lines(Path(source)) if line.strip()]
-            except DataError as error:
-                message = f"{error}; a string names a file of sentences, one in a line"
-                raise DataError(message) from error
-        else:
-            more = list(sentences_of(source))
-        rows = np.asarray(self.encode(more, device))
-        self.sentences = self.sentences + more
-        self.embeddings = np.concatenate([self.embeddings, rows])
 
 
 SimCSE = SimCseTool

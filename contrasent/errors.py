@@ -38,11 +38,7 @@ class MissingExtraError(ContrasentError, ImportError):
 
 
 def pick(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return ``name`` if it is known, and otherwise say what is.
-
-    ConfigError if ``name`` is not known; the message lists the choices, or, of more than eight, the
-    three nearest.
-    """
+    """Return ``name`` if it is known; ConfigError lists the choices, or of many the nearest."""
     choices = sorted(known)
     if name in choices:
         return name
@@ -65,17 +61,15 @@ def shown(value: object) -> str:
 def install_command(extra: str) -> str:
     """How to install an extra: from the checkout that this was installed from, if it is there."""
     import json
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path
     from urllib.parse import unquote, urlparse
 
     source = "contrasent"
-    try:
-        origin = distribution("contrasent").read_text("direct_url.json")
-    except PackageNotFoundError:
-        origin = None
-    if origin is not None:
-        folder = unquote(urlparse(json.loads(origin)["url"]).path)
+    with suppress(PackageNotFoundError):
+        origin = json.loads(distribution("contrasent").read_text("direct_url.json") or "{}")
+        folder = unquote(urlparse(origin.get("url", "")).path)
         source = folder if (Path(folder) / "pyproject.toml").is_file() else source
     return f"pip install '{source}[{extra}]'"
 

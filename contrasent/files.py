@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -61,8 +60,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; it replaces ``path`` when the block succeeds.
 
     A replaced folder is set aside first, so that one of the two is there at every moment;
-    :func:`recover_folder` puts it back if the process died between the two renames. One process at
-    a time may write a folder, any may read it. ConfigError if ``path`` is a file.
+    :func:`recover_folder` puts it back after a death between the renames. One process may write.
     """
     path = Path(path)
     if path.is_file():
@@ -100,10 +98,7 @@ def recover_folder(path: str | Path) -> None:
 
 
 def remove_folder(path: str | Path) -> None:
-    """Remove ``path`` if it is there, at one moment: no part of it is ever left under its name.
-
-    Nor does :func:`recover_folder` find anything to put back.
-    """
+    """Remove ``path`` if it is there, at one moment, and all that could bring it back."""
     path = Path(path).resolve()
     partial = _beside(path, "partial")
     for left in (partial, _beside(path, "previous")):
@@ -114,10 +109,7 @@ def remove_folder(path: str | Path) -> None:
 
 
 def refuse_existing(path: str | Path, remedy: str) -> None:
-    """Make sure that nothing of value lies under ``path``.
-
-    ConfigError if ``path`` is a file, or a folder that is not empty; ``remedy`` ends the message.
-    """
+    """Refuse a file, or a folder that is not empty; ``remedy`` ends the message."""
     path = Path(path)
     if path.is_dir() and not any(path.iterdir()):
         return
@@ -127,10 +119,7 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
 
 
 def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
-    """Make sure that a file can be written there, if one is asked for, and that none is lost.
-
-    ConfigError if it is a folder, or a file and not to be replaced.
-    """
+    """Refuse a folder, and a file that is not to be replaced."""
     if path is not None and Path(path).is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it")
     if path is not None and Path(path).exists() and not overwrite:
@@ -138,10 +127,7 @@ def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
 
 
 def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
-    """Whether a search starts in ``folder``, and does not go on with the one of its file ``mark``.
-
-    ConfigError if something is there that is neither to be continued nor to be replaced.
-    """
+    """Whether a search starts in ``folder``, or else goes on with the one of its file ``mark``."""
     recover_folder(folder)
     exists = (folder / mark).is_file()
     if resume and exists:
@@ -153,11 +139,10 @@ def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bo
 
 
 def inside(root: str | Path, name: object, error: type[ContrasentError] = CheckpointError) -> Path:
-    """Return ``root / name``, where a file of a folder that may be another's names it.
+    """Return ``root / name``; ``error`` if that leads out of ``root``, by ``..`` or a link.
 
-    ``error`` if ``name`` is no path, or leads out of ``root``: by ``..``, from the top, or through
-    a link. Links of the hub's cache, from a snapshot to its blobs, are followed. The path is not
-    resolved, so that whoever removes a link removes nothing behind it.
+    Links of the hub's cache, from a snapshot to its blobs, are followed. The path is not resolved,
+    so that whoever removes a link removes nothing behind it.
     """
     folder = Path(root).resolve()
     hub = [part.parent / "blobs" for part in folder.parents if part.name == "snapshots"]
@@ -191,8 +176,7 @@ def write_json(path: Path, content: Any) -> None:
 def read_config(kind: Any, path: Path) -> Any:
     """Return the settings ``kind`` of another's JSON file; without the file the usual ones.
 
-    CheckpointError names a setting that is not known, or has a value that ``kind`` does not take:
-    what is passed over may change every vector.
+    A setting that is not known is refused: what is passed over may change every vector.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -229,14 +213,11 @@ def _beside(path: Path, what: str) -> Path:
 
 def _is_running(process: str) -> bool:
     """Whether a process of this machine has this number."""
-    if not process.isdecimal() or sys.platform == "win32":
-        return True
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    with suppress(PermissionError, ValueError):
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return False
     return True
 
 
@@ -264,9 +245,8 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
     """Keep every other process and thread from writing to ``folder`` inside the block.
 
     The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
-    the process ends in whatever way. BusyError if somebody else writes to the folder, and still
-    does so after ``patience`` seconds; the message names the process. ContrasentError if the file
-    cannot be made.
+    the process ends in whatever way. BusyError if somebody else still has it after ``patience``
+    seconds; ContrasentError if the file cannot be made.
     """
     path = _beside(Path(folder).resolve(), "lock")
     try:
@@ -332,13 +312,11 @@ def cached(
     read: Callable[[Path], T],
     write: Callable[[Path], None],
 ) -> T:
-    """The entry of a key, computed unless it is there whole.
+    """The entry of a key, computed once by one of the processes that want it.
 
-    If several processes want the same entry, one computes it and the others wait. ConfigError if
-    the cache cannot be written to. ``folder`` holds all entries of a kind, named by the hash of
-    ``key``; ``what`` is their content in words, for messages. ``read`` raises OSError, ValueError,
-    LookupError or TypeError if an entry is missing or damaged; ``write`` fills an empty folder,
-    which then becomes the entry.
+    ``folder`` holds all entries of a kind, named by the hash of ``key``; ``what`` is their content
+    in words. ``read`` raises OSError, ValueError, LookupError or TypeError if an entry is missing
+    or damaged; ``write`` fills an empty folder, which then becomes the entry.
     """
     root = default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, pick, warn
+from contrasent.errors import CheckpointError, ConfigError, pick
 from contrasent.files import (
     exclusive,
     read_json,
@@ -19,7 +17,7 @@ from contrasent.files import (
     write_json,
     writing_folder,
 )
-from contrasent.quickstart import PAIRS, TEXT
+from contrasent.quickstart import TEXT
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
@@ -32,9 +30,6 @@ _INFO = "contrasent.json"
 _WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Architectures that transformers gives a Linear and Tanh over [CLS]."""
 _SENTENCES, _LONG = 300, 40
-_STATIC_REPEATS = 20
-_MAIN = ("spearman", "accuracy", "ndcg@10", "recall@1")
-"""Metrics of the tasks before and after, the first that a task has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +41,6 @@ class Parity:
     # 1 less the lowest cosine of the two embeddings of a sentence; None for a static table, whose
     # dimensions are others
     largest_gap: float | None
-    # of the encoder by the label of the task, in fp32: Spearman, accuracy, nDCG@10 or recall@1
-    before: dict[str, float]
-    after: dict[str, float]  # the same of the export
-    speed: float  # sentences per second of the encoder in fp32, one call, those sentences
-    export_speed: float  # the same of the export
 
 
 def export(  # noqa: PLR0913 - what the command takes, by name
@@ -59,8 +49,6 @@ def export(  # noqa: PLR0913 - what the command takes, by name
     format: str = "onnx",  # noqa: A002 - the option's name
     *,
     tolerance: float = TOLERANCE,
-    tasks: Sequence[str] = (str(PAIRS),),
-    data_dir: str | Path | None = None,
     dimensions: int | None = None,
     text: str | Path | None = None,
     overwrite: bool = False,
@@ -82,36 +70,25 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         format: one of :data:`FORMATS`.
         tolerance: the largest gap between cosine 1 and that of a sentence's two embeddings; not
             for ``static``.
-        tasks: scored before and after, as :func:`contrasent.evaluate` takes them; by default
-            rated pairs that ship with the package.
-        data_dir: SentEval's data, as ``evaluate`` takes it.
         dimensions: of ``static``; by default 256.
         text: sentences that tell how frequent word pieces are, for ``static``; by default they
             are ranked as in the vocabulary.
         overwrite: replace the folder.
         show_progress: progress bars on standard error.
     """
-    from contrasent.evaluation.suite import load_suite
-    from contrasent.evaluation.task_types import Options
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.graphs import require_runtime
 
     output = Path(output)
     pick("format", format, FORMATS)
-    if not 0 < tolerance < 1:
-        raise ConfigError(f"tolerance must be between 0 and 1, not {tolerance:g}")
-    if dimensions is not None and dimensions < 1:
-        raise ConfigError(f"dimensions must be at least 1, not {dimensions}")
-    for name, value in {"dimensions": dimensions, "data": text}.items():
-        if value is not None and format != "static":
-            raise ConfigError(f"{name} {value} is for format static, not {format}; leave it out")
+    if format != "static" and (dimensions, text) != (None, None):
+        raise ConfigError(f"dimensions and data are for format static, not {format}")
     if format in _GRAPHS:
         require_runtime(format)
     recover_folder(output)
     info = output / _INFO
     if not (overwrite and info.is_file() and "export" in read_json(info)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
-    suite = load_suite(tasks, Options(data_dir=data_dir)) if tasks else None
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, device="cpu")
     if encoder.engine != "torch":
@@ -124,7 +101,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         else:
             exported = _write_graph(encoder, partial, format)
         exported.name = str(output)
-        parity = _measure(format, encoder, exported, suite, show_progress)
+        parity = _measure(format, encoder, exported)
         if parity.largest_gap is not None and not parity.largest_gap <= tolerance:
             raise CheckpointError(
                 f"the {format} export gives other vectors than {encoder.name}: a cosine of "
@@ -211,42 +188,17 @@ def _write_static(
     return StaticEncoder.load(folder)
 
 
-def _measure(
-    format_name: str, encoder: SentenceEncoder, exported: Encoder, suite: Any, show_progress: bool
-) -> Parity:
+def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
     """Both on sentences that ship with the package: a long one and a short one among them."""
-    from contrasent.evaluation.embed import EncoderUse
-
     lines = TEXT.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
-    static = format_name == "static"
-
-    def timed(of: Encoder, texts: list[str]) -> tuple[np.ndarray, float]:
-        of.encode(texts[:_LONG], precision="fp32", on_overflow="truncate")
-        start = time.perf_counter()
-        rows = of.encode(texts, precision="fp32", on_overflow="truncate")
-        return rows.astype(np.float64), len(texts) / (time.perf_counter() - start)
-
-    ours, speed = timed(encoder, texts)
-    theirs, export_speed = timed(exported, texts * (_STATIC_REPEATS if static else 1))
-    gap = None
-    if not static:
-        lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        cosines = (ours * theirs).sum(axis=1) / lengths
-        gap = float(np.maximum(0.0, (1 - cosines).max()))  # of a NaN that is a NaN
-
-    def scores(of: Encoder) -> dict[str, float]:
-        if suite is None:
-            return {}
-        scores = suite.records(EncoderUse(of, "fp32", show_progress=show_progress))
-        for problem in (*suite.problems, *scores.problems):
-            warn(f"{problem.task} is not scored: {problem.message}")
-        first: dict[str, float] = {}
-        for it in scores.records:
-            if it.metric in _MAIN and it.aggregation in ("all", "mean"):
-                first.setdefault(f"{Path(it.task).name}-{it.split}", it.value)
-        return first
-
-    return Parity(
-        format_name, len(texts), gap, scores(encoder), scores(exported), speed, export_speed
+    if format_name == "static":
+        return Parity(format_name, 0, None)
+    ours, theirs = (
+        it.encode(texts, precision="fp32", on_overflow="truncate").astype(np.float64)
+        for it in (encoder, exported)
     )
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines = (ours * theirs).sum(axis=1) / lengths
+    gap = float(np.maximum(0.0, (1 - cosines).max()))  # of a NaN that is a NaN
+    return Parity(format_name, len(texts), gap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,53 +78,50 @@ def part(name: str) -> AbstractContextManager[Any]:
     return record_function(name)
 
 
-class StepProfile:
-    """Records a few steps after the first few, and writes them when they are done.
+@contextmanager
+def profiled(
+    path: Path | None, tell: Callable[[str], object], *, overwrite: bool = False
+) -> Iterator[None]:
+    """Record the updates 4 to 6 of an optimiser inside, and tell where their time went.
 
-    Recording slows a step down, the more so the smaller its operators are.
+    ``path`` gets the trace, for https://ui.perfetto.dev; without it nothing is recorded.
+    ConfigError if it may not be replaced. Recording slows a step down, the more so the smaller its
+    operators are.
     """
+    if path is None:
+        yield
+        return
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.profiler import profile, schedule
 
-    needed = _WARM_UP + _RECORDED  # steps that must be made before it is written
+    needed, clock = _WARM_UP + _RECORDED, "self_cpu_time_total"
+    if torch.cuda.is_available():
+        clock = "self_device_time_total"
+    tables: list[str] = []
 
-    def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Make sure that ``path`` can be written; ConfigError if it may not be replaced."""
-        self.path = Path(path)  # for ``chrome://tracing`` or https://ui.perfetto.dev
-        self.table = ""  # torch's, of the operators of the recorded steps, once they are done
-        if self.path.exists() and not overwrite:
-            raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
-
-    @property
-    def summary(self) -> str:
-        """The operators that took longest, and where the trace is; or why there is none."""
-        if not self.table:
-            return f"no profile: it needs {self.needed} steps, and the work ended before"
-        return f"{self.table}\nprofile: {self.path} (open it at https://ui.perfetto.dev)"
-
-    @contextmanager
-    def of_updates(self) -> Iterator[None]:
-        """Take every update by an optimiser inside for a step."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-        from torch.profiler import profile, schedule
-
-        # The profiler's library reports its own stages on standard error otherwise.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        steps = schedule(skip_first=1, wait=0, warmup=_WARM_UP - 1, active=_RECORDED, repeat=1)
-        with profile(schedule=steps, on_trace_ready=self._write) as recorder:
-            hook = register_optimizer_step_post_hook(lambda *_: recorder.step())
-            try:
-                yield
-            finally:
-                hook.remove()
-
-    def _write(self, recorder: Any) -> None:
-        if recorder.step_num < self.needed:
+    def write(recorder: Any) -> None:
+        if recorder.step_num < needed:
             return  # the work ended too early
-        import torch
-
-        clock = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         operators = recorder.key_averages()
-        self.table = operators.table(sort_by=clock, row_limit=_ROWS, max_name_column_width=40)
-        with writing(self.path) as partial:
+        tables.append(operators.table(sort_by=clock, row_limit=_ROWS, max_name_column_width=40))
+        with writing(path) as partial:
             gzipped = partial.with_name(f"{partial.name}.gz")
             recorder.export_chrome_trace(str(gzipped))
             gzipped.replace(partial)
+
+    # The profiler's library reports its own stages on standard error otherwise.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    steps = schedule(skip_first=1, wait=0, warmup=_WARM_UP - 1, active=_RECORDED, repeat=1)
+    with profile(schedule=steps, on_trace_ready=write) as recorder:
+        hook = register_optimizer_step_post_hook(lambda *_: recorder.step())
+        try:
+            yield
+        finally:
+            hook.remove()
+    if tables:
+        tell(f"{tables[0]}\nprofile: {path} (open it at https://ui.perfetto.dev)")
+    else:
+        tell(f"no profile: it needs {needed} steps, and the work ended before")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -56,7 +55,7 @@ _JOBS = {
 
 @dataclass(frozen=True, slots=True)
 class QuickstartResult:
-    """What came out."""
+    """The outcome."""
 
     encoder: Path  # folder of the trained encoder
     index: Path  # folder of the index over the training text
@@ -65,7 +64,6 @@ class QuickstartResult:
     after: list[Record]  # of the trained encoder
     gains: list[Gain]  # what training changed on each task, with its interval
     hits: dict[str, list[Hit]]  # the nearest sentences to each of :data:`QUERIES`
-    seconds: dict[str, float]  # time of each stage
 
 
 def quickstart(
@@ -85,23 +83,27 @@ def quickstart(
     """
     output = Path(output)
     start = offline_folder()
-    _prepare(output, overwrite)
+    if output.is_dir():
+        foreign = sorted(path.name for path in output.iterdir() if path.name not in _WRITTEN)
+        if foreign:
+            raise ConfigError(
+                f"{output} holds {foreign[0]}, which no quickstart wrote; name another --output"
+            )
+        if overwrite:
+            shutil.rmtree(output)
+    refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
     # The tasks select nothing, so that the scores after training are those of unseen text.
     tasks = {"evaluation.task": "none", "evaluation.final": f"{SEARCH},{PAIRS}"}
     settings = {"encoder.name": str(start), "data.file": str(TEXT), **SETTINGS, **tasks}
     texts = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if line]
     tell(f"1/2 training {ENCODER} on {len(texts)} sentences of Wikipedia articles, no labels")
-    started = time.perf_counter()
     recipe = load_recipe(RECIPE, settings)
     result = train(recipe, output / "run", device=device, show_progress=show_progress)
     if result is None:
         raise ConfigError(f"{output / 'run'} holds a complete run; name another --output")
-    trained = time.perf_counter()
     tell("2/2 indexing the sentences with it, and searching them")
     encoder = SentenceEncoder.load(result.last, device=device)
     index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
-    hits = dict(zip(QUERIES, index.search(encoder, QUERIES, TOP_K), strict=True))
-    ended = time.perf_counter()
     outcome = QuickstartResult(
         encoder=result.last,
         index=index.folder,
@@ -109,12 +111,9 @@ def quickstart(
         before=result.before,
         after=result.after,
         gains=result.scores.gains,
-        hits=hits,
-        seconds={"train and score": trained - started, "index and search": ended - trained},
+        hits=dict(zip(QUERIES, index.search(encoder, QUERIES, TOP_K), strict=True)),
     )
-    places = {"encoder": outcome.encoder, "index": outcome.index}
-    known = asdict(outcome) | {k: it.relative_to(output).as_posix() for k, it in places.items()}
-    write_text(output / "results.json", json.dumps(known, indent=2) + "\n")
+    write_text(output / "results.json", json.dumps(asdict(outcome), indent=2, default=str) + "\n")
     return outcome
 
 
@@ -133,38 +132,16 @@ def summary(outcome: QuickstartResult, output: Path) -> str:
         before, after = (100 * score(each, metric) for each in (outcome.before, outcome.after))
         lines.append(f"{job:<50}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
     lines += ["", *(gain.sentence for gain in reversed(outcome.gains))]
-    lines.append("One run; the tasks had no part in it. What helps one job may cost another:")
-    lines.append("'contrasent adapt' weighs that on your own text.")
+    lines.append("One run; the tasks had no part in it. What helps one job may cost another.")
     for query, hits in outcome.hits.items():
         lines.append(f"\nNearest to: {query}")
         lines += [f"  {h.score:.3f}  {shorten(h.text, _SHOWN, placeholder=' ...')}" for h in hits]
     index, encoder = shlex.quote(str(outcome.index)), shlex.quote(str(outcome.encoder))
     lines.append(f"""
-{output} holds the run (its encoder: {outcome.encoder}), the index, and results.json.
-It took {sum(outcome.seconds.values()):.0f} s.
-
-Next, with what is there:
+{output} holds the run, the index, and results.json. Next:
   contrasent search {index} "something else"
   contrasent similarity {encoder} "a sentence" "another sentence"
-  contrasent evaluate {ENCODER} {encoder} --compare --tasks {shlex.quote(str(SEARCH))}
-
-Next, with your own text, a sentence per line and a blank line between documents:
   contrasent adapt {ENCODER} --data documents.txt --minutes 10 --output runs/mine
-  contrasent index build runs/mine/run documents.txt my-index
-  contrasent search my-index "what you look for"
-
 The encoder is a sentence-transformers folder:
   SentenceTransformer({str(outcome.encoder)!r}).encode(["a sentence"])""")
     return "\n".join(lines)
-
-
-def _prepare(output: Path, overwrite: bool) -> None:
-    if output.is_dir():
-        foreign = sorted(path.name for path in output.iterdir() if path.name not in _WRITTEN)
-        if foreign:
-            raise ConfigError(
-                f"{output} holds {foreign[0]}, which no quickstart wrote; name another --output"
-            )
-        if overwrite:
-            shutil.rmtree(output)
-    refuse_existing(output, "name another folder with --output, or replace it with --overwrite")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -32,9 +32,6 @@ _DATA = re.compile(r"Data: ([^.]+)\.")
 _SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
-_SHOWN = 60
-_MOST = 10_000  # values in a YAML text
-_CLOSE, _FAR = 0.85, 0.5  # how alike two names are
 
 Lines = dict[tuple[str, ...], int]
 """The line, from 1, of each key, by the keys above it and itself."""
@@ -46,72 +43,23 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
     ConfigError if the file cannot be read, is not YAML, is not a mapping, or has a key twice.
     """
     try:
-        content, tree = _read_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{path}:{line}: not YAML: {_in_plain_words(error)}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        said = f"{error.context or ''} {error.problem or ''}".strip()
+        raise ConfigError(f"{path}:{line}: not YAML: {said}") from error
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if content is None:
         return {}, {}
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"{path} must hold sections such as 'encoder:', not {repr(content)[:_SHOWN]}"
-        )
+        raise ConfigError(f"{path} must hold sections such as 'encoder:', not {shown(content)}")
     lines: Lines = {}
     _note(path, tree, (), lines)
     return content, lines
-
-
-def _read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """The content of a YAML text, and its nodes; YAMLError if it is none, or far too large."""
-    sizes: dict[int, int] = {}
-
-    def size(node: yaml.Node) -> int:
-        """Values that a node stands for, each alias counted as what it repeats."""
-        if id(node) not in sizes:
-            sizes[id(node)] = _MOST  # of a node that holds itself
-            inner = node.value if isinstance(node, yaml.CollectionNode) else ()
-            parts = chain(*inner) if isinstance(node, yaml.MappingNode) else inner
-            sizes[id(node)] = 1 + sum(map(size, parts))
-        return sizes[id(node)]
-
-    try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        if tree is not None and size(tree) > _MOST:
-            raise yaml.YAMLError(f"its aliases (*) repeat more than {_MOST:,} values")
-        return yaml.safe_load(text), tree
-    except RecursionError as error:
-        raise yaml.YAMLError("its lists or sections lie too deep in each other") from error
-
-
-def _in_plain_words(error: yaml.MarkedYAMLError) -> str:
-    """The mistake in words for who does not know the parser."""
-    said = f"{error.context or ''} {error.problem or ''}".strip()
-    within = f" (begun in line {error.context_mark.line + 1})" if error.context_mark else ""
-    plain = (plain for words, plain in _YAML_MISTAKES.items() if words in said)
-    return next(plain, said).format(within=within)
-
-
-_YAML_MISTAKES = {
-    "'\\t'": "a tab stands at the beginning of the line; indent with spaces",
-    "']'": "a list is not closed by ]{within}",
-    "'}'": "a mapping is not closed by a brace{within}",
-    "quoted scalar": "a quote is not closed{within}",
-    "expected <block end>": "the settings of a section are not indented alike{within}",
-    "expected ':'": "a line is not NAME: VALUE{within}",
-    "mapping values": "a second colon in the line; put a value with a colon in quotes",
-    "found": "a value begins with a character that YAML keeps for itself; put it in quotes",
-    "constructor": "a value begins with !; put it in quotes",
-}
-"""Words of the parser, and what they mean for a recipe."""
-
-
-def line_of(location: tuple[str, ...], lines: Lines) -> int:
-    """The line of a setting, or of the nearest key above it."""
-    known = (location[:end] for end in range(len(location), 0, -1))
-    return next((lines[above] for above in known if above in lines), 1)
 
 
 def _note(path: Path, node: yaml.Node | None, above: tuple[str, ...], lines: Lines) -> None:
@@ -156,8 +104,7 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecipeSummary:
+class RecipeSummary(NamedTuple):
     """A packaged recipe in a line."""
 
     name: str  # of the recipe
@@ -170,10 +117,8 @@ def summarize_recipes() -> list[RecipeSummary]:
     """Every packaged recipe, by the comment at its head."""
     rows = []
     for name, path in recipes().items():
-        text = path.read_text(encoding="utf-8")
-        head = " ".join(
-            line[2:] for line in takewhile(lambda it: it.startswith("#"), text.splitlines())
-        )
+        lines = path.read_text(encoding="utf-8").splitlines()
+        head = " ".join(line[2:] for line in takewhile(lambda it: it.startswith("#"), lines))
         data, source = _DATA.search(head), _SOURCE.search(head)
         objective = str(load_recipe(name).objective["name"])
         rows.append(
@@ -210,8 +155,10 @@ def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None =
         TypeAdapter(Recipe).validate_python(content)
     except ValidationError as error:
         location = tuple(str(part) for part in error.errors()[0]["loc"])
+        known = (location[:end] for end in range(len(location), 0, -1))
+        line = next((lines[above] for above in known if above in lines), 1)
         explained = _config_error(Recipe, error, "recipe")
-        raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
+        raise ConfigError(f"{path}:{line}: {explained}") from error
     return _changed(content, overrides or {})
 
 
@@ -255,15 +202,13 @@ def _unknown_option(
     name: str, options: Sequence[str], objective: Callable[[], Iterable[str]]
 ) -> ConfigError:
     """An error that names what an option may have been meant for."""
-    known = {option.replace("-", "_"): option for option in options}
+    known = {it: f"objective.{it}" for it in objective()}
     for section in fields_of(Recipe):
-        keys = fields_of(_owner(Recipe, [section]))
-        known = {**{key: f"{section}.{key}" for key in keys}, **known}
+        known |= {key: f"{section}.{key}" for key in fields_of(_owner(Recipe, [section]))}
+    known |= {option.replace("-", "_"): option for option in options}
     key = name.replace("-", "_")
-    near = [known[it] for it in get_close_matches(key, known, 3, cutoff=_CLOSE)]
-    if not near:  # an objective takes seconds to import
-        known = {**known, **{it: f"objective.{it}" for it in objective()}}
-        near = [known[it] for it in get_close_matches(key, known, 3, cutoff=_FAR)]
+    matches = get_close_matches(key, known, 3, 0.85) or get_close_matches(key, known, 3, 0.5)
+    near = [known[it] for it in matches]
     remedy = "settings are given as --section.key VALUE, and 'contrasent recipes NAME' explains all"
     if near:
         remedy = f"did you mean {' or '.join(f'--{it}' for it in near)}?"
@@ -317,7 +262,7 @@ def _parse(value: Any, takes_text: bool) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        read, _ = _read_yaml(value)
+        read = yaml.safe_load(value)
     except yaml.YAMLError:
         return value
     return value if takes_text and isinstance(read, bool | int | float | date) else read

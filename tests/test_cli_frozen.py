@@ -54,11 +54,11 @@ index remove: INDEX IDS... --missing-ok
 index optimize: INDEX --kind
 index copy: INDEX NEW --kind --overwrite
 index add: INDEX SOURCE --columns --ids --encoder --device
-index info: INDEX --json
+index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
-export: MODEL OUTPUT --format --pooler --head --tolerance --tasks --data-dir --dimensions --data
-  --overwrite --json
+export: MODEL OUTPUT --format --pooler --head --tolerance --dimensions --data --overwrite
+  --json
 serve: @loading MODEL --index --beside --precision --host --port --workers --threads --name
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
   --max-texts --max-requests --drain --cors --allowed-host --raw-token-ids

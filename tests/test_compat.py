@@ -101,7 +101,7 @@ def test_a_string_is_a_file(tool, tmp_path):
     tool.build_index(str(path))
     tool.add_to_index(str(path))
     assert tool.sentences == written * 2
-    with pytest.raises(DataError, match="a string names a file of sentences"):
+    with pytest.raises(DataError, match="A sentence"):
         tool.build_index("A sentence.")
 
 

@@ -4,9 +4,9 @@ import json
 import logging
 import re
 import shlex
+from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from contrasent import quickstart as module
@@ -82,9 +82,8 @@ def test_it_trains_scores_indexes_and_searches_and_keeps_it_all(small, tmp_path)
     read = json.loads((out / "results.json").read_text("utf-8"))
     assert [Record(**r) for r in read["before"]] == outcome.before
     assert [Record(**r) for r in read["after"]] == outcome.after
-    assert read["encoder"] == "run/last" and read["index"] == "index"
+    assert Path(read["encoder"]) == outcome.encoder and Path(read["index"]) == outcome.index
     assert [*read["hits"]] == [*module.QUERIES]
-    assert {*read["seconds"]} == {"train and score", "index and search"}
     assert sorted(p.name for p in out.iterdir()) == ["index", "results.json", "run"]
     before = files(out)
     with pytest.raises(ConfigError, match="out exists already; name another folder with --output"):
@@ -105,14 +104,9 @@ def test_the_command_prints_scores_hits_and_commands_that_work():
     assert all(f"Nearest to: {query}\n" in shown for query in module.QUERIES)
     assert "the tasks had no part in it" in shown and "on 80 sentences" in result.stderr
     commands = re.findall(r"^  contrasent (.*)$", shown, re.M)
-    assert len(commands) == 6
-    for command in commands[:2]:  # the others name the real encoder or the user's own text
+    for command in commands[:2]:  # the other names the real encoder and the user's own text
         again = CliRunner().invoke(app, shlex.split(command))
         assert again.exit_code == 0, again.output
-    group = typer.main.get_command(app)
-    for command in commands:
-        word = shlex.split(command)[0]
-        assert word in group.commands, command
 
 
 @pytest.mark.usefixtures("small")

@@ -1,10 +1,5 @@
-"""``contrasent recipes``, and what a shell completes."""
+"""``contrasent recipes``."""
 
-import os
-import subprocess
-import sys
-
-import pytest
 import yaml
 from helpers.command_line import refused, worked
 
@@ -12,7 +7,7 @@ from contrasent.recipe import load_recipe, recipes, summarize_recipes
 
 
 def test_every_recipe_has_a_row_with_its_data_and_its_paper():
-    head, *rows = worked("recipes").out.splitlines()
+    head, _, *rows = [line.rstrip() for line in worked("recipes").out.splitlines() if line]
     assert head.split() == ["recipe", "objective", "needs", "source"]
     assert [row.split()[0] for row in rows] == list(recipes())
     for row, summary in zip(rows, summarize_recipes(), strict=True):
@@ -35,32 +30,3 @@ def test_a_recipe_is_printed_as_its_settings_are():
     assert said.out == worked("train", "diffcse", "--settings").out
     assert yaml.safe_load(said.out)["objective"]["name"] == "diffcse"
     assert "Did you mean 'diffcse', " in refused("recipes", "difcse")
-
-
-def completed(words):
-    """What bash is offered behind ``words``."""
-    asked = {
-        "_CONTRASENT_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    code = "import sys; sys.argv[0] = 'contrasent'; from contrasent.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **asked},
-    )
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize("command", ["train", "recipes"])
-def test_a_shell_completes_the_names_of_recipes(command):
-    offered = [name for name in recipes() if name.startswith("unsup")]
-    assert completed(f"contrasent {command} unsup") == offered
-
-
-def test_a_shell_completes_commands_and_options():
-    assert completed("contrasent pre") == ["pretrain"]
-    assert completed("contrasent train x --bat") == ["--batch-size"]

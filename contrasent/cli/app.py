@@ -1,9 +1,12 @@
-"""The tree of commands, and how they end: a user's mistake is one clear message."""
+"""The tree of commands, their options, and how they end: a mistake is one clear message.
+
+A command is a class of settings that is called: its fields are the options, its docstring the help.
+"""
 
 from __future__ import annotations
 
 import errno
-import functools
+import inspect
 import logging
 import os
 import re
@@ -14,10 +17,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
@@ -30,54 +33,64 @@ from contrasent.errors import (
     is_out_of_memory,
 )
 from contrasent.progress import printable
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from contrasent.settings import Spelling, checked, explanations
 
 _MISTAKE, _INTERRUPTED = 2, 130
-_SHARED = ("train", "pretrain")
-_YELLOW = "33"
-_COLOURS = {"error": "1;31", "stopped": "1"}
 _USERS = ("EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "EISDIR", "ENAMETOOLONG", "EFBIG")
+_HEAVY = "batch_tokens shard_size cache_mb workers kind truncate_dim tasks precision device"
+"""Options that decide how much memory is needed."""
+
+_COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "contrasent": {
+        "train": ("adapt", "train", "tune", "pretrain", "recipes"),
+        "evaluate": ("evaluate", "analyze", "neighbours", "calibrate"),
+        "reproduce": ("mteb", "reproduce", "quickstart"),
+        "search": ("encode", "similarity", "search"),
+        "fit": ("export", "push"),
+        "serve": ("serve",),
+    },
+    "fit": {"fit": ("whitening", "flow", "sif")},
+    "index": {"search": ("build", "add", "remove", "optimize", "copy", "info")},
+    "data": {"data": ("check", "fetch", "leaks", "mine")},
+    "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
+}
+"""The commands of each group, by the module of ``cli`` that has their classes."""
+
+_WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
+"""Commands of which every other word may be a setting of the recipe: --section.key value."""
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a command: messages to standard error, exit codes 0, 2 (mistake) and 130 (Ctrl-C)."""
+def _guarded(name: str, run: Callable[..., None]) -> Callable[..., None]:
+    """A command: messages to standard error, exit codes 0, 2 (mistake) and 130 (Ctrl-C)."""
 
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def guarded(context: typer.Context, **given: Any) -> None:
         try:
             with _speaking_on_stderr():
-                _refuse_launchers(command.__name__, kwargs)
-                result = command(*args, **kwargs)
+                processes = os.environ.get("WORLD_SIZE", "1")
+                shares = name in ("train", "pretrain") or given.get("shard") is not None
+                if processes != "1" and not shares:
+                    raise ConfigError(
+                        f"WORLD_SIZE is {processes}, but only train and pretrain share their work "
+                        f"among a launcher's processes; start {name} without torchrun"
+                    )
+                run(context, **given)
             sys.stdout.flush()
         except BrokenPipeError as error:
             # The reader of a pipe, such as head, has left: say nothing, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
         except Exception as error:
-            message = _explained(error, kwargs)
+            message = _explained(error, given)
             if message is None:
                 raise
             _say("error", message)
             raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
-            _say("stopped", str(error) or "interrupted; what was written is whole")
+            how = "; go on with the same command and --resume" if "resume" in given else ""
+            _say("stopped", (str(error) or "interrupted; what was written is whole") + how)
             raise typer.Exit(_INTERRUPTED) from error
-        return result
 
-    return run
-
-
-def _refuse_launchers(command: str, given: Mapping[str, Any]) -> None:
-    """Raise ConfigError if torchrun or the like starts several processes of a command for one."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if processes != "1" and command not in _SHARED and given.get("shard") is None:
-        raise ConfigError(
-            f"WORLD_SIZE is {processes}, but only {' and '.join(_SHARED)} share their work among "
-            f"the processes of a launcher; start {command} once, without torchrun, accelerate "
-            "launch or srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
-        )
+    return guarded
 
 
 class _Stderr(logging.Handler):
@@ -116,30 +129,13 @@ def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -
     _say(kind, str(message))
 
 
-_LIGHTER = {
-    "batch_tokens": "a smaller --batch-tokens",
-    "shard_size": "a smaller --shard-size",
-    "cache_mb": "a smaller --cache-mb",
-    "workers": "fewer --workers",
-    "kind": "--kind ivfpq",
-    "truncate_dim": "a smaller --truncate-dim",
-    "tasks": "fewer --tasks at once",
-    "precision": "--precision bf16",
-    "device": "another --device",
-}
-"""What needs less memory, by the option that says so."""
-
-
-def _explained(error: BaseException, given: Mapping[str, Any]) -> str | None:
-    """What a user is told of an error; None if it is a fault of the program.
-
-    ``given`` are the command's options.
-    """
+def _explained(error: Exception, given: Mapping[str, Any]) -> str | None:
+    """The message for a user; None if the error is a fault of the program."""
     if isinstance(error, ContrasentError):
         return str(error)
     if is_out_of_memory(error):
-        ways = [way for option, way in _LIGHTER.items() if option in given]
-        return f"out of memory ({first_line(error)}); try {', '.join(ways) or 'less text at once'}"
+        ways = [f"--{it.replace('_', '-')}" for it in _HEAVY.split() if it in given]
+        return f"out of memory ({first_line(error)}); try other {', '.join(ways) or 'settings'}"
     place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     if is_disk_full(error):
         reason = getattr(error, "strerror", None) or first_line(error)
@@ -151,68 +147,74 @@ def _explained(error: BaseException, given: Mapping[str, Any]) -> str | None:
 
 def _say(kind: str, message: str) -> None:
     # Not typer.echo, which finds its way around the progress bar that sys.stderr is behind.
-    label = f"{kind}: " if kind else ""
-    if label and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
-        label = f"\033[{_COLOURS.get(kind, _YELLOW)}m{label}\033[0m"
-    sys.stderr.write(f"{label}{printable(message)}\n")
+    sys.stderr.write(f"{kind}: {printable(message)}\n" if kind else f"{printable(message)}\n")
     sys.stderr.flush()
 
 
-_TOPICS = {
-    "Encoder options": "encoder pooler head engine device precision batch_tokens",
-    "Protocol options": "protocol aggregation metric regressor confidence compare "
-    "classifier preset classifier_seed leak_check",
-    "Output options": "output json html figures overwrite profile settings",
-}
-_FEW = 8
-"""Options that stand in one list."""
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_KINDS = {bool: "", Path: "PATH", int: "N", float: "X"}
 
 
-class _Command(TyperCommand):
-    """A command whose help has many options by topic."""
+def _command(name: str, cls: Any) -> Any:
+    """The command of a class of settings; what was given is checked by the settings."""
+    fields, texts = cls.__pydantic_fields__, explanations(cls)
+    flags = {name: _flags(name, field) for name, field in fields.items()}
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        rows |= {topic: [] for topic in _TOPICS}
-        for param in self.get_params(ctx):
-            is_option, many = param.param_type_name == "option", len(self.params) > _FEW
-            topics = (
-                topic for topic, names in _TOPICS.items() if many and param.name in names.split()
-            )
-            record = param.get_help_record(ctx)
-            if record is not None:
-                words = record[0] if is_option else record[0].partition(" <")[0]
-                section = next(topics, "Options") if is_option else "Arguments"
-                rows[section].append((words, record[1]))
-        for section, records in rows.items():
-            if records:
-                with formatter.section(section):
-                    formatter.write_dl(records)
+    def run(context: typer.Context, **given: Any) -> None:
+        given = {name: value for name, value in given.items() if value not in (None, [], ())}
+        options = checked(cls, given, lambda name: flags[name][0] if name in flags else name)
+        options(*((context.args,) if takes_settings else ()))
+
+    command, takes_settings = _guarded(name, run), name in _WITH_SETTINGS
+    taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in fields]
+    taken.insert(0, inspect.Parameter("context", _KEYWORD, annotation=typer.Context))
+    command.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    command.__annotations__ = {it.name: it.annotation for it in taken}
+    more = dict.fromkeys(("allow_extra_args", "ignore_unknown_options"), takes_settings)
+    info = CommandInfo(name, callback=command, help=inspect.getdoc(cls), context_settings=more)
+    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
 
 
-_TOPICS_OF_COMMANDS = {
-    "Training": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes", "fit"),
-    "Evaluation": ("evaluate", "analyze", "neighbours", "calibrate", "mteb", "reproduce"),
-}
-_SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
-_COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "contrasent": {
-        "reproduce": ("quickstart", "mteb", "reproduce"),
-        "train": ("adapt", "tune", "pretrain", "train", "recipes"),
-        "evaluate": ("evaluate", "calibrate", "analyze", "neighbours"),
-        "search": ("encode", "similarity", "search"),
-        "fit": ("export", "push"),
-        "serve": ("serve",),
-    },
-    "fit": {"fit": ("whitening", "flow", "sif")},
-    "index": {"search": ("build", "add", "remove", "optimize", "copy", "info")},
-    "data": {"data": ("check", "fetch", "leaks", "mine")},
-    "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
-}
-"""The commands of each group, by the module of ``cli`` that has them."""
+def _spelling(field: Any) -> Spelling:
+    return next((it for it in field.metadata if isinstance(it, Spelling)), Spelling())
 
-_WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
-"""Commands of which every other word may be a setting of the recipe: --section.key value."""
+
+def _kind(field: Any) -> type:
+    """The type of one value, which typer reads as text: of ``list[int] | None`` it is int."""
+    words = re.findall(r"\w+", str(field.annotation))
+    return next((kind for kind in _KINDS if kind.__name__ in words), str)
+
+
+def _flags(name: str, field: Any) -> list[str]:
+    """The flags of a setting; of a switch also the one that turns it off, if it may be on."""
+    spelling, flag = _spelling(field), f"--{name.replace('_', '-')}"
+    if spelling.argument:
+        return [spelling.metavar or name.upper()]
+    if spelling.flag:
+        return [spelling.flag] if "/--no-" in spelling.flag else spelling.flag.split("/")
+    both = _kind(field) is bool and field.default is not False
+    return [f"{flag}/--no-{name.replace('_', '-')}" if both else flag]
+
+
+def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Parameter:
+    """A parameter as typer reads it; its default stands in the words that would give it."""
+    spelling, kind, default = _spelling(field), _kind(field), field.default
+    said = not (default is None or default is False or default in ("", ()))
+    how: dict[str, Any] = {"help": text, "show_default": spelling.default or said}
+    metavar = name.upper() if spelling.argument else _KINDS.get(kind, "TEXT")
+    how |= {"metavar": spelling.metavar or metavar or None}
+    if not spelling.argument:
+        how |= {"envvar": spelling.variable or None, "show_envvar": bool(spelling.variable)}
+    info = typer.Argument(**how) if spelling.argument else typer.Option(*flags, **how)
+    several = "list[" in str(field.annotation)
+    taken: Any = bool if kind is bool else list[str] if several else str
+    if field.is_required():
+        default = inspect.Parameter.empty
+    else:
+        taken = taken | None
+        if not (default is None or isinstance(default, bool)):
+            default = ",".join(default) if isinstance(default, tuple) else str(default)
+    return inspect.Parameter(name, _KEYWORD, annotation=Annotated[taken, info], default=default)
 
 
 class _Commands(Mapping[str, Any]):
@@ -231,13 +233,7 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self.made:
             module = import_module(f"contrasent.cli.{self.modules[name]}")
-            flags = ("allow_extra_args", "ignore_unknown_options")
-            settings = dict.fromkeys(flags, True) if name in _WITH_SETTINGS else {}
-            command = guarded(getattr(module, name))
-            info = CommandInfo(name, cls=_Command, callback=command, context_settings=settings)
-            self.made[name] = get_command_from_info(
-                info, pretty_exceptions_short=True, rich_markup_mode=None
-            )
+            self.made[name] = _command(name, getattr(module, f"{name.capitalize()}Command"))
         return self.made[name]
 
     def summary(self, name: str) -> str:
@@ -245,13 +241,13 @@ class _Commands(Mapping[str, Any]):
         text = str(self.made[name].help) if name in self.made else ""
         if name in self.modules:
             source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
-            [text] = re.findall(rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")', source, re.S | re.M)
-        first, dot, _ = " ".join(text.split()).partition(". ")
-        return first + dot.strip()
+            head = rf'^class {name.capitalize()}Command\b.*?"""(.*?)"""'
+            [text] = re.findall(head, source, re.M | re.S)
+        return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
 
 
 class _Group(TyperGroup):
-    """The commands by topic; both spellings of a name are known."""
+    """A group of commands; its help imports none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -260,23 +256,12 @@ class _Group(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, _SPELLINGS.get(cmd_name, cmd_name))
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         names = self.list_commands(ctx)
         limit = formatter.width - 6 - max(map(len, names))
-        topics: dict[str, list[str]] = {"": names}
-        if self.name == "contrasent":
-            topics = {f"{topic} ": list(of) for topic, of in _TOPICS_OF_COMMANDS.items()}
-            others = [name for name in names if not any(name in of for of in topics.values())]
-            topics["Encoding, search and data "] = others
-        for topic, chosen in topics.items():
-            with formatter.section(f"{topic}Commands"):
-                texts = (
-                    shorten(self.commands.summary(it), limit, placeholder="...") for it in chosen
-                )
-                formatter.write_dl([*zip(chosen, texts, strict=True)])
+        texts = (shorten(self.commands.summary(it), limit, placeholder="...") for it in names)
+        with formatter.section("Commands"):
+            formatter.write_dl([*zip(names, texts, strict=True)])
 
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -284,7 +269,6 @@ _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 app = typer.Typer(
     name="contrasent",
     cls=_Group,
-    help="Train, evaluate and use contrastive sentence embeddings.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent.cli.parameters import command, print_json, raise_failures
+from contrasent import api
+from contrasent.cli.parameters import print_json, print_tables, raise_failures, tell
+from contrasent.errors import DataError
 from contrasent.options import (
     AsJson,
     DataFolder,
@@ -29,8 +30,12 @@ _COLUMNS = Spelling(of=RunOptions, metavar="A,B,...")
 
 
 @settings
-class CheckOptions(AsJson):
-    """Options of ``check``."""
+class CheckCommand(AsJson):
+    """Check training text: what is understood, how long it is, what would do harm.
+
+    Ends with a verdict and the command that trains on it, or, if training could not use the file,
+    with exit code 2.
+    """
 
     file: Annotated[str, ARGUMENT]
     """Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the
@@ -48,57 +53,53 @@ class CheckOptions(AsJson):
     """nli: premise, hypothesis and label, as the recipes nli-softmax and consert-joint read them;
     counts each class."""
 
+    def __call__(self) -> None:
+        from rich.console import Console
 
-@command
-def check(options: CheckOptions) -> None:
-    """Check training text: what is understood, how long it is, what would do harm.
-
-    Ends with a verdict and the command that trains on it, or, if training could not use the file,
-    with exit code 2.
-    """
-    from rich.console import Console
-
-    from contrasent.data.check import check as survey
-    from contrasent.report.training_text import (
-        length_table,
-        survey_examples,
-        survey_lines,
-        verdict_lines,
-    )
-
-    tokenizer = None
-    if options.encoder is not None:
-        from contrasent.data.tokenizer import Tokenizer
-        from contrasent.model.checkpoint import read_modules
-        from contrasent.model.hub import resolve
-
-        tokenizer = Tokenizer.load(read_modules(resolve(options.encoder))[0][1])
-    with reading_progress("examples") as advance:
-        report = survey(
-            options.file,
-            options.columns,
-            tokenizer,
-            options.max_tokens,
-            advance,
-            labels=options.labels,
+        from contrasent.data.check import check as survey
+        from contrasent.report.training_text import (
+            length_table,
+            survey_examples,
+            survey_lines,
+            verdict_lines,
         )
-    if options.json:
-        print_json(asdict(report), indent=2)
-    else:
-        typer.echo("\n".join(survey_lines(report)))
-        if report.words:
-            Console().print("", length_table(report), sep="\n", end="")
-        for line in survey_examples(report):
-            typer.echo(line)
-    report.require_usable()
-    if not options.json:
-        columns = ",".join(options.columns or ()) or None
-        typer.echo("\n".join(verdict_lines(report, options.encoder, columns)))
+
+        tokenizer = None
+        if self.encoder is not None:
+            from contrasent.data.tokenizer import Tokenizer
+            from contrasent.model.checkpoint import read_modules
+            from contrasent.model.hub import resolve
+
+            tokenizer = Tokenizer.load(read_modules(resolve(self.encoder))[0][1])
+        with reading_progress("examples") as advance:
+            report = survey(
+                self.file,
+                self.columns,
+                tokenizer,
+                self.max_tokens,
+                advance,
+                labels=self.labels,
+            )
+        if self.json:
+            print_json(asdict(report), indent=2)
+        else:
+            typer.echo("\n".join(survey_lines(report)))
+            if report.words:
+                Console().print("", length_table(report), sep="\n", end="")
+            for line in survey_examples(report):
+                typer.echo(line)
+        report.require_usable()
+        if not self.json:
+            columns = ",".join(self.columns or ()) or None
+            typer.echo("\n".join(verdict_lines(report, self.encoder, columns)))
 
 
 @settings
-class FetchOptions:
-    """Options of ``fetch``."""
+class FetchCommand:
+    """Download SentEval's data, and check every file of the STS tasks by its published hash.
+
+    A training file is checked by its number of rows and what is known of them.
+    """
 
     what: Annotated[Literal["senteval", "wiki1m", "nli"], ARGUMENT] = "senteval"
     """Evaluation data, or a training file of SimCSE: its million sentences, its NLI triplets."""
@@ -113,66 +114,51 @@ class FetchOptions:
     check: bool = False
     """Only compare the folder with the published files."""
 
+    def __call__(self) -> None:
+        from contrasent.data import senteval
+        from contrasent.files import sha256_of
 
-@command
-def fetch(options: FetchOptions) -> None:
-    """Download SentEval's data, and check every file of the STS tasks by its published hash.
+        def downloading() -> Any:
+            return progress_bar("downloading", "bar", "bytes", "speed")
 
-    A training file is checked by its number of rows and what is known of them.
-    """
-    if options.what != "senteval":
-        _fetch_training_file(options.what, options.data_dir, options.url, check=options.check)
-        return
-    from contrasent.data.senteval import (
-        SENTEVAL_URL,
-        differences,
-        manifest,
-        named_folder,
-        senteval_root,
-    )
-    from contrasent.data.senteval import fetch as download
-    from contrasent.errors import DataError
-
-    folder = named_folder(options.data_dir)
-    root = senteval_root(options.data_dir) if options.check or folder.is_dir() else folder
-    fetched = differences(root)
-    if not options.check and any(difference.needed for difference in fetched):
-        with progress_bar("downloading", "bar", "bytes", "speed") as advance:
-            fetched = download(
-                folder,
-                options.url or SENTEVAL_URL,
-                lambda done, total: advance(completed=done, total=total),
+        if self.what != "senteval":
+            with downloading() as advance:
+                path = senteval.fetch_training_file(
+                    self.what,
+                    self.data_dir,
+                    self.url,
+                    lambda done, total: advance(completed=done, total=total),
+                    check=self.check,
+                )
+            rows = senteval.TRAINING_FILES[self.what].rows
+            typer.echo(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
+            return
+        folder = senteval.named_folder(self.data_dir)
+        there = self.check or folder.is_dir()
+        root = senteval.senteval_root(self.data_dir) if there else folder
+        fetched = senteval.differences(root)
+        if not self.check and any(difference.needed for difference in fetched):
+            with downloading() as advance:
+                fetched = senteval.fetch(
+                    folder,
+                    self.url or senteval.SENTEVAL_URL,
+                    lambda done, total: advance(completed=done, total=total),
+                )
+            root = folder
+        for difference in fetched:
+            tell(f"{root / difference.path}: {difference.what}")
+        wrong, files = sum(difference.needed for difference in fetched), len(senteval.manifest())
+        if wrong:
+            raise DataError(
+                f"{wrong} of {files} files under {root} are missing or not the published "
+                "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
             )
-        root = folder
-    for difference in fetched:
-        typer.echo(f"{root / difference.path}: {difference.what}", err=True)
-    wrong = sum(difference.needed for difference in fetched)
-    if wrong:
-        raise DataError(
-            f"{wrong} of {len(manifest())} files under {root} are missing or not the published "
-            "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
-        )
-    typer.echo(f"{root}: {len(manifest()) - len(fetched)} files are the published ones")
-
-
-def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, check: bool) -> None:
-    from contrasent.data.senteval import TRAINING_FILES, fetch_training_file
-    from contrasent.files import sha256_of
-
-    with progress_bar("downloading", "bar", "bytes", "speed") as advance:
-        path = fetch_training_file(
-            name,
-            folder,
-            url,
-            lambda done, total: advance(completed=done, total=total),
-            check=check,
-        )
-    typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256_of(path)}")
+        typer.echo(f"{root}: {files - len(fetched)} files are the published ones")
 
 
 @settings
-class LeaksOptions(DataFolder, AsJson):
-    """Options of ``leaks``."""
+class LeaksCommand(DataFolder, AsJson):
+    """Look for evaluation sentences and pairs in training text."""
 
     train: Annotated[str, ARGUMENT]
     """Training text, as 'contrasent data check' takes it."""
@@ -185,31 +171,24 @@ class LeaksOptions(DataFolder, AsJson):
 
     splits: Annotated[Listed, Spelling(of=EvaluationOptions)] = ("test",)
 
-
-@command
-def leaks(options: LeaksOptions) -> None:
-    """Look for evaluation sentences and pairs in training text."""
-    from contrasent.cli.evaluate import announce
-    from contrasent.data.examples import open_examples
-    from contrasent.evaluation.leaks import find_leaks
-    from contrasent.evaluation.suite import load_suite
-    from contrasent.evaluation.task_types import Options
-
-    training = open_examples(options.train, options.columns)
-    suite = load_suite(options.tasks, Options(options.data_dir, options.splits))
-    announce(suite)
-    with reading_progress("examples") as advance:
-        overlaps = find_leaks(training, suite, advance)
-    if options.json:
-        print_json(asdict(overlaps), indent=2)
-    else:
-        from rich.console import Console
-
-        from contrasent.report.table import print_table
+    def __call__(self) -> None:
+        from contrasent.cli.evaluate import announce
+        from contrasent.data.examples import open_examples
+        from contrasent.evaluation.leaks import find_leaks
+        from contrasent.evaluation.suite import load_suite
+        from contrasent.evaluation.task_types import Options
         from contrasent.report.training_text import leaks_table
 
-        print_table(Console(), leaks_table(overlaps))
-    raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
+        training = open_examples(self.train, self.columns)
+        suite = load_suite(self.tasks, Options(self.data_dir, self.splits))
+        announce(suite)
+        with reading_progress("examples") as advance:
+            overlaps = find_leaks(training, suite, advance)
+        if self.json:
+            print_json(asdict(overlaps), indent=2)
+        else:
+            print_tables(leaks_table(overlaps))
+        raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
 
 
 @settings
@@ -235,8 +214,11 @@ class BuildOptions(AsJson, NewFile):
 
 
 @settings
-class NliOptions(BuildOptions):
-    """Options of ``nli``."""
+class NliCommand(BuildOptions):
+    """Make triplets or pairs from natural language inference: premise, hypothesis, label.
+
+    Reads SNLI, MultiNLI, ANLI and the like.
+    """
 
     make: str = "triplets"
     """triplets (premise, entailment, contradiction), triplets+neutral (and a neutral hypothesis as
@@ -255,38 +237,39 @@ class NliOptions(BuildOptions):
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
     sources with numbers that do not say it."""
 
-
-@command
-def nli(options: NliOptions) -> None:
-    """Make triplets or pairs from natural language inference: premise, hypothesis, label.
-
-    Reads SNLI, MultiNLI, ANLI and the like.
-    """
-    how = {name: getattr(options, name) for name in ("make", "per", "contradictions", "seed")}
-    _build("nli", options, order=options.labels, **how)
+    def __call__(self) -> None:
+        how = {name: getattr(self, name) for name in ("make", "per", "contradictions", "seed")}
+        _build("nli", self, order=self.labels, **how)
 
 
-@command
-def captions(options: BuildOptions) -> None:
+@settings
+class CaptionsCommand(BuildOptions):
     """Make pairs of any two captions of an image: image, caption.
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    _build("captions", options)
+
+    def __call__(self) -> None:
+        _build("captions", self)
 
 
-@command
-def duplicates(options: BuildOptions) -> None:
+@settings
+class DuplicatesCommand(BuildOptions):
     """Make pairs of duplicate questions: first question, second question, label 0 or 1.
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    _build("duplicates", options)
+
+    def __call__(self) -> None:
+        _build("duplicates", self)
 
 
 @settings
-class ParaphrasesOptions(BuildOptions):
-    """Options of ``paraphrases``."""
+class ParaphrasesCommand(BuildOptions):
+    """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
+
+    Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
+    """
 
     min_score: float | None = None
     """Leave lower scores out."""
@@ -294,14 +277,8 @@ class ParaphrasesOptions(BuildOptions):
     max_score: float | None = None
     """Leave higher scores out."""
 
-
-@command
-def paraphrases(options: ParaphrasesOptions) -> None:
-    """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
-
-    Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
-    """
-    _build("paraphrases", options, min_score=options.min_score, max_score=options.max_score)
+    def __call__(self) -> None:
+        _build("paraphrases", self, min_score=self.min_score, max_score=self.max_score)
 
 
 def _build(name: str, options: BuildOptions, **how: Any) -> None:
@@ -329,34 +306,20 @@ def _build(name: str, options: BuildOptions, **how: Any) -> None:
 
 
 @settings
-class MineOptions(Named, MiningOptions, NewFile):
-    """Options of ``mine``."""
-
-    pairs: Annotated[str, ARGUMENT]
-    """Anchors and positives: a file (.csv, .tsv, .jsonl, .parquet) or a data set on the Hugging
-    Face hub as org/name:config@split."""
-
-
-@command
-def mine(options: MineOptions) -> None:
+class MineCommand(Named, MiningOptions, NewFile):
     """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
 
     Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them. Never takes the
     anchor or one of its positives, however they are cased and punctuated.
     """
-    from rich.console import Console
 
-    from contrasent import api
-    from contrasent.report.table import print_table
-    from contrasent.report.training_text import mined_table
+    pairs: Annotated[str, ARGUMENT]
+    """Anchors and positives: a file (.csv, .tsv, .jsonl, .parquet) or a data set on the Hugging
+    Face hub as org/name:config@split."""
 
-    mined = api.mine(
-        options.model,
-        options.pairs,
-        output=options.output,
-        show_progress=True,
-        **shared(options, MiningOptions),
-    )
-    print_table(Console(), mined_table(mined))
-    shown = f"--encoder {shlex.quote(options.model)} --data {shlex.quote(str(options.output))}"
-    typer.echo(f"next: contrasent train sup-simcse {shown}", err=True)
+    def __call__(self) -> None:
+        from contrasent.report.training_text import mined_table
+
+        how = shared(self, MiningOptions)
+        mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
+        print_tables(mined_table(mined))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,19 +13,20 @@ from pydantic import PositiveInt
 
 from contrasent.cli.parameters import (
     STDOUT,
-    command,
+    called,
     for_each,
     labels,
     load,
-    measuring_command,
     print_json,
+    print_tables,
     raise_failures,
-    require,
+    tell,
     use,
     with_command,
     write_html,
     write_lines,
 )
+from contrasent.errors import ConfigError, warn
 from contrasent.files import refuse_existing_file
 from contrasent.options import (
     AnalysisOptions,
@@ -45,15 +46,14 @@ if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.intervals import Bootstrap
-    from contrasent.evaluation.leaks import Overlap
     from contrasent.evaluation.neighbours import Neighbours
     from contrasent.evaluation.suite import Suite
     from contrasent.report.contents import Contents
 
 
 @settings
-class EvaluateOptions(EvaluationOptions, AsHtml, AsJsonLines):
-    """Options of ``evaluate``."""
+class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
+    """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
     """Encoders, a row each: a folder, a training run or a Hugging Face id; or a file of vectors: of
@@ -67,43 +67,38 @@ class EvaluateOptions(EvaluationOptions, AsHtml, AsJsonLines):
     leak_check: bool = True
     """Look for the tasks' text in what an encoder of ours was trained on, and warn."""
 
+    def __call__(self) -> None:
+        from contrasent.evaluation.intervals import Bootstrap
+        from contrasent.evaluation.suite import load_suite
+        from contrasent.evaluation.task_types import Options
+        from contrasent.evaluation.vectors import load_or_open
 
-@command
-def evaluate(options: EvaluateOptions) -> None:
-    """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
-    from contrasent.errors import ConfigError
-    from contrasent.evaluation.intervals import Bootstrap
-    from contrasent.evaluation.suite import load_suite
-    from contrasent.evaluation.task_types import Options
-    from contrasent.evaluation.vectors import load_or_open
+        reading = Options.of(self)
+        refuse_existing_file(self.html, overwrite=self.overwrite)
+        refuse_existing_file(self.json, overwrite=self.overwrite)
+        if self.compare and len(set(self.models)) < 2:
+            raise ConfigError("--compare holds the other models to the first: name two or more")
+        suite = load_suite(self.tasks, reading)
+        announce(suite)
 
-    require(options)
-    reading = Options.of(options)
-    refuse_existing_file(options.html, overwrite=options.overwrite)
-    refuse_existing_file(options.json, overwrite=options.overwrite)
-    if options.compare and len(set(options.models)) < 2:
-        raise ConfigError("--compare needs two models or more; the others are held to the first")
-    suite = load_suite(options.tasks, reading)
-    announce(suite)
+        def score(model: str) -> Scores:
+            scores = suite.records(use(self, load_or_open(self, model, suite.row_layouts())))
+            for note in scores.notes:
+                tell(f"{model}: {note}")
+            return _with_overlaps(scores, model, suite) if self.leak_check else scores
 
-    def score(model: str) -> Scores:
-        scores = suite.records(use(options, load_or_open(options, model, suite.row_layouts())))
-        for note in scores.notes:
-            typer.echo(f"{model}: {note}", err=True)
-        return _with_overlaps(scores, model, suite) if options.leak_check else scores
-
-    results, failed = for_each(options.models, score)
-    failures = [
-        *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
-        *failed,
-        *(f"{m}: {p.message}" for m, scores in results.items() for p in scores.problems),
-    ]
-    if any(scores.records for scores in results.values()):
-        rows = {label: results.get(model) for label, model in labels(options.models).items()}
-        bootstrap = (reading.bootstrap or Bootstrap()) if options.compare else None
-        contents = _write(suite, rows, bootstrap, options.json)
-        write_html(options.html, replace(contents, warnings=(*contents.warnings, *failures)))
-    raise_failures(failures)
+        results, failed = for_each(self.models, score)
+        failures = [
+            *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
+            *failed,
+            *(f"{m}: {p.message}" for m, scores in results.items() for p in scores.problems),
+        ]
+        if any(scores.records for scores in results.values()):
+            rows = {label: results.get(model) for label, model in labels(self.models).items()}
+            bootstrap = (reading.bootstrap or Bootstrap()) if self.compare else None
+            contents = _write(suite, rows, bootstrap, self.json)
+            write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
+        raise_failures(failures)
 
 
 def _write(
@@ -147,13 +142,8 @@ def _write(
 
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
-    from contrasent.data.senteval import how_to_get_data
-
-    left_out = _left_out(suite)
-    for line in (*suite.notes, *left_out):
-        typer.echo(line, err=True)
-    if left_out:
-        typer.echo(how_to_get_data(), err=True)
+    for line in (*suite.notes, *_left_out(suite), *suite.remedy):
+        tell(line)
 
 
 def _left_out(suite: Suite) -> list[str]:
@@ -162,7 +152,6 @@ def _left_out(suite: Suite) -> list[str]:
 
 def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
-    from contrasent.errors import warn
     from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 
     training = training_text(model)
@@ -170,35 +159,24 @@ def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
         return scores
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
         overlap = find_overlap(suite, training, advance)
-    if message := _overlap_message(model, overlap):
-        warn(message)
+    trained = f"{model} was trained on {overlap.file}"
+    counts = [
+        f"{it.heading} {it.normalised:,} of {it.sentences:,}"
+        for it in overlap.tasks
+        if it.normalised
+    ]
+    if overlap.trouble:
+        warn(f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}")
+    elif counts:
+        shows = f"'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
+        warn(f"{trained}, which has sentences of the tasks: {'; '.join(counts)}; {shows}")
     records = (replace(it, overlap=overlap_of(it, overlap)) for it in scores.records)
     return replace(scores, records=tuple(records))
 
 
-def _overlap_message(model: str, overlap: Overlap) -> str:
-    """One line; empty without an overlap."""
-    trained = f"{model} was trained on {overlap.file}"
-    if overlap.trouble:
-        return f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}"
-    from contrasent.report.training_text import plural
-
-    counts = []
-    for task in (it for it in overlap.tasks if it.normalised):
-        together = plural(task.pairs_normalised, "pair")
-        pairs = f", {together} together" if task.pairs_normalised else ""
-        counts.append(f"{task.heading} {task.normalised:,} of {task.sentences:,}{pairs}")
-    if not counts:
-        return ""
-    return (
-        f"{trained}, which has sentences of the tasks: {'; '.join(counts)} (letters and digits "
-        f"compared); 'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
-    )
-
-
 @settings
-class CalibrateOptions(Named, Measuring, DataFolder, AsJson):
-    """Options of ``calibrate``."""
+class CalibrateCommand(Named, Measuring, DataFolder, AsJson):
+    """Suggest a similarity threshold from labelled pairs."""
 
     pairs: Annotated[str, ARGUMENT]
     """Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and label (1
@@ -211,42 +189,36 @@ class CalibrateOptions(Named, Measuring, DataFolder, AsJson):
     min_precision: float | None = None
     """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
 
+    def __call__(self) -> None:
+        from contrasent.evaluation.rated_pairs import FOLDS, read_judged
+        from contrasent.evaluation.rated_pairs import calibrate as propose
 
-@command
-def calibrate(options: CalibrateOptions) -> None:
-    """Suggest a similarity threshold from labelled pairs."""
-    from contrasent.evaluation.rated_pairs import FOLDS, read_judged
-    from contrasent.evaluation.rated_pairs import calibrate as propose
-
-    judged = read_judged(options.pairs, options.data_dir, options.columns)
-    if judged.task.note:
-        typer.echo(judged.task.note, err=True)
-    calibration = propose(use(options, load(options, options.model)), judged, options.min_precision)
-    if options.json:
-        print_json(asdict(calibration))
-        return
-    aim = calibration.aim
-    reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
-    typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
-    similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
-    typer.echo(f"pairs      {calibration.count:,}, {similar}")
-    rows = {"on them": calibration.reached, "held out": calibration.held_out}
-    for name, row in rows.items():
-        if row:
-            numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
-            typer.echo(f"{name:<11}{numbers}")
-    typer.echo(
-        f"next: contrasent search INDEX QUERY --threshold {calibration.threshold:.4f}", err=True
-    )
-    if calibration.held_out:
-        typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
-    else:
-        typer.echo("Too few pairs to hold some out: what is reached on others will be less.")
+        judged = read_judged(self.pairs, self.data_dir, self.columns)
+        if judged.task.note:
+            tell(judged.task.note)
+        calibration = propose(use(self, load(self, self.model)), judged, self.min_precision)
+        if self.json:
+            print_json(asdict(calibration))
+            return
+        aim = calibration.aim
+        reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
+        typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
+        similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
+        typer.echo(f"pairs      {calibration.count:,}, {similar}")
+        rows = {"on them": calibration.reached, "held out": calibration.held_out}
+        for name, row in rows.items():
+            if row:
+                numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
+                typer.echo(f"{name:<11}{numbers}")
+        if calibration.held_out:
+            typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
+        else:
+            typer.echo("Too few pairs to hold some out: what is reached on others will be less.")
 
 
 @settings
-class AnalyzeOptions(AnalysisOptions, AsHtml, AsJsonLines):
-    """Options of ``analyze``."""
+class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
+    """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
 
     models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
     """Encoders to measure: a folder, a training run or a Hugging Face id."""
@@ -266,103 +238,84 @@ class AnalyzeOptions(AnalysisOptions, AsHtml, AsJsonLines):
     published: bool = True
     """Show the points that DiffCSE prints beside the encoders."""
 
-
-@command
-def analyze(options: AnalyzeOptions) -> None:
-    """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
-    from contrasent.errors import ConfigError
-    from contrasent.report.contents import Contents, read_saved
-    from contrasent.report.embedding_tables import names_of, refuse_unknown
-    from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures
-
-    if not options.models and not options.saved:
-        raise ConfigError("nothing to analyze: name a model, or saved files with --from")
-    require(options)
-    refuse_existing_file(options.json, overwrite=options.overwrite)
-    if options.figures:
-        kinds = () if options.overwrite else [kind.name for kind in figure_kinds()]
-        refuse_existing_pictures(options.figures, kinds)
-    refuse_existing_file(options.html, overwrite=options.overwrite)
-    known = read_saved(options.saved or ())
-    encoders = [*(options.models or ()), *(geometry.encoder for geometry in known.geometries)]
-    refuse_unknown(options.supervised or (), {name for it in encoders for name in names_of(it)})
-    measured, failures = _measure(options) if options.models else ({}, [])
-    geometries = (*known.geometries, *measured.values())
-    _print_geometries(geometries, known, options.json)
-    names = {name for it in geometries for name in names_of(it.encoder)}
-    contents = Contents(
-        records=known.records,
-        geometries=geometries,
-        runs=known.runs,
-        neighbours=known.neighbours,
-        warnings=tuple(failures),
-        published=options.published,
-        supervised=tuple(it for it in options.supervised or () if it in names),
-    )
-    if geometries or options.saved:
-        write_html(options.html, contents)
-    if options.figures and (geometries or known.runs or not failures):
-        _draw(contents, options.figures)
-    raise_failures(failures)
-
-
-def _measure(options: AnalyzeOptions) -> tuple[dict[str, Geometry], list[str]]:
-    """The geometry of every model that can be loaded and measured, and what failed."""
-    from contrasent.evaluation.geometry import measure
-    from contrasent.evaluation.rated_pairs import RatedPairs
-
-    rated = RatedPairs.read(options.pairs, options.data_dir, options.columns)
-    if rated.task.note:
-        typer.echo(rated.task.note, err=True)
-
-    def measure_one(model: str) -> Geometry:
-        measured = measure(use(options, load(options, model)), rated)
-        return replace(measured, records=with_command(measured.records))
-
-    return for_each(options.models or (), measure_one)
-
-
-def _print_geometries(geometries: Sequence[Geometry], known: Contents, json: str | None) -> None:
-    from rich.console import Console
-
-    from contrasent.evaluation.geometry import geometry_lines
-    from contrasent.report.contents import labelled, labelled_runs
-    from contrasent.report.embedding_tables import geometry_table
-    from contrasent.report.figures.curves import run_lines
-    from contrasent.report.table import print_table
-
-    if write_lines(json if geometries or json == STDOUT else None, geometry_lines(geometries)):
-        return
-    if geometries:
-        print_table(Console(), geometry_table(labelled(geometries)))
-    for line in run_lines(labelled_runs(known.runs)):
-        typer.echo(line)
-
-
-def _draw(contents: Contents, folder: Path) -> None:
-    from contrasent.errors import ConfigError
-    from contrasent.report.embedding_tables import pictures
-    from contrasent.report.figures.style import write_pictures
-
-    drawn = pictures(
-        contents.geometries,
-        contents.runs,
-        contents.records,
-        published=contents.published,
-        supervised=contents.supervised,
-    )
-    if not drawn:
-        raise ConfigError(
-            "no figure can be drawn: there is neither the geometry of an encoder nor a training "
-            "run that measured it"
+    def __call__(self) -> None:
+        from contrasent.report.contents import read_saved
+        from contrasent.report.embedding_tables import names_of, pictures, refuse_unknown
+        from contrasent.report.figures.style import (
+            figure_kinds,
+            refuse_existing_pictures,
+            write_pictures,
         )
-    for path in write_pictures(folder, drawn):
-        typer.echo(f"{path}", err=True)
+
+        if not self.models and not self.saved:
+            raise ConfigError("nothing to analyze: name a model, or saved files with --from")
+        refuse_existing_file(self.json, overwrite=self.overwrite)
+        if self.figures:
+            kinds = () if self.overwrite else [kind.name for kind in figure_kinds()]
+            refuse_existing_pictures(self.figures, kinds)
+        refuse_existing_file(self.html, overwrite=self.overwrite)
+        known = read_saved(self.saved or ())
+        encoders = [*(self.models or ()), *(geometry.encoder for geometry in known.geometries)]
+        refuse_unknown(self.supervised or (), {name for it in encoders for name in names_of(it)})
+        measured, failures = self._measure() if self.models else ({}, [])
+        geometries = (*known.geometries, *measured.values())
+        self._print(geometries, known)
+        names = {name for it in geometries for name in names_of(it.encoder)}
+        contents = replace(
+            known,
+            geometries=geometries,
+            warnings=tuple(failures),
+            published=self.published,
+            supervised=tuple(it for it in self.supervised or () if it in names),
+        )
+        if geometries or self.saved:
+            write_html(self.html, contents)
+        if self.figures and (geometries or known.runs or not failures):
+            drawn = pictures(
+                geometries,
+                known.runs,
+                known.records,
+                published=self.published,
+                supervised=contents.supervised,
+            )
+            if not drawn:
+                raise ConfigError("no figure can be drawn without the geometry of an encoder")
+            for path in write_pictures(self.figures, drawn):
+                tell(str(path))
+        raise_failures(failures)
+
+    def _measure(self) -> tuple[dict[str, Geometry], list[str]]:
+        """The geometry of every model that can be loaded and measured, and what failed."""
+        from contrasent.evaluation.geometry import measure
+        from contrasent.evaluation.rated_pairs import RatedPairs
+
+        rated = RatedPairs.read(self.pairs, self.data_dir, self.columns)
+        if rated.task.note:
+            tell(rated.task.note)
+
+        def measure_one(model: str) -> Geometry:
+            measured = measure(use(self, load(self, model)), rated)
+            return replace(measured, records=with_command(measured.records))
+
+        return for_each(self.models or (), measure_one)
+
+    def _print(self, geometries: tuple[Geometry, ...], known: Contents) -> None:
+        from contrasent.evaluation.geometry import geometry_lines
+        from contrasent.report.contents import labelled, labelled_runs
+        from contrasent.report.embedding_tables import geometry_table
+        from contrasent.report.figures.curves import run_lines
+
+        json = self.json if geometries or self.json == STDOUT else None
+        if not write_lines(json, geometry_lines(geometries)):
+            if geometries:
+                print_tables(geometry_table(labelled(geometries)))
+            for line in run_lines(labelled_runs(known.runs)):
+                typer.echo(line)
 
 
 @settings
-class NeighboursOptions(Measuring, DataFolder, AsJsonLines):
-    """Options of ``neighbours``."""
+class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
+    """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
     """Encoders, a column each: a folder, a training run or a Hugging Face id; or a file of word
@@ -388,40 +341,34 @@ class NeighboursOptions(Measuring, DataFolder, AsJsonLines):
     columns: Listed | None = None
     """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
 
+    def __call__(self) -> None:
+        from rich.console import Console
 
-@command
-def neighbours(options: NeighboursOptions) -> None:
-    """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
-    from rich.console import Console
+        from contrasent.evaluation.neighbours import (
+            find_neighbours,
+            neighbour_lines,
+            read_corpus,
+            read_queries,
+        )
+        from contrasent.evaluation.vectors import load_or_open
+        from contrasent.report.contents import labels as names_of
+        from contrasent.report.embedding_tables import print_neighbours
 
-    from contrasent.errors import ConfigError
-    from contrasent.evaluation.neighbours import (
-        find_neighbours,
-        neighbour_lines,
-        read_corpus,
-        read_queries,
-    )
-    from contrasent.evaluation.vectors import load_or_open
-    from contrasent.report.contents import labels as names_of
-    from contrasent.report.embedding_tables import print_neighbours
+        refuse_existing_file(self.json, overwrite=self.overwrite)
+        searched = read_corpus(self.corpus, self.columns, self.data_dir)
+        looked_for = read_queries(self.queries, self.query or (), searched, self.sample)
 
-    refuse_existing_file(options.json, overwrite=options.overwrite)
-    require(options)
-    searched = read_corpus(options.corpus, options.columns, options.data_dir)
-    looked_for = read_queries(options.queries, options.query or (), searched, options.sample)
+        def find(model: str) -> Neighbours:
+            if model.lower().endswith(".npy"):
+                raise ConfigError(
+                    f"{model} holds the vectors of a task's pairs, not of a corpus and queries"
+                )
+            used = use(self, load_or_open(self, model))
+            nearest = find_neighbours(used, searched, looked_for, self.top_k)
+            return replace(nearest, command=called())
 
-    def find(model: str) -> Neighbours:
-        if model.lower().endswith(".npy"):
-            raise ConfigError(
-                f"{model} holds the vectors of a task's pairs, not of a corpus and queries; name "
-                "an encoder or a file of word vectors"
-            )
-        used = use(options, load_or_open(options, model))
-        nearest = find_neighbours(used, searched, looked_for, options.top_k)
-        return replace(nearest, command=measuring_command())
-
-    results, failures = for_each(options.models, find)
-    rows = list(results.values())
-    if rows and not write_lines(options.json, neighbour_lines(rows)):
-        print_neighbours(Console(), dict(zip(names_of(rows), rows, strict=True)))
-    raise_failures(failures)
+        results, failures = for_each(self.models, find)
+        rows = list(results.values())
+        if rows and not write_lines(self.json, neighbour_lines(rows)):
+            print_neighbours(Console(), dict(zip(names_of(rows), rows, strict=True)))
+        raise_failures(failures)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import Field, PositiveInt
 
-from contrasent.cli.parameters import command, print_json
+from contrasent import api
+from contrasent.cli.parameters import print_json, tell
+from contrasent.errors import ConfigError
 from contrasent.options import (
     AsJson,
     DataFolder,
@@ -22,9 +24,6 @@ from contrasent.options import (
     shared,
 )
 from contrasent.settings import ARGUMENT, Spelling, settings
-
-if TYPE_CHECKING:
-    from contrasent.formats import Parity
 
 
 @settings
@@ -43,74 +42,52 @@ class FitOptions(DataFolder):
 
 
 @settings
-class WhiteningOptions(Named, FitOptions, MapOptions, WhiteningSettings):
-    """Options of ``whitening``."""
+class FitMap(Named, FitOptions, MapOptions):
+    """The options of every command that fits a map to an encoder."""
+
+    def fit(self, kind: str, chosen: type[Any]) -> dict[str, Any]:
+        """Fit a map with the settings ``chosen``; returns what is kept of it."""
+        from contrasent.files import read_json
+        from contrasent.model.hub import INFO_FILE
+
+        given = shared(self, MapOptions) | shared(self, chosen)
+        api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
+        facts: dict[str, Any] = read_json(self.output / INFO_FILE)["transform"]
+        typer.echo(f"{self.output}: {facts['described']}")
+        return facts
 
 
-@command
-def whitening(options: WhiteningOptions) -> None:
+@settings
+class WhiteningCommand(FitMap, WhiteningSettings):
     """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    facts = _fit("whitening", options, WhiteningSettings)
-    typer.echo(
-        f"{facts['dimensions']} of {facts['width']} dimensions kept, with "
-        f"{facts['variance_kept']:.2%} of the variance; embeddings differ in {facts['rank']}",
-        err=True,
-    )
-    _announce(options.output, facts["described"])
+
+    def __call__(self) -> None:
+        kept = self.fit("whitening", WhiteningSettings)["variance_kept"]
+        tell(f"{kept:.2%} of the variance kept")
 
 
 @settings
-class FlowOptions(Named, FitOptions, MapOptions, FlowSettings):
-    """Options of ``flow``."""
-
-
-@command
-def flow(options: FlowOptions) -> None:
+class FlowCommand(FitMap, FlowSettings):
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
 
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    facts = _fit("flow", options, FlowSettings)
-    likelihood = facts["bits_per_dimension"]
-    typer.echo(
-        f"bits per dimension of {likelihood['sentences']} of the sentences: "
-        f"{likelihood['before']:.4f} before, {likelihood['after']:.4f} after",
-        err=True,
-    )
-    _announce(options.output, facts["described"])
 
-
-def _fit(kind: str, options: WhiteningOptions | FlowOptions, cls: type[Any]) -> dict[str, Any]:
-    """Fit a map of a kind, whose settings are of ``cls``; what is kept of it beside the encoder."""
-    from contrasent import api
-    from contrasent.files import read_json
-    from contrasent.model.hub import INFO_FILE
-
-    chosen = shared(options, MapOptions) | shared(options, cls)
-    api.fit(
-        options.model,
-        kind,
-        data=options.data,
-        output=options.output,
-        show_progress=True,
-        **chosen,
-    )
-    facts: dict[str, Any] = read_json(options.output / INFO_FILE)["transform"]
-    return facts
-
-
-def _announce(output: Path, described: object) -> None:
-    typer.echo(f"{output}: {described}")
-    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
+    def __call__(self) -> None:
+        bits = self.fit("flow", FlowSettings)["bits_per_dimension"]
+        tell(f"bits per dimension: {bits['before']:.4f} before, {bits['after']:.4f} after")
 
 
 @settings
-class SifOptions(FitOptions):
-    """Options of ``sif``."""
+class SifCommand(FitOptions):
+    """Weigh word vectors by frequency and take out what all sentences share (SIF).
+
+    OUTPUT holds the vectors too, and is an encoder for every command but train.
+    """
 
     words: Annotated[str, ARGUMENT]
     """Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."""
@@ -124,38 +101,31 @@ class SifOptions(FitOptions):
     frequencies: Path | None = None
     """A word and its count per line; else words of the text are counted."""
 
+    def __call__(self) -> None:
+        from contrasent.api import fitting_text
+        from contrasent.fitting.maps import save_fitted
+        from contrasent.fitting.sif import fit_sif
+        from contrasent.model.lookup_encoders import WordEncoder, are_words
 
-@command
-def sif(options: SifOptions) -> None:
-    """Weigh word vectors by frequency and take out what all sentences share (SIF).
-
-    OUTPUT holds the vectors too, and is an encoder for every command but train.
-    """
-    from contrasent.api import fitting_text
-    from contrasent.errors import ConfigError
-    from contrasent.fitting.maps import save_fitted
-    from contrasent.fitting.sif import fit_sif
-    from contrasent.model.lookup_encoders import WordEncoder, are_words
-
-    if not are_words(options.words):
-        raise ConfigError(
-            f"{options.words} is no file of word vectors; its name must end in .txt or .vec"
+        if not are_words(self.words):
+            raise ConfigError(
+                f"{self.words} is no file of word vectors; its name must end in .txt or .vec"
+            )
+        text = fitting_text(self.data, self.output, self.columns, self.data_dir)
+        encoder, info = fit_sif(
+            WordEncoder.load(self.words),
+            text,
+            smoothing=self.smoothing,
+            components=self.components,
+            frequencies=self.frequencies,
         )
-    text = fitting_text(options.data, options.output, options.columns, options.data_dir)
-    encoder, info = fit_sif(
-        WordEncoder.load(options.words),
-        text,
-        smoothing=options.smoothing,
-        components=options.components,
-        frequencies=options.frequencies,
-    )
-    save_fitted(encoder, info, options.output)
-    typer.echo(f"{options.output}: {encoder.transform_described}")
+        save_fitted(encoder, info, self.output)
+        typer.echo(f"{self.output}: {encoder.transform_described}")
 
 
 @settings
-class ExportOptions(Named, Pooling, DataFolder, AsJson, Replacing):
-    """Options of ``export``."""
+class ExportCommand(Named, Pooling, AsJson, Replacing):
+    """Write an encoder in the format of another library, checked against the encoder."""
 
     output: Annotated[Path, ARGUMENT]
     """The folder of the export."""
@@ -165,77 +135,50 @@ class ExportOptions(Named, Pooling, DataFolder, AsJson, Replacing):
     table of vectors of word pieces: much faster, less exact), or simcse (a Hugging Face folder with
     the head as pooler.dense)."""
 
-    tolerance: float = 0.0001
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
     """The largest gap between 1 and the cosine of a sentence's two embeddings; above it nothing is
     written. Not for static."""
 
-    tasks: Listed | None = None
-    """Scored before and after, as for evaluate, or none; else rated pairs that ship with the
-    package."""
-
-    dimensions: int | None = None
+    dimensions: PositiveInt | None = None
     """Dimensions of static; else 256."""
 
     data: str | None = None
     """Text to count word pieces in, for static; else their ranks in the vocabulary tell how
     frequent they are."""
 
+    def __call__(self) -> None:
+        from dataclasses import asdict
 
-@command
-def export(options: ExportOptions) -> None:
-    """Write an encoder in the format of another library, checked against the encoder."""
-    from dataclasses import asdict
+        from contrasent.formats import export
+        from contrasent.model.encoder import SentenceEncoder
 
-    from contrasent.errors import pick
-    from contrasent.formats import FORMATS, export
-    from contrasent.model.encoder import SentenceEncoder
-
-    pick("format", options.format, FORMATS)
-    tasks = options.tasks
-    chosen: dict[str, Any] = {} if tasks is None else {"tasks": [] if tasks == ["none"] else tasks}
-    encoder = SentenceEncoder.load(
-        options.model, pooler=options.pooler, head=options.head, device="cpu"
-    )
-    parity = export(
-        encoder,
-        options.output,
-        options.format,
-        tolerance=options.tolerance,
-        data_dir=options.data_dir,
-        dimensions=options.dimensions,
-        text=options.data,
-        overwrite=options.overwrite,
-        show_progress=True,
-        **chosen,
-    )
-    if options.json:
-        print_json({"output": str(options.output), **asdict(parity)})
-    else:
-        _print(options.output, parity)
-
-
-def _print(output: Path, parity: Parity) -> None:
-    typer.echo(f"{output}: {parity.format}")
-    if parity.largest_gap is not None:
-        typer.echo(
-            f"largest gap of a cosine to 1: {parity.largest_gap:.1e}, of {parity.sentences} "
-            "sentences"
+        encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
+        parity = export(
+            encoder,
+            self.output,
+            self.format,
+            tolerance=self.tolerance,
+            dimensions=self.dimensions,
+            text=self.data,
+            overwrite=self.overwrite,
+            show_progress=True,
         )
-    for task, before in parity.before.items():
-        after = parity.after[task]
-        typer.echo(
-            f"{task}: {100 * before:.2f} before, {100 * after:.2f} after "
-            f"({100 * (after - before):+.2f})"
-        )
-    typer.echo(
-        f"sentences/s in fp32: {parity.speed:,.0f} before, {parity.export_speed:,.0f} after "
-        f"({parity.export_speed / parity.speed:.1f}x)"
-    )
+        if self.json:
+            print_json({"output": str(self.output), **asdict(parity)})
+            return
+        typer.echo(f"{self.output}: {parity.format}")
+        if parity.largest_gap is not None:
+            gap = f"{parity.largest_gap:.1e}, of {parity.sentences} sentences"
+            typer.echo(f"largest gap of a cosine to 1: {gap}")
 
 
 @settings
-class PushOptions:
-    """Options of ``push``."""
+class PushCommand:
+    """Publish an encoder on the Hugging Face Hub, with its model card.
+
+    Paths of this machine are left out of what is published. Edit the README.md in the folder to
+    change the card; a card that was edited is published as it is.
+    """
 
     run: Annotated[str, ARGUMENT]
     """A training run, or the folder of an encoder."""
@@ -249,23 +192,13 @@ class PushOptions:
     dry_run: bool = False
     """Print what would be uploaded, and upload nothing."""
 
+    def __call__(self) -> None:
+        from contrasent.model.card import publish, published_files
 
-@command
-def push(options: PushOptions) -> None:
-    """Publish an encoder on the Hugging Face Hub, with its model card.
-
-    Paths of this machine are left out of what is published. Edit the README.md in the folder to
-    change the card; a card that was edited is published as it is.
-    """
-    from contrasent.model.card import publish, published_files
-
-    folder, files = published_files(options.run, options.repository)
-    typer.echo(f"{folder} as {options.repository}:", err=True)
-    width = max(map(len, files))
-    for name, content in files.items():
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-        typer.echo(f"{name:<{width}}  {size:>13,} bytes")
-    if options.dry_run:
-        typer.echo("nothing was uploaded (--dry-run)", err=True)
-        return
-    typer.echo(publish(options.repository, files, private=options.private), err=True)
+        folder, files = published_files(self.run, self.repository)
+        tell(f"{folder} as {self.repository}:")
+        for name, content in files.items():
+            size = content.stat().st_size if isinstance(content, Path) else len(content)
+            typer.echo(f"{size:>13,}  {name}")
+        if not self.dry_run:
+            tell(publish(self.repository, files, private=self.private))

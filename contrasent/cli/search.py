@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.parameters import command, load, print_json
+from contrasent.cli.parameters import load, print_json, tell
+from contrasent.errors import ConfigError
 from contrasent.options import (
     AsJson,
     IndexedText,
@@ -28,15 +30,13 @@ from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.encode.sentences import Sentences
-    from contrasent.encode.shards import Written
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.index import Index
-    from contrasent.search.storage import Hit
 
 
 @settings
-class EncodeOptions(Sharding, Named, Loading, InPrecision, TextColumn):
-    """Options of ``encode``."""
+class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
+    """Write the embedding of every sentence to a file; safe to run again after an interruption."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
     """A file or data set with one sentence per row, the URL of a Parquet file or of a folder of
@@ -64,87 +64,73 @@ class EncodeOptions(Sharding, Named, Loading, InPrecision, TextColumn):
     overwrite: bool = False
     """Replace OUTPUT, and shards made from something else."""
 
+    def __call__(self) -> None:
+        from contrasent.encode.sentences import open_sentences
+        from contrasent.encode.shards import require_output, write_embeddings
+        from contrasent.encode.workers import Worker, end_with_parent
+        from contrasent.profiling import keep_few_compiled_products
 
-@command
-def encode(options: EncodeOptions) -> None:
-    """Write the embedding of every sentence to a file; safe to run again after an interruption."""
-    from contrasent.encode.sentences import open_sentences
-    from contrasent.encode.shards import require_output, write_embeddings
-    from contrasent.encode.workers import Worker, end_with_parent
-    from contrasent.errors import ConfigError
-    from contrasent.profiling import keep_few_compiled_products
+        end_with_parent()
+        worker = None if self.shard is None else Worker.parse(self.shard)
+        starts = self.workers > 1 or self.ray
+        if starts and worker is not None:
+            raise ConfigError(f"--shard {self.shard} is one worker, and --workers starts all")
+        shared = starts or worker is not None
+        if shared and self.source == "-":
+            raise ConfigError("each worker reads INPUT, but - can be read once; name a file")
+        if shared and self.overwrite:
+            raise ConfigError(
+                "--overwrite would let each worker remove what the others wrote; remove OUTPUT, "
+                "and the folder of its shards if there is one, and start the workers without it"
+            )
+        require_output(self.output, self.overwrite, self.shards, shared=worker is not None)
+        keep_few_compiled_products()
+        with open_sentences(self.source, self.columns, unique=self.unique) as sentences:
+            _announce(sentences, "sentences")
+            encoder = load(self, self.model)
+            written = write_embeddings(
+                encoder,
+                sentences,
+                self.output,
+                self,
+                overwrite=self.overwrite,
+                show_progress=not starts,
+                worker=worker,
+                run_others=partial(self._run_workers, encoder) if starts else None,
+            )
+        if written.already:
+            tell(f"{self.output} is made already")
+            return
+        if written.resumed:
+            tell(f"{written.resumed} rows came from shards of an earlier run")
+        if written.truncated:
+            limit = encoder.max_tokens
+            tell(f"{written.truncated} sentences were longer than {limit} tokens and cut")
+        new = written.rows - written.resumed
+        rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
+        if written.missing:
+            tell(
+                f"{self.output} is made by the worker that finishes last: {written.missing} shards "
+                f"are missing, {written.rows} rows are written{rate}"
+            )
+        else:
+            tell(f"{self.output}: {written.rows} rows of {written.width} dimensions{rate}")
 
-    end_with_parent()
-    worker = None if options.shard is None else Worker.parse(options.shard)
-    starts = options.workers > 1 or options.ray
-    if starts and worker is not None:
-        raise ConfigError(f"--shard {options.shard} is one worker, and --workers starts all")
-    refused = {
-        "each worker reads INPUT, but - can be read once; name a file": options.source == "-",
-        "--overwrite would let each worker remove what the others wrote; remove OUTPUT, and the "
-        "folder of its shards if there is one, and start the workers without it": options.overwrite,
-    }
-    for message, given in refused.items():
-        if given and (starts or worker is not None):
-            raise ConfigError(message)
-    require_output(options.output, options.overwrite, options.shards, shared=worker is not None)
-    keep_few_compiled_products()
-    with open_sentences(options.source, options.columns, unique=options.unique) as sentences:
-        _announce(sentences, "sentences", f", and have no row in {options.output}")
-        encoder = load(options, options.model)
-        others = partial(_run_workers, options, encoder) if starts else None
-        written = write_embeddings(
-            encoder,
-            sentences,
-            options.output,
-            options,
-            overwrite=options.overwrite,
-            show_progress=not starts,
-            worker=worker,
-            run_others=others,
-        )
-    _report(options.output, written, encoder.max_tokens)
+    def _run_workers(self, encoder: LoadedEncoder) -> None:
+        """Start the workers, and wait for them."""
+        import torch
 
+        from contrasent.encode.workers import commands, run_processes, run_ray
 
-def _run_workers(options: EncodeOptions, encoder: LoadedEncoder) -> None:
-    """Start the workers, and wait for them."""
-    import sys
-
-    import torch
-
-    from contrasent.encode.workers import commands, run_processes, run_ray
-
-    device = getattr(encoder, "device", torch.device("cpu"))
-    devices = torch.cuda.device_count() if device.type == "cuda" else 0
-    run = run_ray if options.ray else run_processes
-    run(commands(sys.argv[1:], options.workers), devices)
-
-
-def _report(output: Path, written: Written, max_tokens: int) -> None:
-    if written.already:
-        typer.echo(f"{output} is made already", err=True)
-        return
-    if written.resumed:
-        typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
-    if written.truncated:
-        typer.echo(
-            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut", err=True
-        )
-    new = written.rows - written.resumed
-    rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
-    if written.missing:
-        typer.echo(
-            f"{output} is made by the worker that finishes last: {written.missing} shards are "
-            f"missing, {written.rows} rows are written{rate}",
-            err=True,
-        )
-        return
-    typer.echo(f"{output}: {written.rows} rows of {written.width} dimensions{rate}", err=True)
+        device = getattr(encoder, "device", torch.device("cpu"))
+        devices = torch.cuda.device_count() if device.type == "cuda" else 0
+        run = run_ray if self.ray else run_processes
+        run(commands(sys.argv[1:], self.workers), devices)
 
 
 @settings
-class SimilarityOptions(Named, Measuring, AsJson):
-    """Options of ``similarity``."""
+class SimilarityCommand(Named, Measuring, AsJson):
+    """Print the cosine of two texts, or the similarity that the encoder states."""
 
     text_a: Annotated[str, ARGUMENT]
     """A text."""
@@ -152,34 +138,32 @@ class SimilarityOptions(Named, Measuring, AsJson):
     text_b: Annotated[str, ARGUMENT]
     """Another text."""
 
+    def __call__(self) -> None:
+        from contrasent.model.conventions import similarity_of
+        from contrasent.search.nearest import text_similarity
 
-@command
-def similarity(options: SimilarityOptions) -> None:
-    """Print the cosine of two texts, or the similarity that the encoder states."""
-    from contrasent.model.conventions import similarity_of
-    from contrasent.search.nearest import text_similarity
-
-    encoder = load(options, options.model)
-    used = encoder.resolve_precision(options.precision_name)
-    score = text_similarity(encoder, options.text_a, options.text_b, precision=used)
-    if not options.json:
-        typer.echo(f"{score:.4f}")
-        return
-    described = {
-        similarity_of(encoder): score,
-        "model": options.model,
-        "pooler": encoder.pooler,
-        "head": encoder.head_name,
-        "engine": encoder.engine,
-        "precision": used,
-        "fingerprint": encoder.fingerprint(),
-    }
-    print_json(described)
+        encoder = load(self, self.model)
+        used = encoder.resolve_precision(self.precision_name)
+        score = text_similarity(encoder, self.text_a, self.text_b, precision=used)
+        if not self.json:
+            typer.echo(f"{score:.4f}")
+            return
+        print_json(
+            {
+                similarity_of(encoder): score,
+                "model": self.model,
+                "pooler": encoder.pooler,
+                "head": encoder.head_name,
+                "engine": encoder.engine,
+                "precision": used,
+                "fingerprint": encoder.fingerprint(),
+            }
+        )
 
 
 @settings
-class IndexOptions(Named, IndexedText, Loading, InPrecision, Replacing):
-    """Options of ``build``."""
+class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
+    """Embed texts and write an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
     """A file or data set with one text per row; - reads lines of standard input; or a folder by
@@ -192,88 +176,69 @@ class IndexOptions(Named, IndexedText, Loading, InPrecision, Replacing):
     """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
     texts; milvus (exact) or milvus-hnsw: in Milvus Lite."""
 
+    def __call__(self) -> None:
+        from math import inf
 
-@command
-def build(options: IndexOptions) -> None:
-    """Embed texts and write an index."""
-    from math import inf
+        from contrasent.encode.sentences import open_sentences
+        from contrasent.encode.shards import FinishedShards
+        from contrasent.search.index import Index, require_folder
+        from contrasent.search.nearest import kind_for
 
-    from contrasent.encode.sentences import open_sentences
-    from contrasent.encode.shards import FinishedShards
-    from contrasent.errors import ConfigError
-    from contrasent.search.index import Index, require_folder
-    from contrasent.search.nearest import kind_for
-
-    kind_for(inf, options.kind)
-    require_folder(options.index, options.overwrite)
-    how: dict[str, Any] = {
-        "kind": options.kind,
-        "overwrite": options.overwrite,
-        "show_progress": True,
-    }
-    if Path(options.source).is_dir():
-        if (options.columns, options.ids, options.precision) != (None, None, "auto"):
-            raise ConfigError(
-                f"{options.source} holds vectors: leave --columns, --ids, --precision out"
-            )
-        built = Index.build(
-            load(options, options.model), FinishedShards.open(options.source), options.index, **how
-        )
-    else:
-        with open_sentences(options.source, options.columns, options.ids) as sentences:
-            kind_for(_announce(sentences), options.kind)
-            names = sentences.ids()
-            encoder = load(options, options.model)
-            built = Index.build(
-                encoder, sentences, options.index, names, precision=options.precision, **how
-            )
-    width = built.manifest.encoder.width
-    typer.echo(
-        f"{options.index}: {len(built)} texts, {width} dimensions each{_searched(built)}", err=True
-    )
+        kind_for(inf, self.kind)
+        require_folder(self.index, self.overwrite)
+        how: dict[str, Any] = {"kind": self.kind, "overwrite": self.overwrite}
+        if Path(self.source).is_dir():
+            if (self.columns, self.ids, self.precision) != (None, None, "auto"):
+                raise ConfigError(
+                    f"{self.source} holds vectors: leave --columns, --ids, --precision out"
+                )
+            shards = FinishedShards.open(self.source)
+            encoder = load(self, self.model)
+            built = Index.build(encoder, shards, self.index, show_progress=True, **how)
+        else:
+            with open_sentences(self.source, self.columns, self.ids) as sentences:
+                kind_for(_announce(sentences), self.kind)
+                how |= {"ids": sentences.ids(), "precision": self.precision}
+                encoder = load(self, self.model)
+                built = Index.build(encoder, sentences, self.index, show_progress=True, **how)
+        _report(self.index, built)
 
 
-def _searched(index: Index) -> str:
-    """How an index is searched."""
+def _report(folder: Path, index: Index) -> None:
     from contrasent.search.nearest import MILVUS
 
-    ann = index.manifest.ann
+    ann, how = index.manifest.ann, "searched exactly"
     if index.kind in MILVUS:
-        return ", in Milvus Lite"
-    if ann is None:
-        return ", searched exactly"
-    return f", searched by {ann.kind} (recall@10 {ann.recall:.3f})"
+        how = "in Milvus Lite"
+    elif ann is not None:
+        how = f"searched by {ann.kind} (recall@10 {ann.recall:.3f})"
+    tell(f"{folder}: {len(index)} texts of {index.manifest.encoder.width} dimensions, {how}")
 
 
 @settings
-class AddOptions(OfIndex, IndexedText, MovedEncoder):
-    """Options of ``add``."""
+class AddCommand(OfIndex, IndexedText, MovedEncoder):
+    """Embed more texts and append them to an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
     """A file or data set with one text per row; - reads lines of standard input."""
 
+    def __call__(self) -> None:
+        from contrasent.encode.sentences import open_sentences
+        from contrasent.search.index import Index
 
-@command
-def add(options: AddOptions) -> None:
-    """Embed more texts and append them to an index."""
-    from contrasent.encode.sentences import open_sentences
-    from contrasent.search.index import Index
-
-    opened = Index.open(options.index)
-    with open_sentences(options.source, options.columns, options.ids) as sentences:
-        _announce(sentences)
-        before, loaded = len(opened), opened.encoder(options.encoder, options.device)
-        opened.add(loaded, sentences, sentences.ids(), show_progress=True)
-    typer.echo(
-        f"{options.index}: {len(opened)} texts, {len(opened) - before} of them new", err=True
-    )
-    if opened.needs_optimizing:
-        opened.optimize(show_progress=True)
+        opened = Index.open(self.index)
+        with open_sentences(self.source, self.columns, self.ids) as sentences:
+            _announce(sentences)
+            before, loaded = len(opened), opened.encoder(self.encoder, self.device)
+            opened.add(loaded, sentences, sentences.ids(), show_progress=True)
+        tell(f"{self.index}: {len(opened)} texts, {len(opened) - before} of them new")
+        if opened.needs_optimizing:
+            opened.optimize(show_progress=True)
 
 
 @settings
-class RemoveOptions(OfIndex):
-    """Options of ``remove``."""
+class RemoveCommand(OfIndex):
+    """Remove texts from an index, all of them or none."""
 
     ids: Annotated[list[str], ARGUMENT]
     """Ids of texts, or - for lines of standard input."""
@@ -281,95 +246,79 @@ class RemoveOptions(OfIndex):
     missing_ok: bool = False
     """Pass over ids that are not in the index."""
 
+    def __call__(self) -> None:
+        from contrasent.search.index import Index
 
-@command
-def remove(options: RemoveOptions) -> None:
-    """Remove texts from an index, all of them or none."""
-    from contrasent.search.index import Index
-
-    opened = Index.open(options.index)
-    removed = opened.remove(_lines(options.ids), missing_ok=options.missing_ok)
-    typer.echo(f"{options.index}: {len(opened)} texts, {removed} removed", err=True)
-    if opened.needs_optimizing:
-        opened.optimize(show_progress=True)
+        opened = Index.open(self.index)
+        removed = opened.remove(_lines(self.ids), missing_ok=self.missing_ok)
+        tell(f"{self.index}: {len(opened)} texts, {removed} removed")
+        if opened.needs_optimizing:
+            opened.optimize(show_progress=True)
 
 
 @settings
-class OptimizeOptions(OfIndex):
-    """Options of ``optimize``."""
-
-    kind: Annotated[str | None, Spelling(of=IndexOptions, end="Else what it was built as.")] = None
-
-
-@command
-def optimize(options: OptimizeOptions) -> None:
+class OptimizeCommand(OfIndex):
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
-    from contrasent.search.index import Index
 
-    opened = Index.open(options.index)
-    opened.optimize(options.kind, show_progress=True)
-    typer.echo(f"{options.index}: {len(opened)} texts{_searched(opened)}", err=True)
+    kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
+
+    def __call__(self) -> None:
+        from contrasent.search.index import Index
+
+        opened = Index.open(self.index)
+        opened.optimize(self.kind, show_progress=True)
+        _report(self.index, opened)
 
 
 @settings
-class CopyOptions(OfIndex, Replacing):
-    """Options of ``copy``."""
+class CopyCommand(OfIndex, Replacing):
+    """Write an index to another folder, also into Milvus Lite or out of it."""
 
     new: Annotated[Path, ARGUMENT]
     """The folder of the copy."""
 
-    kind: Annotated[str | None, Spelling(of=IndexOptions, end="Else the same.")] = None
+    kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else the same.")] = None
 
+    def __call__(self) -> None:
+        from contrasent.search.index import Index
 
-@command
-def copy(options: CopyOptions) -> None:
-    """Write an index to another folder, also into Milvus Lite or out of it."""
-    from contrasent.search.index import Index
-
-    copied = Index.open(options.index).copy(
-        options.new, options.kind, overwrite=options.overwrite, show_progress=True
-    )
-    typer.echo(f"{options.new}: {len(copied)} texts{_searched(copied)}", err=True)
+        copied = Index.open(self.index).copy(
+            self.new, self.kind, overwrite=self.overwrite, show_progress=True
+        )
+        _report(self.new, copied)
 
 
 @settings
-class InfoOptions(OfIndex, AsJson):
-    """Options of ``info``."""
+class InfoCommand(OfIndex):
+    """Say as JSON what an index holds, and which encoder made it."""
+
+    def __call__(self) -> None:
+        from dataclasses import asdict
+
+        from contrasent.search.index import Index
+
+        opened = Index.open(self.index)
+        files = [path for path in self.index.rglob("*") if path.is_file()]
+        manifest = opened.manifest
+        described = {
+            "index": str(self.index),
+            "texts": len(opened),
+            "segments": len(manifest.segments),
+            "bytes": sum(path.stat().st_size for path in files),
+            **{"encoder" if k == "name" else k: v for k, v in asdict(manifest.encoder).items()},
+            "similarity": manifest.similarity,
+            "kind": opened.kind,
+        }
+        if manifest.ann is not None:
+            described |= {"covers": manifest.ann.rows, "recall@10": manifest.ann.recall}
+        print_json(described, indent=2)
 
 
-@command
-def info(options: InfoOptions) -> None:
-    """Say what an index holds, and which encoder made it."""
-    from dataclasses import asdict
-
-    from contrasent.search.index import Index
-
-    opened = Index.open(options.index)
-    files = [path for path in options.index.rglob("*") if path.is_file()]
-    manifest = opened.manifest
-    described = {
-        "index": str(options.index),
-        "texts": len(opened),
-        "segments": len(manifest.segments),
-        "bytes": sum(path.stat().st_size for path in files),
-        **{"encoder" if k == "name" else k: v for k, v in asdict(manifest.encoder).items()},
-        "similarity": manifest.similarity,
-        "kind": opened.kind,
-    }
-    if manifest.ann is not None:
-        described |= {"covers": manifest.ann.rows, "recall@10": manifest.ann.recall}
-    if options.json:
-        print_json(described)
-        return
-    for key, value in described.items():
-        typer.echo(f"{key:<12} {one_line(str(value))}")
-
-
-def _announce(sentences: Sentences, what: str = "texts", gone: str = "") -> int:
+def _announce(sentences: Sentences, what: str = "texts") -> int:
     total = sentences.count()
-    typer.echo(f"{sentences.source}: {total} {what}; {sentences.examples.columns}", err=True)
+    tell(f"{sentences.source}: {total} {what}; {sentences.examples.columns}")
     if skipped := sentences.examples.skipped:
-        typer.echo(f"{skipped} rows with an empty cell are left out{gone}", err=True)
+        tell(f"{skipped} rows with an empty cell are left out, and have no row or id")
     return total
 
 
@@ -384,8 +333,8 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchOptions(OfIndex, MovedEncoder, AsJson):
-    """Options of ``search``."""
+class SearchCommand(OfIndex, MovedEncoder, AsJson):
+    """Print the texts of an index that are nearest to a query, or to each of several."""
 
     query: Annotated[list[str], ARGUMENT]
     """Texts to look for, or - for lines of standard input."""
@@ -399,44 +348,30 @@ class SearchOptions(OfIndex, MovedEncoder, AsJson):
     only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
     """Search texts with ids like this; % stands for any characters, _ for one."""
 
+    def __call__(self) -> None:
+        from contrasent.search.index import Index, require_search
 
-@command
-def search(options: SearchOptions) -> None:
-    """Print the texts of an index that are nearest to a query, or to each of several."""
-    from contrasent.search.index import Index, require_search
-
-    queries = _lines(options.query)
-    opened = Index.open(options.index)
-    require_search(options.top_k, options.threshold, opened.manifest.similarity, queries)
-    results = opened.search(
-        opened.encoder(options.encoder, options.device),
-        queries,
-        options.top_k,
-        options.threshold,
-        options.only,
-    )
-    several = len(queries) > 1
-    for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
-        texts = [hit.text for hit in hits]
-        first = [texts.index(each) for each in texts]  # the number of the first of this text
-        if not options.json:
-            if several:
+        queries = _lines(self.query)
+        opened = Index.open(self.index)
+        require_search(self.top_k, self.threshold, opened.manifest.similarity, queries)
+        results = opened.search(
+            opened.encoder(self.encoder, self.device),
+            queries,
+            self.top_k,
+            self.threshold,
+            self.only,
+        )
+        several = len(queries) > 1
+        for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
+            if several and not self.json:
                 typer.echo(f"{chr(10) if number else ''}{one_line(text)}")
-            _print_hits(hits, first)
-            continue
-        for rank, (hit, same) in enumerate(zip(hits, first, strict=True), 1):
-            row: dict[str, Any] = {"query": text} if several else {}
-            row |= {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-            print_json(row | ({} if same == rank - 1 else {"same_text_as": hits[same].id}))
-
-
-def _print_hits(hits: list[Hit], first: list[int]) -> None:
-    if not hits:
-        typer.echo("no hit")
-        return
-    ids = [one_line(hit.id) for hit in hits]
-    width = max(len("id"), *map(len, ids))
-    typer.echo(f"rank   score  {'id':<{width}}  text")
-    for rank, (hit, id_, same) in enumerate(zip(hits, ids, first, strict=True), 1):
-        text = one_line(hit.text) if same == rank - 1 else f"(the same text as rank {same + 1})"
-        typer.echo(f"{rank:>4} {hit.score:>7.4f}  {id_:<{width}}  {text}")
+            for rank, hit in enumerate(hits, 1):
+                if self.json:
+                    row: dict[str, Any] = {"query": text} if several else {}
+                    row |= {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
+                    print_json(row)
+                else:
+                    found = f"{one_line(hit.id)}  {one_line(hit.text)}"
+                    typer.echo(f"{rank:>4} {hit.score:>7.4f}  {found}")
+            if not hits and not self.json:
+                typer.echo("no hit")

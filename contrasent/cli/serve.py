@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from contrasent.cli.parameters import command, load
+from contrasent.cli.parameters import load
+from contrasent.errors import ConfigError, MissingExtraError, install_command
 from contrasent.options import InPrecision, Loading, Named
 from contrasent.settings import Spelling, settings
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from contrasent.model.loading import LoadedEncoder
-    from contrasent.search.index import Index
     from contrasent.serve.application import ServerSettings
     from contrasent.serve.batching import Batcher
 
@@ -28,8 +28,13 @@ _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "pr
 
 
 @settings
-class ServeOptions(Named, Loading, InPrecision):
-    """Options of ``serve``."""
+class ServeCommand(Named, Loading, InPrecision):
+    """Serve embeddings and search over HTTP.
+
+    The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
+    all of them, and / is a page for people. With --index texts are searched, added and removed.
+    SIGTERM ends the server after it has answered what it has begun.
+    """
 
     index: Annotated[Path | None, Spelling(metavar="DIR")] = None
     """An index that MODEL built, to search."""
@@ -93,41 +98,30 @@ class ServeOptions(Named, Loading, InPrecision):
     raw_token_ids: bool = False
     """Take token ids that lack the special tokens."""
 
+    def __call__(self) -> None:
+        missing = [package for package in _PACKAGES if find_spec(package) is None]
+        if missing:
+            raise MissingExtraError(
+                f"a server needs {', '.join(missing)}: {install_command('serve')}"
+            )
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
+        with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
+            if self.workers > 1:
+                os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
+            from contrasent.serve.processes import Listening, serve
+            from contrasent.serve.telemetry import log_json
 
-@command
-def serve(options: ServeOptions) -> None:
-    """Serve embeddings and search over HTTP.
-
-    The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
-    all of them, and / is a page for people. With --index texts are searched, added and removed.
-    SIGTERM ends the server after it has answered what it has begun.
-    """
-    from contrasent.errors import MissingExtraError, install_command
-
-    missing = [package for package in _PACKAGES if find_spec(package) is None]
-    if missing:
-        raise MissingExtraError(f"a server needs {', '.join(missing)}: {install_command('serve')}")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
-    with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
-        if options.workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
-        from contrasent.serve.processes import Listening, serve
-        from contrasent.serve.telemetry import log_json
-
-        listening = Listening(
-            host=options.host,
-            port=options.port,
-            workers=options.workers,
-            drain_seconds=options.drain,
-        )
-        settings = _settings(options)
-        with closing(listening.bind()) as bound:
-            make = _maker(options, settings)
-            undo = log_json()
-            try:
-                serve(make, listening, bound)
-            finally:
-                undo()
+            listening = Listening(
+                host=self.host, port=self.port, workers=self.workers, drain_seconds=self.drain
+            )
+            settings = _settings(self)
+            with closing(listening.bind()) as bound:
+                make = _maker(self, settings)
+                undo = log_json()
+                try:
+                    serve(make, listening, bound)
+                finally:
+                    undo()
 
 
 def application(model: str, **options: Any) -> Any:
@@ -139,14 +133,14 @@ def application(model: str, **options: Any) -> Any:
     import torch
 
     given = {"api_key": os.environ.get("CONTRASENT_API_KEY"), **options}
-    serving, threads = ServeOptions(model=model, **given), torch.get_num_threads()
+    serving, threads = ServeCommand(model=model, **given), torch.get_num_threads()
     try:
         return _maker(serving, _settings(serving))()
     finally:
         torch.set_num_threads(threads)
 
 
-def _settings(options: ServeOptions) -> ServerSettings:
+def _settings(options: ServeCommand) -> ServerSettings:
     from contrasent.serve.application import ServerSettings
 
     path = Path(options.model)
@@ -162,11 +156,12 @@ def _settings(options: ServeOptions) -> ServerSettings:
     )
 
 
-def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]:
+def _maker(options: ServeCommand, settings: ServerSettings) -> Callable[[], Any]:
     """Load everything, and return what builds the application of a process."""
     import torch
 
-    from contrasent.errors import ConfigError
+    from contrasent.search.index import Index
+    from contrasent.search.nearest import MILVUS
     from contrasent.serve.application import Service, build
     from contrasent.serve.batching import Batcher, BatchSettings, computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
@@ -193,7 +188,12 @@ def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]
         return batcher
 
     shared = None if options.shared_cache is None else SharedCache(options.shared_cache)
-    indexes, precision = _indexes(options), str(options.precision)
+    precision, folders = str(options.precision), (options.index, options.beside)
+    if options.beside is not None and options.index is None:
+        raise ConfigError("--beside shows a second index: name the first with --index")
+    indexes = [Index.open(folder) for folder in folders if folder is not None]
+    if options.workers > 1 and any(index.kind in MILVUS for index in indexes):
+        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     encoder = load(options, options.model)
     if options.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
@@ -216,18 +216,3 @@ def _maker(options: ServeOptions, settings: ServerSettings) -> Callable[[], Any]
         return build(service, embeddings[0].router(), routes.router())
 
     return make
-
-
-def _indexes(options: ServeOptions) -> list[Index]:
-    """The indexes; ConfigError if not all workers could use them."""
-    from contrasent.errors import ConfigError
-    from contrasent.search.index import Index
-    from contrasent.search.nearest import MILVUS
-
-    if options.beside is not None and options.index is None:
-        raise ConfigError("--beside shows a second index: name the first with --index")
-    folders = (options.index, options.beside)
-    indexes = [Index.open(folder) for folder in folders if folder is not None]
-    if options.workers > 1 and any(index.kind in MILVUS for index in indexes):
-        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
-    return indexes

@@ -29,7 +29,7 @@ def index(unsupervised, shelf, tmp_path_factory):
         "index", "build", unsupervised[0], shelf / "text.txt", folder, "--precision", "fp32"
     )
     assert said.out == ""
-    assert f"{folder}: {len(SENTENCES)} texts, 16 dimensions each" in said.err
+    assert f"{folder}: {len(SENTENCES)} texts of 16 dimensions" in said.err
     return folder
 
 
@@ -163,7 +163,7 @@ def test_texts_that_are_added_are_found(unsupervised, shelf, tmp_path):
     worked("index", "build", unsupervised[0], shelf / "text.txt", tmp_path / "index")
     said = worked("index", "add", tmp_path / "index", "-", stdin="three never sad horse\n")
     assert f"{len(SENTENCES) + 1} texts, 1 of them new" in said.err
-    described = json.loads(worked("index", "info", tmp_path / "index", "--json").out)
+    described = json.loads(worked("index", "info", tmp_path / "index").out)
     assert (described["texts"], described["segments"]) == (len(SENTENCES) + 1, 2)
     said = worked("search", tmp_path / "index", "three never sad horse", "--json", "--top-k", 1)
     assert json.loads(said.out)["text"] == "three never sad horse"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from helpers.tiny_sts import SUBSETS
 from helpers.tiny_words import WORDS, WordEncoder
 from typer.testing import CliRunner
 
+from contrasent.cli import app as tree
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
 
@@ -53,12 +53,11 @@ def runner(senteval, monkeypatch):
 
     def make(*commands, columns=80):
         monkeypatch.setenv("COLUMNS", str(columns))
-        app = typer.Typer()
-        for command in commands:
-            app.command()(command)
+        monkeypatch.setattr(tree, "_guarded", lambda _name, run: run)
+        name = commands if len(commands) == 1 else ()
 
         def run(*words):
-            return CliRunner().invoke(app, [str(word) for word in words])
+            return CliRunner().invoke(tree.app, [str(word) for word in (*name, *words)])
 
         run.loaded = loaded
         return run

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from contrasent.cli.evaluate import analyze
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
@@ -17,7 +16,7 @@ FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs and kind.nam
 
 @pytest.fixture
 def command(runner):
-    return runner(analyze)
+    return runner("analyze")
 
 
 def test_the_table_says_what_was_measured_on_what(command, encoder, senteval):

@@ -7,14 +7,13 @@ import pytest
 from helpers.command_line import rows
 
 from contrasent import evaluate as evaluate_in_code
-from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ConfigError
 from contrasent.records import read_records
 
 
 @pytest.fixture
 def command(runner):
-    return runner(evaluate)
+    return runner("evaluate")
 
 
 def test_the_table_is_the_papers(command, encoder, senteval):
@@ -92,7 +91,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
         (["--tasks", ","], "no task to score in an empty list"),
         (["--json", "."], ". is a folder"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
-        (["--compare"], "--compare needs two models or more"),
+        (["--compare"], "name two or more"),
         (["--tasks", "stsb,mr", "--columns", "a,b,c"], "none is named: stsb, mr; leave it out"),
         (["--tasks", "stsb,classify:"], "'classify:' names nothing to read; give classify:FILE"),
         (["--tasks", "retrieve: "], "'retrieve:' names nothing to read; give retrieve:QUERIES+DO"),

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from helpers.html_reader import grid, read
 
-from contrasent.cli.evaluate import analyze, evaluate
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -17,7 +16,7 @@ def command(runner, monkeypatch, tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return runner(evaluate, analyze)
+    return runner("evaluate", "analyze")
 
 
 def rows(path, name):

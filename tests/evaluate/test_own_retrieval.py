@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from contrasent import evaluate
-from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
@@ -163,7 +162,7 @@ def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
 
 @pytest.fixture
 def command(runner):
-    return runner(evaluate_command, columns=200)
+    return runner("evaluate", columns=200)
 
 
 def test_rankings_have_intervals_and_are_compared_by_query(command, folder, tmp_path):

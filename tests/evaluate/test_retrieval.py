@@ -9,7 +9,6 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from contrasent import evaluate
-from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.retrieval import TASK_TYPE, rankings, stsb_retrieval
 from contrasent.evaluation.task_names import TaskName, task_names
@@ -174,7 +173,7 @@ def test_names_and_splits():
 
 @pytest.fixture
 def command(runner, encoder, monkeypatch):
-    run = runner(evaluate_command, columns=100)
+    run = runner("evaluate", columns=100)
 
     def load(name, **_):
         encoder.name = name

@@ -11,7 +11,6 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import contrasent.evaluation.transfer as under_test
 from contrasent import evaluate
-from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.evaluation import protocols
 from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.logistic_regression import Accuracy
@@ -38,7 +37,7 @@ def data(senteval, monkeypatch):
 
 @pytest.fixture
 def command(runner):
-    return runner(evaluate_command, columns=90)
+    return runner("evaluate", columns=90)
 
 
 def test_the_table_is_the_papers(command, encoder):

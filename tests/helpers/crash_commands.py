@@ -167,17 +167,17 @@ ROWS = (
     ),
     Row(
         "export simcse",
-        ("export", "bert", "out", "--format", "simcse", "--tasks", "none"),
+        ("export", "bert", "out", "--format", "simcse"),
         "--overwrite",
     ),
     Row(
         "export static",
-        ("export", "bert", "out", "--format", "static", "--tasks", "none"),
+        ("export", "bert", "out", "--format", "static"),
         "--overwrite",
     ),
     Row(
         "export onnx",
-        ("export", "bert", "out", "--format", "onnx", "--tasks", "none"),
+        ("export", "bert", "out", "--format", "onnx"),
         "--overwrite",
     ),
     Row(

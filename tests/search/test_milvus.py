@@ -171,7 +171,7 @@ def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folde
     (tmp_path / "texts.txt").write_text("a dog runs\nno fire\nthe man walks\n")
     worked("encode", tiny_bert, tmp_path / "texts.txt", tmp_path / "s", "--shards", "parquet")
     said = worked("index", "build", tiny_bert, tmp_path / "s", folder, "--kind", "milvus")
-    assert f"{folder}: 3 texts, 16 dimensions each, in Milvus Lite" in said.err
+    assert f"{folder}: 3 texts of 16 dimensions, in Milvus Lite" in said.err
     worked("index", "add", folder, tmp_path / "texts.txt")
     worked("index", "remove", folder, 1)
     words = ["a dog runs", "--only", "_", "--json"]
@@ -179,7 +179,7 @@ def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folde
     worked("index", "copy", folder, tmp_path / "flat", "--kind", "flat")
     assert worked("search", tmp_path / "flat", *words).out == found
     assert json.loads(found.splitlines()[0])["id"] == "0" and len(found.splitlines()) == 5
-    info = json.loads(worked("index", "info", folder, "--json").out)
+    info = json.loads(worked("index", "info", folder).out)
     assert (info["texts"], info["kind"]) == (5, "milvus")
     process = started("index", "info", folder)
     assert "one process at a time" in process.communicate()[1] and process.returncode == 2

@@ -3,12 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
-from contrasent.cli.app import guarded
-from contrasent.cli.search import add, build, encode, info, optimize, remove, search, similarity
+from contrasent.cli.app import app
 from contrasent.model.encoder import SentenceEncoder
 
 TEXTS = ["one fish", "two fish", "red fish", "blue fish"]
@@ -32,14 +30,12 @@ def loaded(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    app = typer.Typer()
-    for command in (encode, similarity, search, build, add, remove, optimize, info):
-        app.command()(guarded(command))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
 
     def call(*words, expect=0, stdin=None):
-        result = CliRunner().invoke(app, [*words], input=stdin)
+        group = ["index"] if words[0] in ("build", "add", "remove", "optimize", "info") else []
+        result = CliRunner().invoke(app, [*group, *words], input=stdin)
         assert result.exit_code == expect, result.output
         return result
 
@@ -60,7 +56,7 @@ def test_encode_reads_a_column_and_says_what_is_left_out(run, tmp_path):
     (tmp_path / "t.tsv").write_text("sentence1\tsentence2\na\tb\nc\t\n")
     told = run("encode", "m", "t.tsv", "rows.npy", "--columns", "sentence2")
     assert len(np.load("rows.npy")) == 1
-    assert "1 rows with an empty cell are left out, and have no row in rows.npy" in told.stderr
+    assert "1 rows with an empty cell are left out" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -102,25 +98,23 @@ def test_similarity_prints_a_cosine(run):
 
 def test_build_search_add_info(run, loaded):
     told = run("build", "m", "texts.txt", "index", "--precision", "fp32")
-    assert "index: 4 texts, 8 dimensions each" in told.stderr and told.stdout == ""
+    assert "index: 4 texts of 8 dimensions" in told.stderr and told.stdout == ""
     lines = run("search", "index", "red fish", "--top-k", "2").stdout.splitlines()
-    assert lines[0].split() == ["rank", "score", "id", "text"]
-    assert lines[1].split() == ["1", "1.0000", "2", "red", "fish"] and len(lines) == 3
+    assert lines[0].split() == ["1", "1.0000", "2", "red", "fish"] and len(lines) == 2
     run("add", "index", "-", stdin="new fish\n")
     hit = json.loads(run("search", "index", "new fish", "--top-k", "1", "--json").stdout)
     assert hit == {"rank": 1, "score": pytest.approx(1.0), "id": "4", "text": "new fish"}
-    told = json.loads(run("info", "index", "--json").stdout)
+    told = json.loads(run("info", "index").stdout)
     assert told["texts"] == 5 and told["segments"] == 2 and told["encoder"] == "m"
     assert told["fingerprint"] == DummyEncoder().fingerprint() and told["bytes"] > 0
-    assert "texts        5\n" in run("info", "index").stdout
     assert set(loaded[1:]) == {("m", "cls", "none")}
 
 
 def test_several_queries_and_a_threshold(run):
     run("build", "m", "texts.txt", "index", "--precision", "fp32")
     told = run("search", "index", "-", "--threshold", "0.999", stdin="red fish\n\nno fish\n").stdout
-    assert told.splitlines()[0] == "red fish" and told.splitlines()[2].endswith("red fish")
-    assert told.splitlines()[4:] == ["no fish", "no hit"]
+    assert told.splitlines()[0] == "red fish" and told.splitlines()[1].endswith("red fish")
+    assert told.splitlines()[3:] == ["no fish", "no hit"]
     said = run("search", "index", "-", stdin=b"red fish\nno \xff\n", expect=2).stderr
     assert "standard input:2: not UTF-8" in said
     lines = run("search", "index", "red fish", "one fish", "--top-k", "1", "--json").stdout
@@ -132,7 +126,7 @@ def test_remove_and_optimize(run):
     run("build", "m", "texts.txt", "index", "--kind", "hnsw")
     assert "index: 2 texts, 2 removed" in run("remove", "index", "-", stdin="0\n2\n").stderr
     run("remove", "index", "0", "3", "--missing-ok")
-    told = json.loads(run("info", "index", "--json").stdout)
+    told = json.loads(run("info", "index").stdout)
     assert (told["texts"], told["segments"], told["kind"]) == (1, 1, "hnsw")
     assert told["covers"] == 1 and told["recall@10"] == 1.0
     hits = run("search", "index", "red fish", "--json").stdout

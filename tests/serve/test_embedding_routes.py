@@ -502,7 +502,7 @@ def test_a_model_that_is_named_by_a_dot_has_the_name_of_its_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
     names = [
-        cli._settings(cli.ServeOptions(model=model)).name
+        cli._settings(cli.ServeCommand(model=model)).name
         for model in (".", "best", "best/..", "org/model")
     ]
     assert names == [tmp_path.name, "best", tmp_path.name, "model"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from helpers.tiny_models import SENTENCES
 
-from contrasent.cli.serve import ServeOptions
+from contrasent.cli.serve import ServeCommand
 
 ROOT = Path(__file__).parents[2]
 TESTS = {
@@ -47,7 +47,7 @@ def test_every_sentence_has_a_test_that_is_there():
 
 
 def test_a_server_listens_on_the_loopback():
-    options = ServeOptions(model="m")
+    options = ServeCommand(model="m")
     assert (options.host, options.allowed_host, options.cors) == ("127.0.0.1", None, None)
 
 
