@@ -93,7 +93,12 @@ class SimCseTool:
         return cosines if cosines.ndim else float(cosines)
 
     def build_index(
-        self, sentences_or_file_path: Text, *_: Any, device: str | None = None, **__: Any
+        self,
+        sentences_or_file_path: Text,
+        use_faiss: bool | None = None,
+        faiss_fast: bool = False,
+        device: str | None = None,
+        batch_size: int = 64,
     ) -> None:
         """Embed sentences, or the lines of a file; they stay in memory."""
         self.sentences, self.embeddings = [], self.embeddings[:0]

@@ -42,13 +42,14 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     if name in choices:
         return name
-    unknown = f"unknown {kind} {name!r}"
     if len(choices) > _FEW:
         first, second, third = map(repr, get_close_matches(name, choices, n=3, cutoff=0))
-        raise ConfigError(f"{unknown}. Did you mean {first}, {second} or {third}?")
-    near = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{unknown}; choose one of {', '.join(choices)}.{hint}")
+        remedy = f". Did you mean {first}, {second} or {third}?"
+    else:
+        near = get_close_matches(name, choices, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        remedy = f"; choose one of {', '.join(choices)}.{hint}"
+    raise ConfigError(f"unknown {kind} {name!r}{remedy}")
 
 
 def shown(value: object) -> str:

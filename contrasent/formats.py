@@ -91,8 +91,6 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, device="cpu")
-    if encoder.engine != "torch":
-        raise ConfigError(f"the engine is {encoder.engine!r}; load the encoder with engine 'torch'")
     with exclusive(output), writing_folder(output) as partial:
         if format == "static":
             exported = _write_static(encoder, partial, dimensions or 256, text, show_progress)

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import ConfigError
-from contrasent.files import writing
+from contrasent.files import refuse_existing_file, writing
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
@@ -91,8 +90,7 @@ def profiled(
     if path is None:
         yield
         return
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
+    refuse_existing_file(path, overwrite=overwrite)
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import profile, schedule

@@ -278,8 +278,6 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
                 published=self.published,
                 supervised=contents.supervised,
             )
-            if not drawn:
-                raise ConfigError("no figure can be drawn without the geometry of an encoder")
             for path in write_pictures(self.figures, drawn):
                 tell(str(path))
         raise_failures(failures)
@@ -359,10 +357,6 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
         looked_for = read_queries(self.queries, self.query or (), searched, self.sample)
 
         def find(model: str) -> Neighbours:
-            if model.lower().endswith(".npy"):
-                raise ConfigError(
-                    f"{model} holds the vectors of a task's pairs, not of a corpus and queries"
-                )
             used = use(self, load_or_open(self, model))
             nearest = find_neighbours(used, searched, looked_for, self.top_k)
             return replace(nearest, command=called())

@@ -10,7 +10,6 @@ from pydantic import Field, PositiveInt
 
 from contrasent import api
 from contrasent.cli.parameters import print_json, tell
-from contrasent.errors import ConfigError
 from contrasent.options import (
     AsJson,
     DataFolder,
@@ -105,12 +104,8 @@ class SifCommand(FitOptions):
         from contrasent.api import fitting_text
         from contrasent.fitting.maps import save_fitted
         from contrasent.fitting.sif import fit_sif
-        from contrasent.model.lookup_encoders import WordEncoder, are_words
+        from contrasent.model.lookup_encoders import WordEncoder
 
-        if not are_words(self.words):
-            raise ConfigError(
-                f"{self.words} is no file of word vectors; its name must end in .txt or .vec"
-            )
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)
         encoder, info = fit_sif(
             WordEncoder.load(self.words),

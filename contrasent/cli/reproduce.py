@@ -122,11 +122,8 @@ class ReproduceCommand(DataFolder, OnDevice):
         from contrasent.reproduce.papers import choose, named_rows
         from contrasent.reproduce.verdicts import verdicts
 
-        what = self.tables[0] if self.tables[0] in _EFFECTS else ""
+        what = self.tables[0] if self.tables[0] in ("list", "verdicts", "commands") else ""
         names = self.tables[1:] if what else self.tables
-        for name in ("rows", "tasks", "html", "seeds"):
-            if what and getattr(self, name) and name not in _EFFECTS[what]:
-                raise ConfigError(f"--{name} has no effect on 'reproduce {what}'; leave it out")
         if what == "commands":
             typer.echo("\n".join(outcome.plan_lines(names)))
             return
@@ -177,10 +174,6 @@ class ReproduceCommand(DataFolder, OnDevice):
         return {name: value for name, value in given.items() if value is not None}
 
 
-_EFFECTS = {"list": ("rows", "tasks", "seeds"), "verdicts": ("html", "seeds"), "commands": ()}
-"""The options that matter to what makes nothing, of those that matter to what makes tables."""
-
-
 def _show(text: str) -> None:
     """Markdown, laid out on a terminal and as it is elsewhere."""
     from rich.console import Console
@@ -217,12 +210,9 @@ class MtebCommand(Measuring, AsJsonLines):
         from contrasent.report.scores_table import mteb_table
 
         refuse_existing_file(self.json, overwrite=self.overwrite)
-        if self.benchmark is None:
-            wanted = mteb_tasks(self.tasks)
-        elif self.tasks:
-            raise ConfigError("--tasks and --benchmark: give one of the two")
-        else:
-            wanted = benchmark_tasks(self.benchmark)
+        wanted = [] if self.benchmark is None else benchmark_tasks(self.benchmark)
+        if self.tasks or not wanted:
+            wanted += mteb_tasks(self.tasks)
 
         def measure(model: str) -> Scores:
             encoder = MtebEncoder(load(self, model), self.precision_name)

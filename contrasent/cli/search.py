@@ -73,15 +73,11 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
         end_with_parent()
         worker = None if self.shard is None else Worker.parse(self.shard)
         starts = self.workers > 1 or self.ray
-        if starts and worker is not None:
-            raise ConfigError(f"--shard {self.shard} is one worker, and --workers starts all")
         shared = starts or worker is not None
-        if shared and self.source == "-":
-            raise ConfigError("each worker reads INPUT, but - can be read once; name a file")
-        if shared and self.overwrite:
+        if shared and (starts == (worker is not None) or self.source == "-" or self.overwrite):
             raise ConfigError(
-                "--overwrite would let each worker remove what the others wrote; remove OUTPUT, "
-                "and the folder of its shards if there is one, and start the workers without it"
+                "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
+                "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
         require_output(self.output, self.overwrite, self.shards, shared=worker is not None)
         keep_few_compiled_products()

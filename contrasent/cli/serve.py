@@ -189,8 +189,6 @@ def _maker(options: ServeCommand, settings: ServerSettings) -> Callable[[], Any]
 
     shared = None if options.shared_cache is None else SharedCache(options.shared_cache)
     precision, folders = str(options.precision), (options.index, options.beside)
-    if options.beside is not None and options.index is None:
-        raise ConfigError("--beside shows a second index: name the first with --index")
     indexes = [Index.open(folder) for folder in folders if folder is not None]
     if options.workers > 1 and any(index.kind in MILVUS for index in indexes):
         raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")

@@ -114,8 +114,6 @@ class TrainCommand(TrainingOptions, ShowSettings):
             return None
         if not RunFolder(run).is_run:
             raise ConfigError(f"{run} holds no training run, so there is nothing to resume")
-        if self.recipe is not None and self.output is not None:
-            raise ConfigError(f"--resume goes on in {run}; leave --output {self.output} out")
         return run
 
     def _train_seeds(self, folder: Path, recipe: Recipe) -> None:

@@ -35,9 +35,9 @@ def test_a_folder_knows_where_it_comes_from(kind, tiny_folder, text_file, tmp_pa
     if kind == "flow":
         assert (found["levels"], found["epochs"], found["seed"]) == (2, 2, 1234)
         assert found["bits_per_dimension"]["after"] < found["bits_per_dimension"]["before"]
-        assert "bits per dimension of 150 of the sentences" in said.err
+        assert "bits per dimension: " in said.err
     else:
-        assert "of 16 dimensions kept, with 100.00% of the variance" in said.err
+        assert "100.00% of the variance kept" in said.err
 
 
 @pytest.mark.precision
@@ -85,7 +85,7 @@ def test_target_text_is_named(tiny_folder, tmp_path):
         *("fit", "whitening", tiny_folder, "--data", "stsb", "--dimensions", "2"),
         *("--data-dir", tmp_path / "senteval", "--output", tmp_path / "fitted"),
     )
-    assert "target text: the test sentences of STS-B all were seen" in said.err
+    assert "STS-B all: 108 sentences; target text: test sentences were seen" in said.err
     assert "fitted on target text (STS-B all): the test sentences were seen" in said.out
     info = json.loads((tmp_path / "fitted" / "contrasent.json").read_text())["transform"]
     assert info["target"] is True

@@ -322,10 +322,6 @@ def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
         (("simcse/T1", "--material", "qqp"), "NAME=PATH"),
         (("simcse/T1", "--material", "qqp=none.csv"), "none.csv is not there"),
         (("simcse/T1", "--html", "."), "is a folder"),
-        (
-            ("verdicts", "simcse/T1", "--rows", "crop"),
-            "--rows has no effect on 'reproduce verdicts'",
-        ),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path, words, message):

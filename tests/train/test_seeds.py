@@ -99,8 +99,8 @@ def test_the_start_is_no_result_unless_whitened(tmp_path, first, start, best):
     ("more", "message"),
     [
         (("--seeds", "1,x"), "valid integer"),
-        (("--seeds", "1,2", "--seed", "3"), "--seed is"),
-        (("--seeds", "1,2", "--train.seed", "3"), "--seed is"),
+        (("--seeds", "1,2", "--seed", "3"), "leave --seed"),
+        (("--seeds", "1,2", "--train.seed", "3"), "leave --seed"),
         (("--seeds", "1,2", "--profile"), "--profile"),
     ],
 )
