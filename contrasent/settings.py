@@ -66,7 +66,6 @@ class Spelling:
     of: Any = None  # the class whose setting, of this name or ``name``, explains it
     name: str = ""
     end: str = ""  # what the explanation ends with
-    complete: Callable[[str], list[str]] | None = None  # what a shell may complete a word to
 
 
 ARGUMENT = Spelling(argument=True)

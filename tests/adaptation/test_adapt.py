@@ -12,7 +12,6 @@ from contrasent import evaluate
 from contrasent.adaptation import candidates, halving
 from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState
 from contrasent.adaptation.halving import adapt
-from contrasent.cli.train import print_result
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import whitening
@@ -272,17 +271,11 @@ def failing(name):
     return trained
 
 
-def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeypatch, capsys):
+def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeypatch):
     monkeypatch.setattr(halving, "train", failing("dropout"))
     result = search()
     assert [(it.candidate, it.rung) for it in result.failures] == [("dropout", 0)]
     assert {t.candidate for t in result.trials} == {"last-layers", "crops"}
-    print_result(result)
-    said = capsys.readouterr()
-    assert "dropout failed: the loss is not finite" in said.err
-    assert [*CANDIDATES["dropout"].description.split(), "failed"] == next(
-        line.split()[1:] for line in said.out.splitlines() if line.startswith("dropout")
-    )
     # The search has ended: nothing is tried again.
     monkeypatch.setattr(halving, "train", train)
     again = search(resume=True)

@@ -84,7 +84,6 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
         r"looking for sentences of the tasks in the training text",
         r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\), last loss \d+\.\d+",
         r"0\.0 M parameters, 0\.0 M trained, \d+\.\d GiB of memory at most",
-        r"next: contrasent similarity \S+/best 'a sentence' 'another sentence'",
     ]
     lines = [line for line in said.err.splitlines() if line]
     assert len(lines) == len(patterns), said.err
@@ -155,8 +154,7 @@ def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
         assert SENTENCES[int(hit["id"])] == hit["text"]
         assert cosines[int(hit["id"])] == pytest.approx(hit["score"], abs=2e-6)
     table = worked("search", index, asked, "--top-k", 5).out.splitlines()
-    assert table[0].split() == ["rank", "score", "id", "text"]
-    assert table[1].endswith(asked) and len(table) == 6
+    assert table[0].endswith(asked) and len(table) == 5
 
 
 def test_texts_that_are_added_are_found(unsupervised, shelf, tmp_path):
