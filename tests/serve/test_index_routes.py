@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import refused
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
@@ -212,10 +211,6 @@ def test_the_map_is_that_of_an_index_built_anew(server, encoder, index):
     assert server.call("/map").json["text"] == TEXTS
     Index.build(encoder, TEXTS[::-1], index.folder, precision="fp32", overwrite=True)
     assert server.call("/map").json["text"] == TEXTS[::-1]
-
-
-def test_a_second_index_needs_a_first(tiny_bert, tmp_path):
-    assert "--index" in refused("serve", tiny_bert, "--beside", tmp_path, "--port", 0)
 
 
 @pytest.mark.acceptance
