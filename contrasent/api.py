@@ -149,14 +149,14 @@ def train(
 
 def check_run(recipe: Recipe, output: Path, *, resume: bool, overwrite: bool) -> None:
     """Look at the folder of a run and the file of its text before anything heavy is imported."""
-    from contrasent.data.examples import text_kind
+    from contrasent.data.readers import TEXT_KINDS, source_kind
     from contrasent.training.run_folder import RunFolder
 
     if os.environ.get("RANK", "0") == "0":  # of several processes the first one looks
         folder = RunFolder(output)
         folder.check_place(resume=resume, overwrite=overwrite)
         if recipe.data.file and not (resume and folder.is_complete):
-            text_kind(recipe.data.file)
+            source_kind(recipe.data.file, TEXT_KINDS)
 
 
 def _stem(recipe: str | Path | Recipe) -> str:

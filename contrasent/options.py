@@ -256,7 +256,7 @@ class NewFile(Replacing):
     """The training text that a command makes."""
 
     output: Path
-    """The file to write: .csv, .tsv or .jsonl, each also .gz."""
+    """The file to write: .csv, .tsv or .jsonl."""
 
 
 @settings

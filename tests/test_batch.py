@@ -49,9 +49,9 @@ def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(mo
 @pytest.mark.parametrize(
     ("sentences", "views", "said"),
     [
-        ([], 1, "0 sentences cannot be 1 views of whole examples"),
-        ([[1], [2], [3]], 2, "3 sentences cannot be 2 views of whole examples"),
-        ([[1], []], 1, "sentence 1 of the batch has no token"),
+        ([], 1, "0 sentences in 1 views"),
+        ([[1], [2], [3]], 2, "3 sentences in 2 views"),
+        ([[1], []], 1, "2 sentences in 1 views, of 0 tokens"),
     ],
 )
 def test_what_is_no_batch_is_refused(sentences, views, said):

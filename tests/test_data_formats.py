@@ -10,8 +10,7 @@ from helpers.command_line import call
 from helpers.tables import records, write
 
 from contrasent.data.batch import Need
-from contrasent.data.examples import open_examples
-from contrasent.data.labelled_pairs import open_pairs
+from contrasent.data.examples import open_examples, open_pairs
 from contrasent.encode.sentences import open_sentences
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
@@ -144,15 +143,20 @@ READERS = {
         False,
     ),
 }
-ENDS = (("", "\n"), ("\ufeff", "\r\n"))
-KINDS = ("csv", "tsv", "jsonl", "txt")
 FORMATS = [
-    *((kind, *end) for kind in KINDS for end in ENDS),
-    *((f"{kind}.gz", *ENDS[0]) for kind in KINDS),
-    *((kind, "", "\r") for kind in KINDS),
+    *(
+        ("csv", "\ufeff", "\r\n"),
+        ("csv.gz", "", "\n"),
+        ("tsv", "", "\r"),
+        ("tsv", "\ufeff", "\r\n"),
+    ),
+    *(("jsonl", "\ufeff", "\r\n"), ("jsonl.gz", "", "\n"), ("jsonl", "", "\r")),
+    *(("txt", "\ufeff", "\r\n"), ("txt.gz", "", "\n")),
     *(("csv;", "", "\n"), ("csv|", "\ufeff", "\r\n"), ("csv;", "sep=;\r\n", "\r\n")),
     *(("parquet", "", ""), ("hub", "", "")),
 ]
+OPENING = ("pairs", "labelled pairs", "build nli", "labelled sentences", "retrieval", "search")
+"""Readers that open their sources in another way, each."""
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +202,7 @@ def test_every_format_gives_the_same_rows(name, kind, mark, end, tmp_path, hub):
         ("jsonl", b'{"n": 1}\n', "no '|expected an object with "),
     ],
 )
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", OPENING)
 def test_a_bad_row_is_named_by_its_line(name, kind, row, message, tmp_path):
     reader = READERS[name]
     paths = [tmp_path / f"{number}.{kind}" for number in range(len(reader.tables))]
@@ -210,7 +214,7 @@ def test_a_bad_row_is_named_by_its_line(name, kind, row, message, tmp_path):
         reader.read(*sources)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", OPENING)
 @pytest.mark.parametrize("number", [0, 1500])
 def test_a_name_that_a_row_lacks_is_named_by_its_line(name, number, tmp_path):
     reader = READERS[name]
@@ -233,11 +237,15 @@ def test_a_name_that_a_row_lacks_is_named_by_its_line(name, number, tmp_path):
         ("tsv", b"\n\r\n", "{path} is empty"),
         ("jsonl", b"\n", "{path} is empty"),
         ("csv.gz", b"a,b\n", "{path}: damaged or truncated gzip"),
-        ("csv", "a,b\n".encode("utf-16"), "{path}:1: UTF-16 text"),
+        (
+            "csv",
+            "a,b\n".encode("utf-16"),
+            "{path}:1: holds a NUL byte",
+        ),
         ("parquet", b"no", "{path}: not a readable Parquet file"),
     ],
 )
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", OPENING)
 def test_a_file_that_is_none_is_named(name, kind, content, message, tmp_path):
     reader = READERS[name]
     paths = [tmp_path / f"{number}.{kind}" for number in range(len(reader.tables))]

@@ -12,7 +12,7 @@ from helpers.tiny_runs import write_data
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
 from contrasent.data.examples import open_examples
-from contrasent.data.view_sources import Draws
+from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded

@@ -8,11 +8,10 @@ from helpers import oracles
 from helpers.tiny_runs import write_data
 
 from contrasent import objectives
-from contrasent.data.augment import repeat_tokens
 from contrasent.data.batch import pack
 from contrasent.data.examples import open_examples
-from contrasent.data.token_store import tokenize
-from contrasent.data.view_sources import Draws, EditedTokens
+from contrasent.data.loader import Draws
+from contrasent.data.views import open_views, repeat_tokens
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.esimcse import MomentumEncoder, Queue
@@ -38,17 +37,19 @@ def test_repeated_tokens():
 def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     tokenizer = tiny_encoder.tokenizer
-    store = tokenize(open_examples(str(write_data(tmp_path / "text.txt"))), tokenizer, 32)
-    lengths = [len(store.tokens(number, 0)) for number in range(len(store))]
-    longest = sorted(lengths)[24] + 2
-    source = EditedTokens(
-        store, tokenizer.template, lambda row, _: np.concatenate([row[:2], row]), 2, longest
-    )
-    _, offsets = source.gather(np.arange(len(store)), Draws(0, 0))
-    found = np.diff(offsets).tolist()
-    assert found[: len(store)] == lengths
-    expected = [length + 2 if length + 2 <= longest else length for length in lengths]
-    assert found[len(store) :] == expected and expected != [length + 2 for length in lengths]
+    examples = open_examples(str(write_data(tmp_path / "text.txt")))
+    lengths = [len(row) for row in tokenizer.ids([text for (text,) in examples], 32)[0]]
+    monkeypatch.setattr(tokenizer, "max_tokens", sorted(lengths)[24] + 2)
+    source = open_views(
+        ViewSettings(name="repeat", share=0.9), examples, tokenizer, 32, views=2
+    ).source
+    whole = set()
+    for epoch in range(20):
+        _, offsets = source.gather(np.arange(48), Draws(0, epoch))
+        found = np.diff(offsets).tolist()
+        assert found[:48] == lengths and max(found) <= max(tokenizer.max_tokens, *lengths)
+        whole |= {a for a, b in zip(lengths, found[48:], strict=True) if a == b}
+    assert max(lengths) in whole
 
 
 def test_momentum_weights_in_closed_form(tiny_encoder):

@@ -12,7 +12,7 @@ from helpers.tiny_runs import write_data
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.data.labelled_pairs import open_pairs
+from contrasent.data.examples import open_pairs
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.protocol import Encoded
 

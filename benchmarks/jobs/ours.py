@@ -20,9 +20,8 @@ from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
 from contrasent.data.batch import Batch
 from contrasent.data.examples import open_examples
-from contrasent.data.loader import Loader
+from contrasent.data.loader import Columns, Loader
 from contrasent.data.token_store import tokenize
-from contrasent.data.view_sources import Columns
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import sts_scores
 from contrasent.evaluation.suite import load_suite

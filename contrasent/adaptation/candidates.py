@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from contrasent.data.documents import document_lengths, sentences_of
 from contrasent.data.examples import open_examples
-from contrasent.data.spans import sentences_of
-from contrasent.data.view_sources import document_lengths
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.proxy import FEWEST, crop_pairs, next_pairs
 from contrasent.evaluation.task_names import CROPS, NEXT

@@ -137,7 +137,7 @@ class FetchCommand:
         there = self.check or folder.is_dir()
         root = senteval.senteval_root(self.data_dir) if there else folder
         fetched = senteval.differences(root)
-        if not self.check and any(difference.needed for difference in fetched):
+        if not self.check and any(map(senteval.is_needed, fetched)):
             with downloading() as advance:
                 fetched = senteval.fetch(
                     folder,
@@ -145,9 +145,9 @@ class FetchCommand:
                     lambda done, total: advance(completed=done, total=total),
                 )
             root = folder
-        for difference in fetched:
-            tell(f"{root / difference.path}: {difference.what}")
-        wrong, files = sum(difference.needed for difference in fetched), len(senteval.manifest())
+        for path, what in fetched.items():
+            tell(f"{root / path}: {what}")
+        wrong, files = sum(map(senteval.is_needed, fetched)), len(senteval.manifest())
         if wrong:
             raise DataError(
                 f"{wrong} of {files} files under {root} are missing or not the published "

@@ -57,23 +57,17 @@ class Batch:
     # ``(S + 1,)`` int64; sentence ``s`` is ``token_ids[offsets[s]:offsets[s + 1]]``
     offsets: Tensor
     views: int = 1  # V, how many sentences each example has (2 for a pair, 3 with a hard negative)
-    # L, known to the host, so that nobody waits for a device to tell it; counted from the offsets
-    # if it is not given
-    longest: int = 0
+    longest: int = 0  # L, kept on the host to avoid a device sync; else counted from the offsets
     duplicate_of: Tensor | None = None  # what `same_text` returns, if it is known already
-    # B sentences, the one after each anchor in its document, for objectives with
-    # ``Need.NEXT_SENTENCES``; they are not encoded
+    # B sentences, the one after each anchor, for ``Need.NEXT_SENTENCES``; they are not encoded
     next_sentences: Batch | None = None
-    # ``(B,)`` int64 or ``(B, D)`` float32 each, the numbers of each example that the objective
-    # needs, such as its label
+    # ``(B,)`` int64 or ``(B, D)`` float32 each, what the objective needs, such as a label
     columns: Mapping[Need, Tensor] = field(default_factory=dict)
-    # ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the embedding layer;
-    # None for 1
+    # ``(T, 1)`` or ``(T, D)``, factors of the output of the embedding layer; None for 1
     embedding_mask: Tensor | None = None
     # ``(T, D)``, what is added to it after that; None for 0
     embedding_shift: Tensor | None = None
-    # ``(T,)`` int64, the position of each token in its sentence, where that is not its place; None
-    # for 0, 1, 2 and so on
+    # ``(T,)`` int64, the position of each token in its sentence; None for 0, 1, 2 and so on
     positions: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -96,24 +90,17 @@ class Batch:
         return self.sentences // self.views
 
     def column(self, need: Need) -> Tensor:
-        """``(B,)`` or ``(B, D)``, the numbers of each example; refused if the data lacks them."""
-        if need not in self.columns:
-            raise DataError(f"the objective needs {need.value}; this batch lacks that")
+        """``(B,)`` or ``(B, D)``, the numbers of each example."""
         return self.columns[need]
 
     def following(self) -> Batch:
         """The sentence after each anchor; refused if the data lacks them."""
         if self.next_sentences is None:
-            needed = Need.NEXT_SENTENCES.value
-            raise DataError(f"the objective needs {needed}; this batch lacks that")
+            raise DataError(f"the batch lacks {Need.NEXT_SENTENCES.value}")
         return self.next_sentences
 
     def pin(self) -> Batch:
-        """The same batch in page-locked memory, from which ``to`` copies without waiting.
-
-        What only the host can compute is computed here: after this, a training step on the device
-        asks it nothing.
-        """
+        """The same batch in page-locked memory, with all that only the host can compute."""
         return replace(self, duplicate_of=self.same_text())._map(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Batch:
@@ -128,10 +115,7 @@ class Batch:
         return Batch(self.token_ids[tokens], offsets - offsets[0], **self.token_fields(tokens))
 
     def select(self, sentences: Tensor, views: int = 1) -> Batch:
-        """The sentences with these numbers, in this order, as ``views`` views.
-
-        The host waits for the device to tell how many tokens they have.
-        """
+        """The sentences with these numbers, in this order, as ``views`` views."""
         lengths = self.lengths[sentences]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = self.places(sentences)
@@ -158,9 +142,9 @@ class Batch:
         """The output ``(T, D)`` of the embedding layer, multiplied and added to."""
         if self.embedding_mask is not None:
             state = state * self.embedding_mask.to(state.dtype)
-        return (
-            state if self.embedding_shift is None else state + self.embedding_shift.to(state.dtype)
-        )
+        if self.embedding_shift is not None:
+            state = state + self.embedding_shift.to(state.dtype)
+        return state
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with each tensor changed."""
@@ -192,11 +176,12 @@ def concat(batches: Sequence[Batch], views: int = 1) -> Batch:
 
 def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Batch:
     """Lay S sentences, ordered view by view, end to end; an empty one is refused."""
-    if not sentences or len(sentences) % views:
-        raise DataError(f"{len(sentences)} sentences cannot be {views} views of whole examples")
     lengths = np.array([len(s) for s in sentences], dtype=np.int64)
-    if not lengths.all():
-        raise DataError(f"sentence {int(np.argmin(lengths))} of the batch has no token")
+    if len(sentences) % views or not (len(lengths) and lengths.all()):
+        raise DataError(
+            f"{len(sentences)} sentences in {views} views, of {lengths.min(initial=0)} tokens or "
+            "more: a batch has whole examples, and no sentence without a token"
+        )
     offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     token_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences])
@@ -205,11 +190,7 @@ def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Bat
 
 
 def similar_lengths(lengths: Tensor, sentences: int) -> list[Tensor]:
-    """Numbers of sentences in groups of similar lengths and about equal numbers of tokens.
-
-    There are as many groups of ``lengths (S,)``, on the host, as so many ``sentences`` in each
-    would make.
-    """
+    """Numbers of sentences in groups of similar ``lengths (S,)`` and about as many tokens."""
     order = torch.argsort(lengths, stable=True)
     count = -(-len(lengths) // sentences)
     # A sentence belongs to the group in which the middle of its tokens falls.
@@ -220,10 +201,7 @@ def similar_lengths(lengths: Tensor, sentences: int) -> list[Tensor]:
 
 
 def shares(lengths: Tensor, processes: int) -> list[Tensor]:
-    """Numbers of the sentences of each process: as many, and of about as many tokens.
-
-    They are dealt by length, to and fro. The first processes may have one more, or the only ones.
-    """
+    """Numbers of the sentences of each process, as many, dealt by their lengths."""
     order = torch.argsort(lengths, descending=True, stable=True)
     spare = -len(order) % processes
     dealt = torch.cat([order, order.new_full((spare,), -1)]).view(-1, processes)

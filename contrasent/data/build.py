@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
-import io
 import json
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import combinations, zip_longest
+from itertools import combinations, compress, zip_longest
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import Any
 
 import numpy as np
 
 from contrasent import __version__
-from contrasent.data.labelled_pairs import (
+from contrasent.data.examples import (
     CONTRADICTION,
     ENTAILMENT,
     LABELS,
     NEUTRAL,
+    NO_LABEL,
     NliLabels,
-    yes_or_no,
 )
 from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text, score_of
 from contrasent.errors import ConfigError, DataError, pick
-from contrasent.files import refuse_existing, sha256_of, writing
+from contrasent.files import refuse_existing_file, sha256_of, writing
 
 Example = tuple[str, ...]
 PAIR = ("sent0", "sent1")
@@ -72,8 +69,8 @@ class DataKind:
 
     sources: Sequence[SourceRows]
     contents: str  # the kind of the examples, in words
-    # from the number of a source, the cells of a row, and where it stands: an example, or the key
-    # of a group and a member of it; of a row that is not used, the field of `Counts` that counts it
+    # of the cells of a row of a source: an example, or the key of a group and a member of it; of a
+    # row that is not used, the field of `Counts` that counts it
     parse: Callable[[int, Sequence[Any], str, Counts], Any]
     # makes examples of all members of a group, which need not stand together
     group: Callable[[Any, list[Any], Counts], Iterator[Example]] | None = None
@@ -86,10 +83,7 @@ class DataKind:
     def examples(
         self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None = None
     ) -> Iterator[Example]:
-        """Examples in the order of the sources, the same in every pass.
-
-        ``progress`` is told now and then how many further rows were read.
-        """
+        """Examples in the order of the sources, the same in every pass."""
         if self.group is None:
             yield from self._rows(counts, trouble, progress)
             return
@@ -128,11 +122,7 @@ def _pair(first: object, second: object, where: str) -> Example | str:
 
 
 def draw_key(seed: int, *sentences: str) -> int:
-    """64 bits that are the same for the same seed and sentences, and random otherwise.
-
-    What has the lowest keys is a random sample. It follows from seed and content alone: not from
-    the order of the rows, nor from the version of a library that makes random numbers.
-    """
+    """64 bits that follow from seed and sentences alone; the lowest are a random sample's."""
     text = "\x1f".join(sentences).encode()
     digest = hashlib.blake2b(text, digest_size=8, key=str(seed).encode()).digest()
     return int.from_bytes(digest, "little")
@@ -153,18 +143,12 @@ def nli(
 ) -> DataKind:
     """SNLI, MultiNLI, ANLI and their like (SimCSE, section 4 and tables 4 and 7).
 
-    Args:
-        sources: rows of premise, hypothesis and label.
-        make: ``triplets`` of premise, entailment and contradiction; ``triplets+neutral``, with a
-            neutral hypothesis as second hard negative; or pairs of the premise with hypotheses of
-            one label, or of ``all``; or ``labelled`` pairs, their label in a third column.
-        per: a triplet for each ``entailment``, as the paper's text has it, or for each ``premise``.
-            What is not written for each is drawn: the paper samples one contradiction. Where a
-            premise has several entailments, its contradictions are dealt out among them.
-        contradictions: of the premise that each triplet has as hard negatives, all different; the
-            paper has one, and found no difference with more (footnote 7).
-        order: names of labels that are numbers, from 0; None if they are words.
-        seed: of the drawing.
+    ``make`` is ``triplets`` of premise, entailment and contradiction; ``triplets+neutral``, with a
+    neutral hypothesis as second hard negative; pairs of the premise with hypotheses of one label,
+    or of ``all``; or ``labelled`` pairs. There is a triplet ``per`` entailment, as the paper's text
+    has it, among which the contradictions are dealt out, or ``per`` premise. Each has so many
+    ``contradictions``: one in the paper, which found no difference with more (footnote 7).
+    ``order`` names labels that are numbers, from 0.
     """
     pick("value of --make", make, (*_NEGATIVES, *_PAIRS))
     pick("value of --per", per, ("entailment", "premise"))
@@ -200,7 +184,7 @@ def nli(
         sources=sources,
         contents=contents,
         parse=parse,
-        group=partial(_triplets, negatives, per, contradictions, seed) if negatives else None,
+        group=_triplets(negatives, per, contradictions, seed) if negatives else None,
         header=header,
         labels=[it.described for it in labels],
         wording={
@@ -213,46 +197,40 @@ def nli(
 
 
 def _triplets(
-    negatives: Sequence[str],
-    per: str,
-    several: int,
-    seed: int,
-    premise: str,
-    members: list[tuple[str, str]],
-    counts: Counts,
-) -> Iterator[Example]:
-    """Triplets of a premise, from its hypotheses with their labels."""
+    negatives: Sequence[str], per: str, contradictions: int, seed: int
+) -> Callable[[str, list[tuple[str, str]], Counts], Iterator[Example]]:
+    """Make triplets of a premise, from its hypotheses with their labels."""
 
-    def shuffled(label: str, hypotheses: list[str]) -> list[str]:
-        return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
+    def triplets(premise: str, members: list[tuple[str, str]], counts: Counts) -> Iterator[Example]:
+        def shuffled(label: str, hypotheses: list[str]) -> list[str]:
+            return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
 
-    unique = dict.fromkeys(members)
-    counts.repeated += len(members) - len(unique)
-    entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
-    drawn = []
-    for wanted in negatives:
-        matching = [hypothesis for label, hypothesis in unique if label == wanted]
-        fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
-        counts.contested += len(matching) - len(fit)
-        drawn.append(shuffled(wanted, fit))
-    if not (entailed and all(drawn) and len(drawn[0]) >= several):
-        counts.incomplete += 1
-        return
-    if per == "premise":
-        entailed = shuffled(ENTAILMENT, entailed)[:1]
-    for number, positive in enumerate(entailed):
+        unique = dict.fromkeys(members)
+        counts.repeated += len(members) - len(unique)
+        entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
+        drawn = []
+        for wanted in negatives:
+            matching = [hypothesis for label, hypothesis in unique if label == wanted]
+            fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
+            counts.contested += len(matching) - len(fit)
+            drawn.append(shuffled(wanted, fit))
+        if not (entailed and all(drawn) and len(drawn[0]) >= contradictions):
+            counts.incomplete += 1
+            return
+        if per == "premise":
+            entailed = shuffled(ENTAILMENT, entailed)[:1]
         first, *others = drawn
-        contradictions = (first[(number * several + k) % len(first)] for k in range(several))
-        rest = (these[number % len(these)] for these in others)
-        yield (premise, positive, *contradictions, *rest)
+        for number, positive in enumerate(entailed):
+            start = number * contradictions
+            own = (first[(start + k) % len(first)] for k in range(contradictions))
+            rest = (these[number % len(these)] for these in others)
+            yield (premise, positive, *own, *rest)
+
+    return triplets
 
 
 def captions(sources: Sequence[SourceRows]) -> DataKind:
-    """Any two captions of an image (SimCSE, section 4): 10 pairs of 5 captions.
-
-    An image is what stands before ``#k`` in Flickr's files, and otherwise the whole cell. Equal
-    names in two sources are two images.
-    """
+    """Any two captions of an image (SimCSE, section 4), of which Flickr's files add ``#k``."""
 
     def parse(source: int, cells: Sequence[Any], where: str, _: Counts) -> Any:
         image, caption = str("" if cells[0] is None else cells[0]).strip(), as_text(cells[1], where)
@@ -276,17 +254,22 @@ def captions(sources: Sequence[SourceRows]) -> DataKind:
     )
 
 
+_YES_OR_NO = {"1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False}
+
+
 def duplicates(sources: Sequence[SourceRows]) -> DataKind:
     """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
 
     def parse(_: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
         first, second, mark = cells
-        same = yes_or_no(mark, where)
-        if same is None:
+        word = "" if mark is None else str(mark).strip().lower()
+        if word in NO_LABEL:
             return "unlabelled"
-        name = "duplicate" if same else "not"
+        if word not in _YES_OR_NO:
+            raise DataError(f"{where}: unknown label {mark!r}; known are 1, true, 0 and false")
+        name = "duplicate" if _YES_OR_NO[word] else "not"
         counts.labels[name] = counts.labels.get(name, 0) + 1
-        return _pair(first, second, where) if same else "other"
+        return _pair(first, second, where) if _YES_OR_NO[word] else "other"
 
     return DataKind(
         sources=sources,
@@ -301,13 +284,13 @@ def paraphrases(
     sources: Sequence[SourceRows], min_score: float | None = None, max_score: float | None = None
 ) -> DataKind:
     """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
-    low = -float("inf") if min_score is None else min_score
+    low = float("-inf") if min_score is None else min_score
     high = float("inf") if max_score is None else max_score
     scored = not (min_score is None and max_score is None)
-    without = next((source.source for source in sources if source.width < 3), None)
-    if scored and without:
+    without = [source.source for source in sources if scored and source.width < 3]
+    if without:
         raise ConfigError(
-            f"{without} has no column of scores for --min-score and --max-score; name it with "
+            f"{without[0]} has no column of scores for --min-score and --max-score; name it with "
             "--columns, or leave them out"
         )
 
@@ -319,10 +302,10 @@ def paraphrases(
             return "other"
         return _pair(first, second, where)
 
+    within = f" with scores from {low:g} to {high:g}" if scored else ""
     return DataKind(
         sources=sources,
-        contents="pairs of sentence and paraphrase"
-        + (f" with scores from {low:g} to {high:g}" if scored else ""),
+        contents=f"pairs of sentence and paraphrase{within}",
         parse=parse,
         wording={"unlabelled": "without a score", "other": "with another score"},
     )
@@ -331,8 +314,7 @@ def paraphrases(
 def f1(first: str, second: str) -> float | None:
     """``2 |A & B| / (|A| + |B|)`` of the bags of words A and B; None if both are empty.
 
-    The lexical overlap of SimCSE, section 4. The paper does not say what a word is; here it is a
-    run of letters and digits, in lower case.
+    The lexical overlap of SimCSE, section 4; a word is a run of letters and digits in lower case.
     """
     words, others = (Counter(re.findall(r"\w+", text.lower())) for text in (first, second))
     total = words.total() + others.total()
@@ -370,15 +352,14 @@ class Built:
 
 def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
     """Make sure that a file may be written."""
-    if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS or output.is_dir():
-        raise ConfigError(
-            f"{output}: unknown kind of file to write, or a folder; end the name of a file in "
-            f"{', '.join(_KINDS)}, each also with .gz"
-        )
-    if output.exists() and any(Path(it).exists() and output.samefile(it) for it in sources):
-        raise ConfigError(f"{output} is one of the sources; name another file to write")
-    if not overwrite:
-        refuse_existing(output, "name another file, or replace it with --overwrite")
+    problem = ""
+    if output.suffix.lower() not in _KINDS:
+        problem = f"unknown kind of file to write; end its name in {', '.join(_KINDS)}"
+    elif any(Path(it).exists() and output.exists() and output.samefile(it) for it in sources):
+        problem = "is one of the sources; name another file to write"
+    if problem:
+        raise ConfigError(f"{output}: {problem}")
+    refuse_existing_file(output, overwrite=overwrite)
 
 
 def build(
@@ -392,11 +373,9 @@ def build(
 ) -> Built:
     """Write the examples of a kind, in the order of their sources, each once.
 
-    The sources are read twice: to know which examples repeat and which the sample holds, in memory
-    of 8 bytes per example, and to write them. ``sample`` draws so many, all equally likely;
-    ``skip_unreadable`` leaves rows out that cannot be read; ``progress`` is told now and then how
-    many further rows were read. DataError if a row cannot be read, no example is left, or a source
-    changed meanwhile; ConfigError if there are fewer examples than ``sample``.
+    The sources are read twice: to know which examples repeat and which the ``sample`` holds, in
+    memory of 8 bytes per example, and to write them. ``progress`` is told how many further rows
+    were read. DataError if a row cannot be read, or no example is left.
     """
     counts = Counts()
     read = kind.examples(counts, counts.skip if skip_unreadable else stop, progress)
@@ -407,35 +386,25 @@ def build(
     if not len(unique):
         found = {**counts.labels, **{it: getattr(counts, it) for it in _LEFT_OUT}}
         said = ", ".join(f"{count} {name}" for name, count in found.items() if count)
-        first = f"; the first that cannot be read: {counts.messages[0]}" if counts.messages else ""
         raise DataError(
             f"no example is left of {counts.rows} row{'s' * (counts.rows != 1)} ({said}); look at "
-            f"what was asked for and at the columns{first}"
+            f"what was asked for and at the columns{'; '.join(['', *counts.messages[:1]])}"
         )
-    if sample is not None and sample > len(unique):
-        raise ConfigError(
-            f"--sample {sample} is more than the {len(unique)} different examples there are; "
-            "ask for fewer, or give more sources"
-        )
-    counts.unsampled = len(unique) - (len(unique) if sample is None else sample)
+    counts.unsampled = 0 if sample is None else max(0, len(unique) - sample)
     written = np.zeros(len(keys), dtype=np.bool_)
     written[places[:sample]] = True
 
-    count, overlaps = 0, array("d")
+    overlaps = array("d")
     examples: list[Example] = []
-    with writing(output) as partial:
-        with example_writer(partial, output.name, kind.header) as write:
-            for example in kind.examples(Counts(), lambda _: None):
-                if count < len(written) and written[count]:
-                    write(example)
-                    examples += [example] * (len(examples) < _SHOWN)
-                    if (overlap := f1(*example[:2])) is not None:
-                        overlaps.append(overlap)
-                count += 1
-        if count != len(written):
-            names = ", ".join(source.source for source in kind.sources)
-            raise DataError(f"{names} changed while being read; run the command again")
-        sha256 = sha256_of(partial)
+    with writing(output) as part:
+        with example_writer(part, output.suffix.lower(), kind.header) as write:
+            again = kind.examples(Counts(), lambda _: None)
+            for example in compress(again, written):
+                write(example)
+                examples += [example] * (len(examples) < _SHOWN)
+                if (overlap := f1(*example[:2])) is not None:
+                    overlaps.append(overlap)
+        sha256 = sha256_of(part)
     return Built(
         made=kind.contents,
         output=str(output),
@@ -456,17 +425,10 @@ def build(
 
 @contextmanager
 def example_writer(
-    path: Path, name: str, header: Sequence[str]
+    path: Path, kind: str, header: Sequence[str]
 ) -> Iterator[Callable[[Example], object]]:
-    """A function that writes an example to ``path``, in the form that ``name`` ends in."""
-    kind = Path(name.lower().removesuffix(".gz")).suffix
-    with ExitStack() as stack:
-        raw: Any = stack.enter_context(path.open("wb"))
-        if name.lower().endswith(".gz"):
-            # Neither name nor time go into the file, so that equal content is equal bytes.
-            raw = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
-        text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding="utf-8", newline="")
-        file: TextIO = stack.enter_context(text)
+    """A function that writes an example to ``path``, in the form of ``.csv``, ``.tsv`` ..."""
+    with path.open("w", encoding="utf-8", newline="") as file:
         if kind == ".jsonl":
             yield lambda example: file.write(
                 json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"

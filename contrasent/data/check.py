@@ -13,15 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.batch import Need
-from contrasent.data.columns import kind_of
-from contrasent.data.examples import open_examples, portions
-from contrasent.data.labelled_pairs import NliClasses, PairExamples, open_pairs, require_classes
+from contrasent.data.documents import document_lengths
+from contrasent.data.examples import (
+    NliClasses,
+    PairExamples,
+    open_examples,
+    open_pairs,
+    portions,
+    require_classes,
+)
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.view_sources import document_lengths
 from contrasent.errors import DataError, pick
 
 _SHOWN = 3
-_SAMPLE = 50
 _TOLD_EVERY = 1000
 _FEW, _MANY = 0.01, 0.1  # shares of the examples that are worth a word
 # C0 and C1 without tab and line ends. C1 usually is Windows-1252 that was read as Latin-1.
@@ -62,8 +66,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """How long sentences are, in words (between white space) or tokens (with special ones)."""
+    """How long some texts are: in words, in tokens (with special ones), or in sentences."""
 
+    count: int
     minimum: int
     median: float
     mean: float
@@ -87,52 +92,38 @@ class Report:
     skipped: int
     blank: int
     # parts of a ``.txt`` with blank lines between them; None if there are not two
-    documents: int | None
-    document_sentences: Lengths | None
+    documents: Lengths | None
     unreadable: Finding  # rows at which training would stop; ``first`` holds the messages
     repeated: int  # examples whose first sentence an earlier example has, letter by letter
-    identical: Finding | None  # examples whose anchor is its positive; None if there is no positive
-    replaced: Finding  # examples with U+FFFD, which stands for bytes that once could not be read
-    control: Finding
-    mojibake: Finding  # examples that look like UTF-8 once read as Latin-1 or Windows-1252
-    tags: Finding  # examples with a tag of HTML or XML
-    entities: Finding  # examples with an entity, as ``&amp;``
-    wordless: Finding  # examples with a sentence that has no letter and no digit, such as ``-``
-    words: tuple[Lengths, ...]  # lengths of each view; empty if there is no example
-    tokens: tuple[Lengths, ...] | None  # the same in tokens; None without a tokenizer
+    signs: Mapping[str, Finding]  # examples with each sign of harm
+    words: tuple[Lengths, ...]  # of each view; empty if there is no example
+    tokens: tuple[Lengths, ...] | None  # None without a tokenizer
     max_tokens: int
     cut: int | None  # sentences longer than ``max_tokens``; None without a tokenizer
-    # of each view, what its sentences are if they are none: ids and the like, or words
-    kinds: tuple[str | None, ...]
     shown: tuple[tuple[str, ...], ...]
-
     layout: str  # how the source is read, where that was told by its content; else empty
-    later: Mapping[str, str]  # names that come first in later rows, and are ignored, by their place
 
     def cautions(self) -> Iterator[str]:
         """What may do harm in a source that can be used, and what to do about it."""
         of = max(self.examples, 1)
-        identical = 0 if self.identical is None else self.identical.count
-        broken, cut = self.replaced.count + self.mojibake.count, (self.cut or 0) / (of * self.views)
-        tags, entities = self.tags.count, self.entities.count
-        wordless = f"{self.wordless.count:,} hold no word, first {''.join(self.wordless.first[:1])}"
+        found = {name: sign.count for name, sign in self.signs.items()}
+        broken, tags, entities = (
+            found["replaced"] + found["mojibake"],
+            found["tags"],
+            found["entities"],
+        )
+        cut, first = (self.cut or 0) / (of * self.views), "".join(self.signs["wordless"].first[:1])
+        identical, wordless = found["identical"], found["wordless"]
         rows = (
             (self.layout, f"{self.layout}, as its rows tell; see the examples above"),
-            *(
-                (kind, f"sentence {view} of each example looks like {kind}; see --columns")
-                for view, kind in enumerate(self.kinds, start=1)
-            ),
-            (
-                self.repeated > _MANY * of,
-                f"{self.repeated / of:.0%} are repeated; leave repeats out",
-            ),
+            (self.repeated > _MANY * of, f"{self.repeated / of:.0%} are repeats; leave them out"),
             (identical, f"in {identical:,} anchor and positive are the same sentence"),
             (broken > _FEW * of, f"{broken:,} look wrongly decoded; save the file as UTF-8"),
             (
                 tags or entities,
                 f"{tags:,} hold HTML tags, {entities:,} entities; they are embedded as letters",
             ),
-            (self.wordless.count, f"{wordless}; searches would find them"),
+            (wordless, f"{wordless:,} hold no word, first {first}; searches would find them"),
             (cut > _MANY, f"{cut:.0%} of the sentences would be cut at {self.max_tokens} tokens"),
         )
         return (text for applies, text in rows if applies)
@@ -146,17 +137,18 @@ class Report:
 
     def require_usable(self) -> None:
         """Make sure that training can use the source."""
+        problem = ""
         if count := self.unreadable.count:
             rows = "1 row" if count == 1 else f"{count} rows"
-            raise DataError(
-                f"{rows} of {self.source} cannot be read, at which training would stop: "
-                f"{self.unreadable.first[0]}"
+            first = self.unreadable.first[0]
+            problem = (
+                f"{rows} of {self.source} cannot be read, at which training would stop: {first}"
             )
-        if self.examples < 2:
-            raise DataError(
-                f"{self.source} holds {self.examples} example{'s' if self.examples != 1 else ''} "
-                "without an empty sentence; training needs at least 2"
-            )
+        elif self.examples < 2:
+            few = f"{self.examples} example{'s' if self.examples != 1 else ''}"
+            problem = f"{self.source} holds {few} without an empty sentence; training needs 2"
+        if problem:
+            raise DataError(problem)
         if self.classes is not None:
             counts = enumerate(self.classes.values())
             require_classes(self.source, [number for number, count in counts if count])
@@ -173,27 +165,23 @@ def check(
 ) -> Report:
     """Read a whole source as training would, but go on after rows that cannot be read.
 
-    ``source`` and ``columns`` are those of :func:`contrasent.data.examples.open_examples`, and so
-    are the errors. With ``labels`` as ``nli``, premise, hypothesis and label are read, as training
-    does with ``data.labels``, and ``columns`` names these three. ``tokenizer`` counts tokens, and
-    the sentences that ``max_tokens``, special ones included, would cut. ``progress`` is told now
-    and then how many further examples were read.
+    With ``labels`` as ``nli``, premise, hypothesis and label are read. ``tokenizer`` counts tokens,
+    and the sentences that ``max_tokens`` would cut.
     """
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
     examples = open_pairs(source, "nli", columns) if of_nli else open_examples(source, columns)
-    found = {name: Finding() for name in ("unreadable", *_SIGNS)}
+    unreadable, signs = Finding(), {name: Finding() for name in _SIGNS}
     sample: list[tuple[str, ...]] = []
     hashes, words, tokens = array("q"), array("I"), array("I")
 
     def read() -> Iterator[tuple[str, ...]]:
-        for where, sentences in examples.read(lambda error: found["unreadable"].add(str(error))):
+        for where, sentences in examples.read(lambda error: unreadable.add(str(error))):
             hashes.append(hash(sentences[0]))
-            if len(sample) < _SAMPLE:
-                sample.append(sentences)
+            sample.extend([sentences] * (len(sample) < _SHOWN))
             text = "\t".join(sentences)
             for name, has_sign in _SIGNS.items():
                 if has_sign(text, sentences):
-                    found[name].add(where)
+                    signs[name].add(where)
             if progress is not None and not len(hashes) % _TOLD_EVERY:
                 progress(_TOLD_EVERY)
             yield sentences
@@ -204,8 +192,8 @@ def check(
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
     documents = None
     if examples.is_lines and examples.blank:
-        lengths = document_lengths(examples, lambda _: None)
-        documents = lengths if len(lengths) > 1 else None
+        sizes = document_lengths(examples, lambda _: None)
+        documents = _lengths(sizes) if len(sizes) > 1 else None
     classes = None
     if isinstance(examples, PairExamples) and isinstance(examples.parse, NliClasses):
         counts = Counter(examples.numbers[Need.LABELS])
@@ -215,7 +203,6 @@ def check(
         views = range(examples.views if lengths else 0)
         return tuple(_lengths(np.array(lengths[view :: examples.views])) for view in views)
 
-    identical = found.pop("identical")
     return Report(
         source=source,
         columns=examples.columns,
@@ -226,28 +213,25 @@ def check(
         unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
-        documents=None if documents is None else len(documents),
-        document_sentences=None if documents is None else _lengths(documents),
+        documents=documents,
+        unreadable=unreadable,
         repeated=len(hashes) - len(np.unique(hashes)),
-        identical=identical if examples.views > 1 else None,
-        **found,
+        signs=signs,
         words=lengths_of_views(words),
         tokens=None if tokenizer is None else lengths_of_views(tokens),
         max_tokens=max_tokens,
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
-        kinds=tuple(kind_of(cells) for cells in zip(*sample, strict=True)),
-        shown=tuple(sample[:_SHOWN]),
+        shown=tuple(sample),
         layout=examples.rows.layout,
-        later=examples.rows.later,
     )
 
 
 def _lengths(lengths: NDArray[Any]) -> Lengths:
-    rank = -(-95 * len(lengths) // 100)
     return Lengths(
+        count=len(lengths),
         minimum=int(lengths.min()),
         median=float(np.median(lengths)),
         mean=float(lengths.mean()),
-        p95=int(np.sort(lengths)[rank - 1]),
+        p95=int(np.percentile(lengths, 95, method="inverted_cdf")),
         maximum=int(lengths.max()),
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
@@ -56,31 +55,18 @@ _FEWEST_ROWS, _MANY_ROWS = 3, 10
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
-    """The columns of one source, a position for each role, counted from 0.
-
-    ``header`` says that the first row of a table holds names, ``described`` how they were
-    understood, in one line, and ``by`` how the columns are known.
-    """
+    """The columns of one source, a position for each role, and how they are known, in a line."""
 
     positions: tuple[int, ...]
     header: bool
     described: str
     by: Literal["name", "choice", "number", "order"]
     optional: int = 0  # columns, counted from the end, that a row may lack
-    # chooses again from other names, where these decide
-    choose: Callable[[Sequence[str]], ColumnMap] | None = field(default=None, compare=False)
 
     @classmethod
     def every(cls, names: Sequence[str]) -> ColumnMap:
         """All columns, below a row of their ``names``."""
         return cls(tuple(range(len(names))), True, "", "order")
-
-    def would_take(self, names: Sequence[str], another: str) -> bool:
-        """Whether other columns had been chosen if ``another`` name had stood behind ``names``."""
-        try:
-            return bool(self.choose and self.choose([*names, another]).positions != self.positions)
-        except DataError:
-            return True
 
 
 def sentence_columns(
@@ -95,15 +81,12 @@ def sentence_columns(
 
     The first row of a table is a header if every cell is a known name, if ``columns`` gives names,
     or if it is short over the longer text ``below``. Without one, every column is a sentence; ids,
-    numbers and dates are none. Columns are chosen by name, or by digits that count from 0;
-    ``named`` says that ``first`` certainly holds names, and ``where`` is its place. ConfigError if
-    ``columns`` does not fit; DataError if the columns cannot be told, or one holds no sentences.
+    numbers and dates are none. ``named`` says that ``first``, at ``where``, certainly holds names.
+    ConfigError if ``columns`` does not fit; DataError if the columns cannot be told.
     """
     names = [cell.strip() for cell in first]
     header = named or all(map(_is_known, names))
     if columns is not None:
-        if not columns or len(set(columns)) < len(columns):
-            raise ConfigError(f"--columns {','.join(columns)!r} must name one or more, each once")
         positions, by, how = _positions(names, columns, where)
         roles = [names[position] for position in positions] if named else columns
         if by == "number" and not named:
@@ -114,121 +97,100 @@ def sentence_columns(
         chosen = _known_columns(names, where)
     else:
         chosen = _columns_in_order(names, below, where)
-    _refuse_codes(chosen, names, below, where)
-    return chosen
-
-
-def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: str) -> ColumnMap:
-    """All columns, unless the first row may be a header of names that are not known."""
-    count = len(names)
-    joined = re.split(r"[,;|:^~\t]+", names[0])
-    if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
-        raise DataError(
-            f"{where}: {_shortened(names[0])!r} looks like {len(joined)} cells; separate cells by "
-            "commas in a .csv, and by tabs in a .tsv"
-        )
-    if headings := [name for name in names if _is_sentence(name.lower())]:
-        unknown = next(name for name in names if not _is_known(name))
-        raise DataError(
-            f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
-            "choose with --columns, by name if it is a header, by number if it is an example"
-        )
-    many = len(below) >= _FEWEST_ROWS
-    texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
-    if texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count:
-        if count > 1:
-            raise DataError(
-                f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
-                f"but not all are known; name the sentences with --columns "
-                f"{shlex.quote(','.join(texts[:2]))}, or, if this row is an example, by number "
-                "from 0"
-            )
-        if len(names[0].split()) < min(len(row[0].split()) for row in below):
-            described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
-            return ColumnMap((0,), True, described, "order")
-    what = "1 column" if count == 1 else f"{count} columns in the order of the file"
-    described = f"{what}: {', '.join(view_names(count, _ALONE))} (no header)"
-    return ColumnMap(tuple(range(count)), False, described, "order")
-
-
-def _refuse_codes(
-    chosen: ColumnMap, names: list[str], below: Sequence[Sequence[str]], where: str
-) -> None:
-    """Refuse columns of ids, numbers, dates or, in a table without names, single words."""
     if chosen.header and not below:
-        return
-    columns = {it: [row[it] for row in below] or [names[it]] for it in chosen.positions}
-    if len(below) < _FEWEST_ROWS:  # of few cells, `x1` may be a sentence
-        full = {k: [it.strip() for it in cells if it.strip()] for k, cells in columns.items()}
-        numbers = {k: it and all(map(_NUMBERS.fullmatch, it)) for k, it in full.items()}
-        kinds = {k: _CODES if are_numbers else None for k, are_numbers in numbers.items()}
-    else:
-        kinds = {position: kind_of(cells) for position, cells in columns.items()}
+        return chosen
+    cells = {it: [row[it] for row in below] or [names[it]] for it in chosen.positions}
+    kinds = {it: kind_of(column) for it, column in cells.items()}
     many = chosen.by == "order" and len(below) >= _MANY_ROWS
     words = many and not all(kinds.values())  # words may be all there is
     wrong = [it for it, kind in kinds.items() if kind == _CODES or (kind and words)]
     if wrong:
         name = repr(names[wrong[0]]) if chosen.header else wrong[0]
-        shown = ", ".join(repr(_shortened(cell)) for cell in columns[wrong[0]][:2])
-        rest = ",".join(str(it) for it in columns if it not in wrong)
+        shown = ", ".join(repr(_shortened(cell)) for cell in cells[wrong[0]][:2])
         raise DataError(
             f"{where}: column {name} holds {kinds[wrong[0]]} ({shown}), no sentences; choose "
-            f"others with --columns, by name, or by number from 0{f', as {rest}' if rest else ''}"
+            "others with --columns, by name, or by number from 0"
         )
+    return chosen
+
+
+def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: str) -> ColumnMap:
+    """All columns, unless the first row may be a header of names that are not known."""
+    count, unknown = len(names), [name for name in names if not _is_known(name)]
+    joined = re.split(r"[,;|:^~\t]+", names[0])
+    many = len(below) >= _FEWEST_ROWS
+    texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
+    like_names = texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count
+    problem = ""
+    if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
+        problem = (
+            f"{_shortened(names[0])!r} looks like {len(joined)} cells; separate cells by commas in "
+            "a .csv, and by tabs in a .tsv"
+        )
+    elif any(_is_sentence(name.lower()) for name in names) or (like_names and count > 1):
+        choice = shlex.quote(",".join((texts or names)[:2]))
+        problem = (
+            f"is this a header? {unknown[0]!r} is no known name; choose by name if it is, "
+            f"as --columns {choice}, and by number from 0 if this row is an example"
+        )
+    elif like_names and len(names[0].split()) < min(len(row[0].split()) for row in below):
+        described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
+        return ColumnMap((0,), True, described, "order")
+    if problem:
+        raise DataError(f"{where}: {problem}")
+    what = "1 column" if count == 1 else f"{count} columns in the order of the file"
+    described = f"{what}: {', '.join(view_names(count, _ALONE))} (no header)"
+    return ColumnMap(tuple(range(count)), False, described, "order")
 
 
 def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     """The sentence columns, picked by their names."""
     spelt = {name.lower(): name for name in names}
-    remedy = f"choose with --columns, one or more of {', '.join(names)}"
     pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
+    labels = [name for name in names if _LABEL.fullmatch(name.lower())]
+    alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
+    problem = ""
     if len(pairs) > 1:
-        candidates = " or ".join("+".join(pair) for pair in pairs)
-        raise DataError(f"{where}: the pair could be {candidates}; {remedy}")
-    if pairs:
-        labels = [name for name in names if _LABEL.fullmatch(name.lower())]
-        if labels and not _SURE & set(pairs[0]):
-            raise DataError(
-                f"{where}: column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a "
-                "positive pair; keep the rows that are, classify them with data.labels nli, or "
-                f"{remedy}"
-            )
-        matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
-        negatives = sorted(matches, key=lambda it: int(it[0][1] or 0))
-        chosen = [*(spelt[name] for name in pairs[0]), *(name for _, name in negatives)]
-    else:
-        alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
-        if len(alone) != 1:
-            raise DataError(f"{where}: cannot tell which column is the sentence; {remedy}")
-        chosen = [spelt[alone[0]]]
+        problem = f"the pair could be {' or '.join('+'.join(pair) for pair in pairs)}"
+    elif pairs and labels and not _SURE & set(pairs[0]):
+        problem = (
+            f"column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a positive pair; "
+            "keep the rows that are, or classify them with data.labels nli"
+        )
+    elif not pairs and len(alone) != 1:
+        problem = "cannot tell which column is the sentence"
+    if problem:
+        raise DataError(
+            f"{where}: {problem}; choose with --columns, one or more of {', '.join(names)}"
+        )
+    matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
+    negatives = [name for _, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
+    chosen = [*(spelt[it] for it in pairs[0]), *negatives] if pairs else [spelt[alone[0]]]
     ignored = [name for name in names if name not in chosen]
     rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
     described = f"{_as_roles(chosen, view_names(len(chosen), _ALONE))} (by name{rest})"
-    again = partial(_known_columns, where=where)
-    return ColumnMap(tuple(map(names.index, chosen)), True, described, "name", choose=again)
+    return ColumnMap(tuple(map(names.index, chosen)), True, described, "name")
 
 
 def _positions(
     names: list[str], columns: Sequence[str], where: str
 ) -> tuple[tuple[int, ...], Literal["choice", "number"], str]:
     """The columns that a user names, or numbers from 0; how they are chosen, also in words."""
-    if all(column.isascii() and column.isdecimal() for column in columns):
-        positions = tuple(map(int, columns))
-        if max(positions) >= len(names):
-            raise ConfigError(
-                f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
-            )
-        return positions, "number", "chosen by number"
-    lower = [name.lower() for name in names]
-    chosen = []
+    by_number = all(column.isascii() and column.isdecimal() for column in columns)
+    known = list(map(str, range(len(names)))) if by_number else names
+    lower = [name.lower() for name in known]
+    chosen, problem = [], "" if columns else "is empty"
     for column in columns:
-        spelt, wanted = (names, column) if column in names else (lower, column.lower())
+        spelt, wanted = (known, column) if column in known else (lower, column.lower())
         if wanted not in spelt:
-            pick(f"column of {where}", column, [_shortened(name) for name in names])
-        if spelt.count(wanted) > 1:
-            raise ConfigError(f"{where}: {column!r} heads more than one column; choose by number")
+            pick(f"column of {where}", column, [_shortened(name) for name in known])
         chosen.append(spelt.index(wanted))
-    return tuple(chosen), "choice", "chosen by name"
+        if spelt.count(wanted) > 1 or chosen.count(chosen[-1]) > 1:
+            problem = f"names {column!r} twice, or it heads more than one column; choose by number"
+    if problem:
+        raise ConfigError(f"{where}: --columns {','.join(columns)!r} {problem}")
+    by: Literal["choice", "number"] = "number" if by_number else "choice"
+    return tuple(chosen), by, f"chosen by {'number' if by_number else 'name'}"
 
 
 def _as_roles(columns: Sequence[str], roles: Sequence[str]) -> str:
@@ -264,7 +226,10 @@ def _is_text(cells: Sequence[str]) -> bool:
 def kind_of(cells: Sequence[str]) -> str | None:
     """The kind of most of a column's cells if they are no sentences: ids and the like, or words."""
     full = [cell.strip() for cell in cells if cell.strip()]
-    for kind, pattern in ((_CODES, _CODE), ("single words", _WORD)):
+    kinds = [(_CODES, _CODE), ("single words", _WORD)]
+    if len(full) < _FEWEST_ROWS:  # of few cells, `x1` may be a sentence
+        kinds = [(_CODES, _NUMBERS)]
+    for kind, pattern in kinds:
         if full and sum(bool(pattern.fullmatch(it)) for it in full) >= _MOSTLY * len(full):
             return kind
     return None
@@ -275,15 +240,12 @@ class ColumnSpec:
     """Columns that the rows of a kind of data have to hold."""
 
     roles: tuple[str, ...]  # the sentences in order, then a label or score
-    # for each role the headings that are known for it, in lower case
+    # for each role the headings that are known for it, in lower case, the first one that is there
     names: tuple[tuple[str, ...], ...]
-    # roles of which the first known heading is taken; of others only one may be there
-    ranked: tuple[str, ...] = ()
     optional: int = 0  # how many roles, counted from the end, may be absent
     # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
-    otherwise: str = ""  # the remedy for a source of another kind, where it is not understood
 
 
 def choose_columns(
@@ -310,20 +272,15 @@ def choose_columns(
         return ColumnMap(positions, header, f"{_as_roles(columns, roles)} ({how})", by)
     lower = [name.lower() for name in names]
     known: list[int] = []
-    for role, spellings in zip(roles, wanted.names, strict=True):
+    for spellings in wanted.names:
         present = [name for name in spellings if name in lower]
         if not present:
             break
-        if len(present) > 1 and role not in wanted.ranked:
-            raise DataError(
-                f"{where}: the {role} could be column {' or '.join(present)}; choose with {example}"
-            )
         known.append(lower.index(present[0]))
     if len(known) >= most - wanted.optional:
         described = f"{_as_roles([names[position] for position in known], roles)} (by name)"
-        again = partial(choose_columns, wanted=wanted, columns=None, where=where, named=named)
         optional = wanted.optional - (most - len(known))
-        return ColumnMap(tuple(known), True, described, "name", optional, again)
+        return ColumnMap(tuple(known), True, described, "name", optional)
     if not named and len(names) in wanted.bare:
         header = _is_heading(names, wanted)
         cells = names if header else [f"column {position}" for position in range(len(names))]
@@ -335,15 +292,12 @@ def choose_columns(
         f"{where}: no column is known as the {roles[len(known)]}; there are "
         f"{', '.join(map(_shortened, names[:8]))}{more}; choose {every} with --columns, in this "
         f"order: by name, or by number from 0 if there is no header, as --columns "
-        f"{','.join(map(str, range(most)))}" + (f"; {wanted.otherwise}" if wanted.otherwise else "")
+        f"{','.join(map(str, range(most)))}"
     )
 
 
 def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
-    """Whether cells of a first row, in the order of the roles, are names: all, or that of a number.
-
-    Names of sentences are enough where a number has to follow.
-    """
+    """Whether cells are names: all, that of a number, or those before it."""
     lower = [cell.lower() for cell in cells]
     if wanted.numeric and len(lower) == len(wanted.roles):
         *sentences, number = (it in names for it, names in zip(lower, wanted.names, strict=True))
@@ -366,7 +320,6 @@ NLI = ColumnSpec(
         ("sent1", "hypothesis", *_SECOND),
         ("gold_label", "label", "entailment_judgment"),
     ),
-    ranked=("label",),
 )
 
 CAPTIONS = ColumnSpec(
@@ -385,7 +338,6 @@ DUPLICATES = ColumnSpec(
         ("question2", "#2 string", *_SECOND, "positive", "sent1"),
         ("is_duplicate", "label", "quality"),
     ),
-    ranked=("label",),
 )
 
 PARAPHRASES = ColumnSpec(
@@ -410,10 +362,8 @@ RATED_PAIRS = ColumnSpec(
             *("label", "is_duplicate"),
         ),
     ),
-    ranked=("score",),
     bare=(3,),
     numeric=True,
-    otherwise="if it holds sentences with labels, name it classify:FILE",
 )
 
 SENTENCES = ColumnSpec(
@@ -425,14 +375,12 @@ SENTENCES = ColumnSpec(
         ),
         _LABELS,
     ),
-    ranked=("sentence", "class"),
     bare=(2,),
 )
 
 SENTENCE_PAIRS = ColumnSpec(
     roles=("first sentence", "second sentence", "class"),
     names=(*RATED_PAIRS.names[:2], _LABELS),
-    ranked=("class",),
     bare=(3,),
 )
 
@@ -443,7 +391,6 @@ TEXTS = ColumnSpec(
         ("text", "query", "question", "document", "passage", "contents", "content", "sentence"),
         ("title",),
     ),
-    ranked=("id", "text"),
     optional=1,
     bare=(2,),
 )
@@ -456,7 +403,6 @@ RELEVANCE = ColumnSpec(
         (*_DOCUMENT_IDS, "document-id", "passage_id", "document", "passage"),
         ("score", "relevance", "rel", "grade", "label"),
     ),
-    ranked=("query's id", "document's id", "relevance"),
     bare=(3,),
     numeric=True,
 )

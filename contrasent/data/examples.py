@@ -1,31 +1,33 @@
-"""Examples of V sentences each, from a file, a data set or Python."""
+"""Examples of V sentences each, from a file, a data set or Python; pairs may have a number each."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from contrasent.data.columns import ColumnMap, sentence_columns
-from contrasent.data.readers import Trouble, source_kind, stop
+from contrasent.data.batch import Need
+from contrasent.data.columns import NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
+from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
 from contrasent.data.rows import (
     HubSource,
-    JsonSource,
-    ParquetSource,
     SourceRows,
     TableSource,
+    as_text,
+    open_rows_of,
     open_source,
     require_text,
+    score_of,
 )
 from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.files import default_cache, exclusive, writing
-
-if TYPE_CHECKING:
-    from contrasent.data.batch import Need
 
 _PATIENCE = 600.0  # seconds that another process may take to keep its rows
 # A portion is bounded both ways: short sentences are many, long ones are large.
@@ -36,16 +38,10 @@ _CHARACTERS_AT_ONCE = 1 << 20
 class Examples:
     """Examples of V sentences each, read anew from the source by every iteration.
 
-    A null is an empty sentence.
-
-    Attributes:
-        views: V, sentences per example: anchor, positive, hard negatives.
-        columns: one line saying which columns were understood, and how.
-        is_lines: blank lines separate documents.
-        with_ids: the second column holds ids, which may be whole numbers.
-        skipped: rows with an empty sentence, which are left out; known after a whole pass, as are
-            ``blank`` lines, the ``unlabelled`` rows that were left out, and ``numbers``.
-        numbers: numbers of each example that were read beside its sentences.
+    ``columns`` says in one line what was understood, and ``is_lines`` that blank lines separate
+    documents; with ``with_ids`` the second column holds ids. Known after a whole pass are how many
+    rows were ``skipped`` for an empty sentence, ``blank`` and ``unlabelled`` ones, and the
+    ``numbers`` of each example.
     """
 
     def __init__(
@@ -120,10 +116,6 @@ def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
         yield portion
 
 
-_TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
-_KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
-
-
 def open_examples(
     source: str, columns: Sequence[str] | None = None, *, with_ids: bool = False
 ) -> Examples:
@@ -133,18 +125,12 @@ def open_examples(
     between commas (or ``;``, ``|``); ``.tsv`` literal cells; ``.jsonl`` an object or an array of
     strings per line; each may be gzipped, in UTF-8. ``.parquet`` and a URL as ``s3://bucket/folder``
     hold text columns; ``org/name[:config][@split]`` is on the hub. What exists as a file is a file.
-    DataError if the source is missing, empty or of unknown kind, or its first row cannot be
-    understood; further rows are checked when they are read. ConfigError if ``columns`` does not
-    fit. MissingExtraError if a data set is asked for, but ``datasets`` is not installed.
-
-    Args:
-        source: a path, a URL, or a data set's id.
-        columns: the sentence columns in the order anchor, positive, hard negatives: header names,
-            or numbers counted from 0. None picks them by well-known names or, in a table without
-            header, takes every column.
-        with_ids: the second of the columns holds ids, which are text or whole numbers.
+    ``columns`` are names or numbers from 0, in the order anchor, positive, hard negatives; None
+    picks them by well-known names or, in a table without header, takes all. With ``with_ids`` the
+    second holds ids, which are text or whole numbers. DataError if the source is missing or cannot
+    be understood by its first rows; ConfigError if ``columns`` does not fit.
     """
-    kind = text_kind(source)
+    kind = source_kind(source, TEXT_KINDS)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
         raise ConfigError(
             f"{source} holds one sentence per line, so --columns {','.join(columns)} has nothing "
@@ -152,28 +138,12 @@ def open_examples(
         )
     rows = open_source(source, kind)
     if kind == ".txt":
-        chosen = ColumnMap((0,), False, "1 sentence per line", "order")
+        rows.choose(lambda _: ColumnMap((0,), False, "1 sentence per line", "order"))
     else:
-        numbers = columns is None or all(map(str.isdecimal, columns))
-        if isinstance(rows, JsonSource) and not rows.named and not numbers:
-            raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
-        chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named, below=below)
-    if isinstance(rows, ParquetSource):
-        texts = chosen.positions[:1] if with_ids else chosen.positions
-        rows.require_text([rows.first[position] for position in texts])
-    rows.choose(chosen)
+        how: Any = {"where": rows.where, "named": rows.named, "below": below}
+        rows.choose(partial(sentence_columns, columns=columns, **how))
     return Examples(rows, rows.width, is_lines=kind == ".txt", with_ids=with_ids)
-
-
-def text_kind(source: str) -> str | None:
-    """The ending of a source of text, ``.gz`` left out; None for a data set of the hub."""
-    kind = source_kind(source, f"give one file: {_KNOWN}")
-    if kind is None or kind in _TEXT_KINDS:
-        return kind
-    if kind == ".parquet" and not source.lower().endswith(".gz"):
-        return kind
-    raise DataError(f"{source}: unknown kind of file; known are {_KNOWN}; rename it to one of them")
 
 
 Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
@@ -184,25 +154,36 @@ def keep_rows(rows: Rows) -> Path:
     r"""Write examples given from Python to a file, to be read as any other.
 
     The file lies in the cache and is named by its content, so that the same rows are the same file
-    when a run is resumed. All ``rows`` are of one kind. Strings become the lines of a ``.txt``, in
-    which an empty one ends a document, and a line break is a space. Tuples and mappings, also those
-    of a ``datasets.Dataset``, become the lines of a ``.jsonl``. DataError if there is no row, or a
-    row cannot be written as JSON or as UTF-8; ConfigError if there is no room in the cache.
+    when a run is resumed. Strings become the lines of a ``.txt``, in which an empty one ends a
+    document; tuples and mappings, also those of a ``datasets.Dataset``, those of a ``.jsonl``.
     """
     remaining = iter(sentences_of(rows, "the data", rows=True))
-    first = next(remaining, None)
-    if first is None:
-        raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")
+    first = next(remaining, "")
     is_text, folder, digest = isinstance(first, str), default_cache() / "rows", hashlib.sha256()
+
+    def line_of(row: Any) -> str:
+        if is_text:
+            return " ".join(row.splitlines())
+        if isinstance(row, str):
+            raise TypeError("the first is no string")
+        plain = dict(row) if isinstance(row, Mapping) else list(row)
+        return json.dumps(plain, ensure_ascii=False)
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder, patience=_PATIENCE):
             written = folder / "rows"
             with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:
                 for number, row in enumerate(chain([first], remaining), start=1):
-                    line = f"{_line_of(row, f'row {number} of the data', is_text=is_text)}\n"
+                    try:
+                        line = f"{line_of(row)}\n"
+                        digest.update(line.encode())
+                    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                        raise DataError(
+                            f"row {number} of the data, {shown(row)}, cannot be written: {error}; "
+                            "give strings, tuples of strings or mappings, all of one kind"
+                        ) from error
                     file.write(line)
-                    digest.update(line.encode())
             kind = "txt" if is_text else "jsonl"
             return written.replace(folder / f"{digest.hexdigest()[:16]}.{kind}")
     except OSError as error:
@@ -212,19 +193,195 @@ def keep_rows(rows: Rows) -> Path:
         ) from error
 
 
-def _line_of(row: Any, where: str, *, is_text: bool) -> str:
-    if isinstance(row, str) != is_text:
-        raise DataError(f"{where}, {shown(row)}, is of another kind than the first")
-    try:
-        if is_text:
-            line = " ".join(row.splitlines())
-        else:
-            plain = dict(row) if isinstance(row, Mapping) else list(row)
-            line = json.dumps(plain, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as error:
+ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")
+CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
+"""In the order of their numbers, which is that of sentence-transformers' NLI examples."""
+
+_NLI = {
+    **dict.fromkeys(("entailment", "entails", "entailed", "e"), ENTAILMENT),
+    **dict.fromkeys(("neutral", "n"), NEUTRAL),
+    **dict.fromkeys(("contradiction", "contradicts", "contradictory", "c"), CONTRADICTION),
+}
+NO_LABEL = {"", "-", "-1", "none", "nan"}
+
+
+class NliLabels:
+    """Understands the labels of one source: words, or numbers with names from 0.
+
+    The names are the data set's own or the user's ``order``: data sets differ in it.
+    """
+
+    def __init__(
+        self, source: str, own_names: Sequence[str] | None, order: Sequence[str] | None = None
+    ) -> None:
+        own, asked = (
+            [_NLI.get(name.strip().lower(), "") for name in names or ()]
+            for names in (own_names, order)
+        )
+        own = [] if "" in own else own
+        if order is not None and (sorted(asked) != sorted(LABELS) or (own or asked) != asked):
+            expected = f"the data set's own order, {','.join(own)}" if own else ", ".join(LABELS)
+            raise ConfigError(
+                f"{source}: --labels {','.join(order)} does not name {expected} once each, in the "
+                "order of their numbers from 0"
+            )
+        self._source = source
+        self.numbers = own or asked
+        self.described = "words such as entailment, or their first letters"
+        if self.numbers:
+            listed = ", ".join(f"{number} = {name}" for number, name in enumerate(self.numbers))
+            self.described = f"{listed} ({'the data set says so' if own else 'as asked for'})"
+
+    def understood(self, label: Any, where: str) -> str | None:
+        """One of :data:`LABELS`; None if the row has none, and an error if it is not known."""
+        word = "" if label is None else str(label).strip().lower()
+        if word in _NLI or word in NO_LABEL:
+            return _NLI.get(word)
+        is_number = word.isascii() and word.isdecimal()
+        if is_number and not self.numbers:
+            raise ConfigError(
+                f"{where}: the label is the number {word}, and {self._source} does not say what "
+                "it stands for; name the numbers from 0 on, as --labels "
+                "entailment,neutral,contradiction, after the data set's description"
+            )
+        if not is_number or int(word) >= len(self.numbers):
+            raise DataError(
+                f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}, "
+                "their first letters, the numbers that have a name, and - for none"
+            )
+        return self.numbers[int(word)]
+
+
+class NliClasses(NliLabels):
+    """The number of the class that a cell names, words in the order of :data:`CLASSES`.
+
+    Numbers without names are taken as they are: a classifier does not ask for their order.
+    """
+
+    _as_numbers: bool | None = None
+
+    def __init__(self, rows: SourceRows) -> None:
+        super().__init__(rows.source, rows.label_names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each number, known once a row was read; the number itself if none says so."""
+        return tuple(map(str, range(len(CLASSES)))) if self._as_numbers else CLASSES
+
+    def __call__(self, cell: object, where: str) -> int | None:
+        """The number; None for a row without a class."""
+        word = "" if cell is None else str(cell).strip()
+        is_number = word.isascii() and word.isdecimal() and not self.numbers
+        understood = word if is_number else self.understood(cell, where)
+        if understood is None:
+            return None
+        mixed = self._as_numbers not in (None, is_number)
+        if mixed or (is_number and int(word) >= len(CLASSES)):
+            raise DataError(
+                f"{where}: the label is {cell!r}; all are words or all are numbers, of one of "
+                f"{len(CLASSES)} classes, 0 to {len(CLASSES) - 1}"
+            )
+        self._as_numbers = is_number
+        return int(word) if is_number else CLASSES.index(understood)
+
+
+def require_classes(source: str, classes: Collection[int]) -> None:
+    """Make sure that there are pairs of all classes."""
+    if len(classes) < len(CLASSES):
+        listed = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(classes))
         raise DataError(
-            f"{where} cannot be written as JSON: {error}; give strings, tuples of strings or "
-            "mappings of plain values"
-        ) from error
-    require_text(line, where)
-    return line
+            f"{source} has pairs of the classes {listed} only, but three are needed: "
+            f"{', '.join(CLASSES)}; give natural language inference, such as SNLI or MultiNLI"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideColumn:
+    """A number beside the two sentences of each row, to be kept with their tokens."""
+
+    need: Need
+    kind: str  # of the numbers in memory, as :class:`array.array` names it
+    spec: ColumnSpec  # both sentences, then the cell of the number
+    # makes a function from a cell of a source and its place to the number, or None for a row that
+    # has none and is left out
+    parser: Callable[[SourceRows], Callable[[Any, str], float | None]]
+    content: str  # stands for the meaning of the numbers in the hash of the content
+    read: str  # by an objective that needs it, in words
+    wrongly: str  # would be taken by one that does not
+
+
+class PairExamples(Examples):
+    """Both sentences of each row, and the number of a side column."""
+
+    def __init__(self, rows: SourceRows, side: SideColumn) -> None:
+        super().__init__(rows, views=2)
+        self.parse = side.parser(rows)
+        self._side = side
+
+    @property
+    def sha256(self) -> str:
+        # The same bytes may be read as quoted cells or as cells between tabs.
+        quoted = "\nquoted" if getattr(self.rows, "quoted", False) else ""
+        content = f"{self.rows.sha256}\n{self.columns}\n{self._side.content}{quoted}"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        numbers: array[Any] = array(self._side.kind)
+        skipped = without = 0
+        for where, (first, second, cell) in self.rows.rows(trouble):
+            try:
+                number = self.parse(cell, where)
+                sentences = as_text(first, where), as_text(second, where)
+            except DataError as error:
+                trouble(error)
+                continue
+            if number is None:
+                without += 1
+            elif all(sentences):
+                numbers.append(number)
+                yield where, sentences
+            else:
+                skipped += 1
+        self.skipped, self.unlabelled = skipped, without
+        self.numbers = {self._side.need: numbers}
+
+    def require(self, minimum: int) -> None:
+        """Make sure that there are enough examples and, of labels, some of each class."""
+        super().require(minimum)
+        if isinstance(self.parse, NliClasses):
+            classes: set[int] = set()
+            for where, (_, _, cell) in self.rows.rows():
+                number = self.parse(cell, where)
+                classes |= set() if number is None else {number}
+                if len(classes) == len(CLASSES):
+                    return
+            require_classes(self.source, classes)
+
+
+SIDE_COLUMNS = {
+    "nli": SideColumn(
+        need=Need.LABELS,
+        kind="B",
+        spec=NLI,
+        parser=NliClasses,
+        content=f"labels {CLASSES}",
+        read="labels: premise, hypothesis, label",
+        wrongly="contradictions for positives",
+    ),
+    "scores": SideColumn(
+        need=Need.SCORES,
+        kind="f",
+        spec=RATED_PAIRS,
+        parser=lambda _: score_of,
+        content="scores",
+        read="scores: sentence1, sentence2, score",
+        wrongly="every pair for a positive",
+    ),
+}
+"""The values of ``data.labels`` beside none; `settings` has their names and help."""
+
+
+def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> PairExamples:
+    """Understand a source as pairs with a number of :data:`SIDE_COLUMNS`."""
+    side = SIDE_COLUMNS[labels]
+    return PairExamples(open_rows_of(source, side.spec, columns), side)

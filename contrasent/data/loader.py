@@ -1,31 +1,216 @@
-"""The loader: batches in an order that the seed decides, any of which can be had at once."""
+"""The loader: sources of views, and batches in an order that the seed decides, had at once."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
-from contrasent.data.batch import Batch
-from contrasent.data.token_store import IndexArray
-from contrasent.data.view_sources import Draws, ViewSource
+from contrasent.data.batch import Batch, Need
+from contrasent.data.columns import view_names
+from contrasent.data.token_store import IndexArray, TokenStore
 from contrasent.errors import ConfigError, DataError
 
 _AHEAD = 4
+_TRIES = 100
+
+Packed = tuple[IndexArray, IndexArray]
+"""``(T,)`` int64 token ids of S sentences end to end, and ``(S + 1,)`` int64 offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of an epoch, each sentence by itself: no order of batches changes them."""
+
+    seed: int
+    epoch: int
+
+    def of(self, example: int, view: int) -> Generator:
+        """Random numbers of one view of one example."""
+        return np.random.default_rng([self.seed, self.epoch, example, view + 1])
+
+
+class ViewSource(ABC):
+    """N examples of ``views`` sentences each."""
+
+    views: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """N, the number of examples."""
+
+    @abstractmethod
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        """V * B sentences, view by view, of the ``(B,)`` int64 ``examples``."""
+
+    def next_sentences(self, examples: IndexArray) -> Packed | None:
+        """The B sentences after the anchors, in their documents; None if they are not given."""
+        return None
+
+    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
+        """``(B,)`` int64 or ``(B, D)`` float32 each, the numbers that an objective needs."""
+        return {}
+
+
+class Columns(ViewSource):
+    """The first V sentences of the examples as they are; an only one is given as every view."""
+
+    def __init__(self, store: TokenStore, views: int) -> None:
+        self._store, self.views = store, views
+        self._chosen = (0,) * views if store.views == 1 else range(views)
+        if store.views not in (1, views) and not 1 < views < store.views:
+            remedy = f"choose {views} of its columns with data.columns"
+            if store.views < views:
+                remedy = "give data with more columns, such as sent0,sent1,hard_neg"
+            raise ConfigError(
+                f"the data has {example_of(store.views)}, but the objective takes "
+                f"{example_of(views)}; {remedy}, or take another objective"
+            )
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        return self._store.gather(examples, self._chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Edited(ViewSource):
+    """A sentence, and edited copies of it; a copy without a token is the sentence itself."""
+
+    store: TokenStore
+    # tokens of an edited copy of each example, by a generator each
+    edit: Callable[[list[int], list[Generator]], Sequence[np.ndarray]]
+    views: int
+    anchors: bool = False  # edit the first view too
+    drawn_once: bool = False
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        draws = replace(draws, epoch=0) if self.drawn_once else draws
+        views = range(0 if self.anchors else 1, self.views)
+        copies = [(int(example), view) for view in views for example in examples]
+        numbers = [example for example, _ in copies]
+        rows = self.edit(numbers, [draws.of(*copy) for copy in copies])
+        kept = [
+            row if len(row) else self.store.tokens(example, 0)
+            for row, example in zip(rows, numbers, strict=True)
+        ]
+        firsts = () if self.anchors else examples
+        return end_to_end([*(self.store.tokens(int(it), 0) for it in firsts), *kept])
+
+
+@dataclass(frozen=True, slots=True)
+class NextSentences(ViewSource):
+    """A sentence that has a next one, and for every other view one of ``reach`` after it."""
+
+    store: TokenStore
+    ends: IndexArray
+    reach: int
+    views: int
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        after = np.minimum(self.reach, self.ends[examples] - examples - 1)
+        steps = [
+            draws.of(int(example), view).integers(1, int(count) + 1) if self.reach > 1 else 1
+            for view in range(1, self.views)
+            for example, count in zip(examples, after, strict=True)
+        ]
+        others = np.tile(examples, self.views - 1) + np.array(steps, dtype=np.int64)
+        return self.store.gather(np.concatenate([examples, others]), (0,))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn(ViewSource):
+    """V texts of each example, made tokens, drawn anew every epoch and while one has no token."""
+
+    count: int  # N
+    draw: Callable[[int, Draws], Iterator[list[str]]]
+    tokens: Callable[[list[str]], Sequence[np.ndarray]]
+    views: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        drawn = [self._tokens(int(example), draws) for example in examples]
+        return end_to_end([row for view in zip(*drawn, strict=True) for row in view])
+
+    def _tokens(self, example: int, draws: Draws) -> list[np.ndarray]:
+        for texts in islice(self.draw(example, draws), _TRIES):
+            rows = self.tokens(texts)
+            if all(len(row) for row in rows):
+                return list(rows)
+        raise DataError(
+            f"in {_TRIES} draws, some part of a document, such as {texts[0][:40]!r}, had no token "
+            "each time; leave it out of the data, or draw longer spans"
+        )
+
+
+class WithNeeds(ViewSource):
+    """The ``chosen`` examples of a source, or all, with the ``columns (N, ...)`` that are needed.
+
+    ``text`` holds the sentences of a text in its order, to give the next sentences from.
+    """
+
+    def __init__(
+        self,
+        source: ViewSource,
+        columns: Mapping[Need, np.ndarray],
+        chosen: IndexArray | None = None,
+        text: TokenStore | None = None,
+    ) -> None:
+        self.views = source.views
+        self._source, self._columns, self._text = source, columns, text
+        self._chosen = np.arange(len(source)) if chosen is None else chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        return self._source.gather(self._chosen[examples], draws)
+
+    def next_sentences(self, examples: IndexArray) -> Packed | None:
+        return None if self._text is None else self._text.gather(self._chosen[examples] + 1, (0,))
+
+    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
+        return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
+
+
+def end_to_end(rows: Sequence[np.ndarray]) -> Packed:
+    """The token ids of all ``rows``, one after the other."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return np.concatenate(rows).astype(np.int64), offsets
+
+
+def example_of(views: int) -> str:
+    """The sentences of an example, in words."""
+    what = "1 sentence" if views == 1 else f"{views} ({', '.join(view_names(views))})"
+    return f"{what} per example"
 
 
 class Loader:
     """Batches of examples, as a function of nothing but the settings and the step.
 
     An epoch of ``steps_per_epoch`` batches holds every example exactly once, in an order that the
-    ``seed`` decides, or that of the source without ``shuffle``. ``drop_last`` leaves a last batch
-    out that has fewer than ``batch_size`` examples. Otherwise one example that would be left for a
-    batch of its own, where it has no negative, joins the batch before. A ``batch_size`` above the
-    number of examples makes one batch of all of them, unless ``drop_last``.
+    ``seed`` decides, or that of the source without ``shuffle``. ``drop_last`` leaves a smaller last
+    batch out; otherwise one example that would be left alone, without a negative, joins the batch
+    before.
     """
 
     def __init__(
@@ -38,15 +223,10 @@ class Loader:
         drop_last: bool = False,
     ) -> None:
         examples = len(source)
-        if examples < 2:
-            raise DataError(
-                f"training needs at least 2 examples, because the others of a batch are an "
-                f"example's negatives; the data has {examples}"
-            )
-        if drop_last and batch_size > examples:
+        if examples < 2 or (drop_last and batch_size > examples):
             raise ConfigError(
-                f"batch_size {batch_size} is more than the {examples} examples, so drop_last "
-                f"leaves no batch at all; take a smaller batch_size, or drop_last false"
+                f"the data has {examples} examples; training needs 2, as the others of a batch are "
+                f"an example's negatives, and with drop_last the {batch_size} of a batch_size"
             )
         self.views = source.views
         whole, rest = divmod(examples, batch_size)
@@ -80,11 +260,8 @@ class Loader:
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False
-    ) -> Generator[Batch, None, None]:
-        """Batches of the steps ``range(first_step, last_step)``, gathered ahead by a thread.
-
-        With ``pinned``, in page-locked memory, for a CUDA device.
-        """
+    ) -> Generates[Batch, None, None]:
+        """Batches of ``range(first_step, last_step)``, gathered ahead by a thread."""
 
         def load(step: int) -> Batch:
             batch = self.batch(step)
@@ -109,12 +286,11 @@ Done = TypeVar("Done")
 
 def prefetch(
     items: Iterable[Item], work: Callable[[Item], Done], ahead: int = 1
-) -> Generator[Done, None, None]:
+) -> Generates[Done, None, None]:
     """``map(work, items)`` by a thread, which is up to ``ahead`` items before the caller.
 
-    Items are taken on the caller's thread. The thread ends with the iterator: when it is
-    exhausted, closed, forgotten, or raises. What taking an item or working on it raised comes
-    after all that came before it was yielded.
+    Items are taken on the caller's thread. The thread ends with the iterator. What taking an item
+    or working on it raised comes after all that came before it was yielded.
     """
     rest = iter(items)
     waiting: deque[Future[Done]] = deque()

@@ -35,19 +35,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     try:
         with cast("IO[bytes]", gzip.open(path)) if zipped else path.open("rb") as file:
             yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}: damaged or truncated gzip ({error}); fetch the file again"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        what = "damaged or truncated gzip" if zipped else "cannot be read"
+        raise DataError(f"{path}: {what}: {error}") from error
 
 
 def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 file, gzipped if its name ends in ``.gz``; as :func:`text_lines`.
-
-    DataError if the file cannot be read, or is a damaged archive.
-    """
+    """Numbered lines of a UTF-8 file, gzipped if its name says so; as :func:`text_lines`."""
     with open_bytes(path) as file:
         yield from text_lines(file, str(path), trouble)
 
@@ -64,23 +58,17 @@ def text_lines(file: IO[bytes], source: str, trouble: Trouble = stop) -> Iterato
         while line := text.readline(_LONGEST_LINE + 1):
             number += 1
             where = f"{source}:{number}"
-            if number == 1:
-                line = line.removeprefix("\ufeff")
-                if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
-                    to_utf8 = "iconv -f utf-16 -t utf-8"
-                    raise DataError(f"{where}: UTF-16 text; convert the file with {to_utf8}")
+            line = line.removeprefix("\ufeff") if number == 1 else line
             if len(line) > _LONGEST_LINE:
                 raise DataError(f"{where}: longer than {_LONGEST_LINE >> 20} MiB, so no line")
+            problem = ""
             if "\0" in line:
-                trouble(DataError(f"{where}: holds a NUL byte, so it is no text; is it UTF-16?"))
+                problem = "holds a NUL byte, so it is no text; is it UTF-16?"
             elif not line.isascii() and (wrong := _NOT_UTF8.search(line)):
                 byte, place = ord(wrong[0]) & 0xFF, len(line[: wrong.start()].encode())
-                trouble(
-                    DataError(
-                        f"{where}: not UTF-8: byte 0x{byte:02x} at {place}; "
-                        "convert the file, for example with iconv -f latin1 -t utf-8"
-                    )
-                )
+                problem = f"not UTF-8: byte 0x{byte:02x} at {place}; convert it, as with iconv"
+            if problem:
+                trouble(DataError(f"{where}: {problem}"))
             else:
                 yield number, line
 
@@ -92,20 +80,16 @@ def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[st
 
 
 def quoted_rows(
-    path: Path, trouble: Trouble, delimiter: str, after: int
+    path: Path, trouble: Trouble = stop, delimiter: str = ","
 ) -> Iterator[tuple[int, list[str]]]:
-    """Cells of quoted CSV below the line ``after``.
-
-    A row is numbered by its first line, as a cell may hold line ends.
-    """
+    """Cells of quoted CSV; a row is numbered by its first line, as a cell may hold line ends."""
     first = 0
 
     def text() -> Iterator[str]:
         nonlocal first
         for number, line in lines(path, trouble):
-            if number > after:
-                first = first or number
-                yield line
+            first = first or number
+            yield line
 
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))  # of the whole process
     reader = csv.reader(text(), delimiter=delimiter, strict=True)
@@ -143,16 +127,11 @@ def find_delimiter(path: Path) -> tuple[str | None, int]:
         return stated[1], head[0][0]
 
     def splits_evenly(text: list[str], delimiter: str) -> bool:
-        rows, widths = csv.reader(text, delimiter=delimiter, strict=True), []
-        while True:
-            try:
-                widths.append(len(next(rows)))
-            except StopIteration:
-                first = widths[0] if widths else 0
-                return first > 1 and widths.count(first) >= _MOSTLY * len(widths)
-            except csv.Error:
-                # The last quoted cell may go on below.
-                widths += [0] if rows.line_num < len(text) else []
+        try:
+            widths = [len(cells) for cells in csv.reader(text, delimiter=delimiter)]
+        except csv.Error:  # a cell is too long
+            return False
+        return widths[:1] > [1] and widths.count(widths[0]) >= _MOSTLY * len(widths)
 
     text = [line for _, line in head]
     for rows in (text, [_IN_CELLS.sub(" ", line) for line in text]):
@@ -179,28 +158,34 @@ def dataset_parts(source: str) -> re.Match[str] | None:
     return _ID.fullmatch(source)
 
 
-def source_kind(source: str, instead_of_a_folder: str = "give the files in it") -> str | None:
+TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl", ".parquet")
+
+
+def source_kind(source: str, known: Sequence[str] = ()) -> str | None:
     """The ending of a file's name, ``.gz`` left out; None for a data set of the hub.
 
-    A URL stands for Parquet.
+    A URL stands for Parquet. DataError if there is no such file, or its kind is not ``known``.
     """
     path = Path(source)
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix
     if is_url(source):
         return ".parquet"
-    if path.is_dir():
-        raise DataError(f"{source} is a folder; {instead_of_a_folder}")
-    if path.exists():
-        return Path(path.name.lower().removesuffix(".gz")).suffix
-    if dataset_parts(source):
+    if not path.exists() and dataset_parts(source):
         return None
-    raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
+    problem = ""
+    if path.is_dir():
+        problem = f"{source} is a folder; give one file"
+    elif not path.exists():
+        problem = f"there is no file {source}; look for a misspelling, or give a full path"
+    elif known and kind not in known:
+        problem = f"{source}: unknown kind of file; known are {', '.join(known)}, or .gz of them"
+    if problem:
+        raise DataError(problem)
+    return kind
 
 
 class Dataset:
-    """Records of ``org/name[:config][@split]``, of one revision, which is looked up once.
-
-    DataError if the data set cannot be reached; MissingExtraError if ``datasets`` is not installed.
-    """
+    """Records of ``org/name[:config][@split]``, of one revision, which is looked up once."""
 
     def __init__(self, source: str) -> None:
         parts: Any = dataset_parts(source)
@@ -211,11 +196,13 @@ class Dataset:
                 "reading a data set from the hub needs the package datasets: "
                 f"{install_command('datasets')}"
             ) from error
+        from huggingface_hub import HfApi
+
         self.source, self._library = source, datasets
         self._name, self._config = parts["name"], parts["config"]
         self._split = parts["split"] or "train"
         with self._explain():
-            self.revision = _revision(self._name)
+            self.revision = str(HfApi().dataset_info(self._name).sha)
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hash of the revision and of the chosen columns, which stands for the content."""
@@ -264,15 +251,7 @@ class Dataset:
             ) from error
 
 
-def _revision(name: str) -> str:
-    """The commit that the data set stands at now."""
-    from huggingface_hub import HfApi
-
-    return str(HfApi().dataset_info(name).sha)
-
-
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-"""Names of the splits of data sets."""
 
 
 def _split(splits: Sequence[str], wanted: str) -> str | None:
@@ -280,11 +259,7 @@ def _split(splits: Sequence[str], wanted: str) -> str | None:
 
 
 def labelled_splits(source: str) -> tuple[str, ...]:
-    """Train, dev (if there is one) and test split of a data set that is named without a split.
-
-    As sources ``org/name[:config]@split``; none for a file, a source with a split, or a data set
-    without a train or a test split. Errors are those of :class:`Dataset`.
-    """
+    """Sources of the train, dev and test split of a data set that is named without a split."""
     parts = None if Path(source).exists() else dataset_parts(source)
     if parts is None or parts["split"]:
         return ()
@@ -298,43 +273,34 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
 
     Queries and documents are the configs ``queries`` and ``corpus``. Relevance is the ``split`` of
     the config ``default`` or ``qrels``, or of a data set of its own, ``org/name-qrels``. With
-    ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``. DataError if
-    the data set cannot be reached, or is laid out in another way; MissingExtraError if ``datasets``
-    is not installed.
+    ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``.
     """
     parts = dataset_parts(source)
-    if parts is None or parts["split"]:
-        raise DataError(
-            f"{source} is neither a folder nor a data set of retrieval on the hub (org/name); a "
-            "split is chosen with --splits"
-        )
-    name, prefix = parts["name"], f"{parts['config']}-" if parts["config"] else ""
-    dataset = Dataset(source)
-    configs = dataset.configs()
+    dataset = Dataset(source) if parts and not parts["split"] else None
+    name, config = (parts["name"], parts["config"]) if parts else (source, None)
+    configs = dataset.configs() if dataset else ()
+    prefix = f"{config}-" if config else ""
     queries, corpus, *judged = (f"{prefix}{it}" for it in ("queries", "corpus", "default", "qrels"))
-    if not {queries, corpus} <= {*configs}:
+    if dataset is None or not {queries, corpus} <= {*configs}:
         raise DataError(
-            f"{source} has the configs {', '.join(configs)}; a data set of retrieval has queries "
-            "and corpus, as BEIR's; or name three sources: retrieve:QUERIES+DOCUMENTS+RELEVANCE"
+            f"{source} is neither a folder nor a data set of retrieval on the hub, org/name with "
+            f"the configs queries and corpus ({', '.join(configs) or 'none'}); a split is chosen "
+            "with --splits; or name three sources: retrieve:QUERIES+DOCUMENTS+RELEVANCE"
         )
     sources = []
     for config in (queries, corpus):
         splits = dataset.splits(config)
-        chosen = splits[0] if len(splits) == 1 else config.removeprefix(prefix)
-        if chosen not in splits:
-            raise DataError(
-                f"config {config} of {source} has the splits {', '.join(splits)}; one is expected"
-            )
-        sources.append(f"{name}:{config}@{chosen}")
+        own = splits[0] if len(splits) == 1 else config.removeprefix(prefix)
+        sources.append(f"{name}:{config}@{own}")
     relevance = next((it for it in judged if it in configs), None)
     if relevance is None:
         name = f"{name}-qrels"
         dataset = Dataset(name)
     splits = dataset.splits(relevance)
-    chosen_split = _split(splits, split)
-    if chosen_split is None:
+    chosen = _split(splits, split)
+    if chosen is None:
         raise DataError(
             f"{dataset.source} has relevance for {', '.join(splits)}, not for {split}; choose with "
             "--splits"
         )
-    return (*sources, f"{name}{f':{relevance}' if relevance else ''}@{chosen_split}")
+    return (*sources, f"{name}{f':{relevance}' if relevance else ''}@{chosen}")

@@ -1,8 +1,4 @@
-"""Rows of any source: where they stand, and their cells.
-
-Training text, NLI, captions, scored and labelled pairs, retrieval data and search all read through
-here; the columns that they look for are rows of :mod:`contrasent.data.columns`.
-"""
+"""Rows of any source: where they stand, and their cells."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from math import isfinite
 from numbers import Real
@@ -41,7 +37,6 @@ Row = tuple[str, Sequence[Any]]
 _NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
 _SAMPLE, _NAMED_SAMPLE = 50, 1000
-_EMPTY = "{} is empty; it needs at least one sentence per line or row"
 
 
 class SourceRows(ABC):
@@ -55,19 +50,18 @@ class SourceRows(ABC):
     named = True  # `first` certainly holds names
     checked = False  # every cell is text that can be written, so that nobody need look again
     layout = ""  # how it is read, in words, where that is unusual
-    blank = 0  # blank lines, which are left out; known after a whole pass, as is `later`
-    chosen: ColumnMap
+    blank = 0  # blank lines, which are left out; known after a whole pass
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
+        if not first:
+            raise DataError(f"{source} is empty; it needs at least one sentence per line or row")
         self.source, self.first, self.where = source, first, where
-        # names that come first below the rows that the names are taken from, with their place
-        self.later: dict[str, str] = {}
 
-    def choose(self, chosen: ColumnMap) -> Self:
-        """Give the cells of these columns from now on."""
-        self.chosen = chosen
-        self.described = chosen.described + (f"; {self.layout}" if self.layout else "")
-        self.names = tuple(self.first[position] for position in chosen.positions)
+    def choose(self, chooser: Callable[[Sequence[str]], ColumnMap]) -> Self:
+        """Give the cells of the columns that are chosen by :attr:`first` from now on."""
+        self._chooser, self.chosen = chooser, chooser(self.first)
+        self.described = self.chosen.described + (f"; {self.layout}" if self.layout else "")
+        self.names = tuple(self.first[position] for position in self.chosen.positions)
         return self
 
     @property
@@ -91,43 +85,38 @@ class SourceRows(ABC):
 
 
 class TableSource(SourceRows):
-    """Lines, or cells between commas, tabs and the like; blank lines are left out.
-
-    ``quoted`` says that quotes around cells are no part of them.
-    """
+    """Lines, or cells between commas, tabs and the like; blank lines are left out."""
 
     named, checked = False, True
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
         self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
-        delimiter, self._after = (None, 0) if self.is_lines else find_delimiter(path)
+        delimiter, after = (None, 0) if self.is_lines else find_delimiter(path)
         self._delimiter = delimiter or ","
-        rows = (row for row in self._read(stop) if not _is_blank(row[1]))
+        rows = (it for it in self._read(stop) if it[0] > after and not _is_blank(it[1]))
         self.number, cells = next(rows, (0, []))
-        if not cells:
-            raise DataError(_EMPTY.format(path))
         super().__init__(str(path), cells, f"{path}:{self.number}")
         if self._delimiter != "," and self.quoted:
             self.layout = f"cells between {self._delimiter!r}"
-        elif self._delimiter != "," and len(cells) == 1 and not self.is_lines:
+        elif self._delimiter != "," and len(cells) == 1:
             raise DataError(f"{self.where}: cells between {delimiter!r}; name such a file .csv")
 
     def _read(self, trouble: Trouble) -> Iterator[tuple[int, list[str]]]:
         if self.quoted:
-            return quoted_rows(self.path, trouble, self._delimiter, self._after)
+            return quoted_rows(self.path, trouble, self._delimiter)
         if self.is_lines:
             return ((number, [line]) for number, line in lines(self.path, trouble))
         return tab_rows(self.path, trouble)
 
     def sample(self) -> list[Sequence[str]]:
         """The cells of some rows below the first one that can be read."""
-        rows = self.choose(ColumnMap.every(self.first)).rows(lambda _: None)
+        rows = self.choose(ColumnMap.every).rows(lambda _: None)
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
-        width, after = len(self.first), self.number if self.chosen.header else 0
-        blank = 0
+        width, blank = len(self.first), 0
+        after = self.number if self.chosen.header else self.number - 1
         for number, cells in self._read(trouble):
             if _is_blank(cells):
                 blank += 1
@@ -151,8 +140,7 @@ class TableSource(SourceRows):
 
         Up to 0.9, a carriage return alone was white space, and ended no line.
         """
-        content, reading = sha256_of(self.path), self.layout
-        last = b""
+        content, reading, last = sha256_of(self.path), self.layout, b""
         with open_bytes(self.path) as file:
             while not (self.quoted or reading) and (block := file.read(1 << 20)):
                 reading = "lone returns" if re.search(rb"\r[^\n]", last + block) else ""
@@ -177,36 +165,36 @@ class RecordSource(SourceRows):
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         known, names = set(self.first), self.names
         required = names[: len(names) - self.chosen.optional] if self.complete else ()
-        self.later.clear()
         for where, value in self.records(trouble):
             problem = ""
             if not self.named:
                 if isinstance(value, list) and len(value) == len(self.first):
                     yield where, [value[position] for position in self.chosen.positions]
                     continue
-                given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
-                problem = f"{given}, but the first line is an array of {len(self.first)}"
+                problem = f"expected an array of {len(self.first)} sentences, as in the first line"
             elif not isinstance(value, dict):
                 problem = "expected an object, as in the first line"
-            elif not known.issuperset(value):
-                problem = self._note_new([it for it in value if it not in known], where)
-            if not problem and (missing := [name for name in required if name not in value]):
+            elif missing := [name for name in required if name not in value]:
                 problem = f"no {missing[0]!r}, which other rows have; write null where it has none"
+            elif not known.issuperset(value):
+                new = [name for name in value if name not in known]
+                if taken := next(filter(self._counts, new), None):
+                    problem = (
+                        f"{taken!r}, which the first {_NAMED_SAMPLE} rows lack, would be left out; "
+                        "write it in the first row too, or choose with --columns"
+                    )
+                known.update(() if problem else new)
             if problem:
                 trouble(DataError(f"{where}: {problem}"))
             else:
                 yield where, [value.get(name) for name in names]
 
-    def _note_new(self, new: list[str], where: str) -> str:
-        """Keep new names that change nothing; of one that would have been chosen, say so."""
-        for name in new:
-            if name not in self.later and self.chosen.would_take(self.first, name):
-                return (
-                    f"{name!r}, which the first {_NAMED_SAMPLE} rows lack, so that it would be "
-                    "left out; write it in the first row too, or choose with --columns"
-                )
-            self.later.setdefault(name, where)
-        return ""
+    def _counts(self, name: str) -> bool:
+        """Whether other columns had been chosen if this name had stood behind the others."""
+        try:
+            return self._chooser([*self.first, name]).positions != self.chosen.positions
+        except DataError:
+            return True
 
 
 class JsonSource(RecordSource):
@@ -215,13 +203,13 @@ class JsonSource(RecordSource):
     def __init__(self, path: Path) -> None:
         self.path = path
         where, value = next(self.records(stop), ("", None))
-        if not where:
-            raise DataError(_EMPTY.format(path))
         self.named = isinstance(value, dict)
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
-        if not value or not (self.named or is_array):
+        if where and not (value and (self.named or is_array)):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
-        super().__init__(str(path), self.head_names() if self.named else [""] * len(value), where)
+        super().__init__(
+            str(path), self.head_names() if self.named else [""] * len(value or ()), where
+        )
 
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
         for number, line in lines(self.path, trouble):
@@ -240,11 +228,8 @@ class HubSource(RecordSource):
     complete = False
 
     def __init__(self, source: str) -> None:
-        self._dataset = Dataset(source)
-        super().__init__(source, [], f"{source}:1")
-        self.first = self.head_names()
-        if not self.first:
-            raise DataError(_EMPTY.format(source))
+        self.source, self._dataset = source, Dataset(source)
+        super().__init__(source, self.head_names(), f"{source}:1")
 
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
         rows = enumerate(self._dataset.records(), start=1)
@@ -260,89 +245,52 @@ class HubSource(RecordSource):
 
 
 class ParquetSource(SourceRows):
-    """Rows of a Parquet file, or of a file or folder on object storage; they count from 1.
-
-    ``source`` is a path or a URL of pyarrow's filesystems: ``s3://``, ``gs://``, ``hdfs://``, ...
-    """
+    """Rows of a Parquet file, or of a URL of pyarrow's filesystems; they count from 1."""
 
     def __init__(self, source: str) -> None:
         import pyarrow
-        from pyarrow import fs
+        from pyarrow import dataset, fs
 
         try:
+            how: Any = {"format": "parquet", "exclude_invalid_files": is_url(source)}
             local = fs.LocalFileSystem(), source
-            self._system, path = fs.FileSystem.from_uri(source) if is_url(source) else local
-            found = [self._system.get_file_info(path)]
-            if found[0].type == fs.FileType.Directory:
-                inside = self._system.get_file_info(fs.FileSelector(path, recursive=True))
-                found = [file for file in inside if file.path.endswith(".parquet")]
+            system, path = fs.FileSystem.from_uri(source) if is_url(source) else local
+            self._data: Any = dataset.dataset(path, filesystem=system, **how)
+            names = self._data.schema.names if self._data.count_rows() else []
         except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{source} cannot be reached: {error}") from error
-        self._files = sorted((it for it in found if it.is_file), key=lambda file: str(file.path))
-        if not self._files:
-            raise DataError(f"{source}: there is no Parquet file; look for a misspelling")
-        self.count = 0
-        self._schema: Any = None
-        for file in self._files:
-            with self._open(file.path) as opened:
-                self._schema = self._schema or opened.schema_arrow
-                self.count += opened.metadata.num_rows
-                if not opened.schema_arrow.equals(self._schema):
-                    first = self._files[0].path
-                    raise DataError(f"{file.path} has other columns than {first}; give one kind")
-        super().__init__(source, self._schema.names, source)
+            raise DataError(f"{source}: not a readable Parquet file: {error}") from error
+        super().__init__(source, names, source)
 
-    def _open(self, path: str) -> Any:
-        import pyarrow
-        from pyarrow import parquet
+    def choose(self, chooser: Callable[[Sequence[str]], ColumnMap]) -> Self:
+        from pyarrow import types
 
-        try:
-            system = self._system
-            return parquet.ParquetFile(path, filesystem=system, memory_map=False, pre_buffer=False)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+        super().choose(chooser)
+        kinds = [self._data.schema.field(name).type for name in self.names]
+        plain = [it.value_type if types.is_dictionary(it) else it for it in kinds]
+        self.checked = all(types.is_string(it) or types.is_large_string(it) for it in plain)
+        return self
 
     @cached_property
     def sha256(self) -> str:
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
         if not is_url(self.source):
             return sha256_of(Path(self.source))
-        known = [(file.path, file.size, file.mtime_ns) for file in self._files]
+        found = self._data.filesystem.get_file_info(self._data.files)
+        known = [(file.path, file.size, file.mtime_ns) for file in found]
         return hashlib.sha256(repr(known).encode()).hexdigest()
-
-    def require_text(self, names: Sequence[str]) -> None:
-        """Make sure that there are rows, and text in the columns ``names``."""
-        from pyarrow import types
-
-        if not self.count:
-            raise DataError(_EMPTY.format(self.source))
-        for name in names:
-            kind = self._schema.field(name).type
-            plain = kind.value_type if types.is_dictionary(kind) else kind
-            text = (types.is_string, types.is_large_string, types.is_string_view)
-            if not any(is_one(plain) for is_one in text):
-                raise DataError(
-                    f"{self.source}: column {name!r} holds {kind}, not text; "
-                    "choose text columns with --columns"
-                )
-        self.checked = True
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         import pyarrow
 
-        number = 0
-        for part in self._files:
-            with self._open(part.path) as file:
-                try:
-                    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[*self.names]):
-                        columns = [batch.column(name).to_pylist() for name in self.names]
-                        for cells in zip(*columns, strict=True):
-                            number += 1
-                            yield f"{self.source}:{number}", cells
-                except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                    raise DataError(
-                        f"{self.source}: damaged after row {number}: {error}"
-                    ) from error
+        number, names = 0, list(dict.fromkeys(self.names))
+        try:
+            for batch in self._data.to_batches(columns=names, batch_size=_ROWS_AT_ONCE):
+                columns = [batch.column(name).to_pylist() for name in self.names]
+                for cells in zip(*columns, strict=True):
+                    number += 1
+                    yield f"{self.source}:{number}", cells
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.source}: damaged after row {number}: {error}") from error
 
 
 def open_rows_of(
@@ -351,21 +299,20 @@ def open_rows_of(
     """Understand a file or a Hugging Face data set as rows of a kind.
 
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
-    between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. The text files may be gzipped.
-    DataError if the source is missing, empty, or its first row cannot be understood; ConfigError
-    if ``columns`` does not fit the source; MissingExtraError if a data set is asked for, but
-    ``datasets`` is not installed.
+    between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. Errors: :func:`open_examples`.
     """
     kind = source_kind(source)
     rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
+    problem = ""
     if isinstance(rows, JsonSource) and not rows.named:
-        raise DataError(f"{rows.where}: expected an object with named values in every line")
-    if isinstance(rows, TableSource) and len(rows.first) == 1 and kind != ".csv":
-        raise DataError(
-            f"{rows.where}: no tab in the first row, so there are no columns; "
-            "a file with commas between its cells is to be named .csv"
-        )
-    return rows.choose(choose_columns(rows.first, wanted, columns, rows.where, named=rows.named))
+        problem = "expected an object with named values in every line"
+    elif isinstance(rows, TableSource) and len(rows.first) == 1 and kind != ".csv":
+        problem = "no tab in the first row; name a file with commas between its cells .csv"
+    if problem:
+        raise DataError(f"{rows.where}: {problem}")
+    return rows.choose(
+        partial(choose_columns, wanted=wanted, columns=columns, where=rows.where, named=rows.named)
+    )
 
 
 def open_source(source: str, kind: str | None) -> SourceRows:
@@ -381,10 +328,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def as_number(cell: Any) -> float | None:
-    """A finite number, from a value that is one or from text in decimal digits; None of others.
-
-    What only Python takes for a number is none: ``4_5``, ``nan``, digits of other scripts.
-    """
+    """A finite decimal number, as a value or as text; None of others, as ``4_5`` and ``nan``."""
     if isinstance(cell, str):
         plain = _NUMBER.fullmatch(cell.strip()) is not None
     else:
@@ -407,19 +351,16 @@ def score_of(score: Any, where: str) -> float:
 def as_text(cell: Any, where: str) -> str:
     """The sentence in a cell, with one space wherever there is white space; empty for a null."""
     require_text(cell, where)
-    if cell and "\0" in cell:
-        raise DataError(f"{where}: a NUL character in {shown(cell)}, so it is no text")
     return " ".join(cell.split()) if cell else ""
 
 
 def require_text(cell: Any, where: str) -> None:
     """Make sure that a cell is null or text that can be written as UTF-8."""
-    if cell is None:
+    is_text = cell is None or isinstance(cell, str)
+    if is_text and (not cell or cell.isascii() or not re.search("[\ud800-\udfff]", cell)):
         return
-    if not isinstance(cell, str):
-        raise DataError(f"{where}: {shown(cell)} is no text; sentences are strings")
-    if not cell.isascii() and re.search("[\ud800-\udfff]", cell):
-        raise DataError(f"{where}: half of a surrogate pair in {shown(cell)}; escape the whole")
+    what = "half of a surrogate pair in " if is_text else ""
+    raise DataError(f"{where}: {what}{shown(cell)} is no text; sentences are strings")
 
 
 def _is_blank(cells: list[str]) -> bool:

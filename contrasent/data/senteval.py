@@ -13,17 +13,15 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from http import HTTPStatus
 from http.client import HTTPException
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from contrasent import __version__
 from contrasent.errors import DataError, is_disk_full
-from contrasent.files import exclusive, refuse_existing, sha256_of, writing_folder
+from contrasent.files import exclusive, refuse_existing, sha256_of, writing, writing_folder
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -40,27 +38,20 @@ def manifest() -> dict[str, str]:
     return {path: sha256 for sha256, path in pairs}
 
 
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """A file below SentEval's folder that is not the published one: ``missing`` or ``differs``."""
-
-    path: str
-    what: str
-
-    @property
-    def needed(self) -> bool:
-        """Whether one of the seven STS tasks reads it; else it is a licence text."""
-        return "LICENSE" not in self.path
-
-
-def differences(root: Path) -> list[FileDifference]:
-    """Compare a folder with the published files, in the manifest's order."""
-    differing = []
+def differences(root: Path) -> dict[str, str]:
+    """Which files of a folder are ``missing``, or ``differs`` from the published one, by path."""
+    wrong = {}
     for path, sha256 in manifest().items():
-        missing = not (root / path).is_file()
-        if missing or sha256_of(root / path) != sha256:
-            differing.append(FileDifference(path, "missing" if missing else "differs"))
-    return differing
+        if not (root / path).is_file():
+            wrong[path] = "missing"
+        elif sha256_of(root / path) != sha256:
+            wrong[path] = "differs"
+    return wrong
+
+
+def is_needed(path: str) -> bool:
+    """Whether one of the seven STS tasks reads a file; else it is a licence text."""
+    return "LICENSE" not in path
 
 
 def default_folder() -> Path:
@@ -76,10 +67,7 @@ def named_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def senteval_root(data_dir: str | Path | None = None) -> Path:
-    """The folder that holds ``STS`` and ``SICK``, perhaps inside the one of :func:`named_folder`.
-
-    DataError if a folder was named, and it is not there.
-    """
+    """The folder that holds ``STS`` and ``SICK``, perhaps inside :func:`named_folder`."""
     folder = named_folder(data_dir)
     for inside in _INSIDE:
         if any((folder / inside / part).is_dir() for part in PARTS):
@@ -123,27 +111,23 @@ _PATIENCE = 60  # seconds without a byte
 
 def fetch(
     folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda _, __: None
-) -> list[FileDifference]:
+) -> dict[str, str]:
     """Download, unpack and check SentEval's data; ``folder`` appears whole or not at all.
 
-    ``url`` is a tar archive: ``http``, ``https``, or a local path. Returns the files that are not
-    the published ones but that no STS task needs. ConfigError if ``folder`` holds something.
-    DataError if the archive cannot be had, is damaged or unsafe, or a file that a task needs is
-    missing in it or not the published one, or the disk is full.
+    ``url`` is a tar archive: ``http``, ``https``, or a local path. Returns the `differences` that
+    no STS task needs.
     """
     refuse_existing(folder, "remove it, or name another with --data-dir")
     try:
         with exclusive(folder), writing_folder(folder) as partial:
             archive, unpacked = partial / "archive", partial / "unpacked"
-            _download(url, archive, advance, "")
+            _download(url, archive, advance)
             with tarfile.open(archive) as tar:
                 names = [name for name in tar.getnames() if f"/{name}".endswith(f"/{_ANCHOR}")]
-                if len(names) != 1:
-                    raise DataError(f"{url}: no SentEval data; {_ANCHOR} should be in it once")
                 tar.extractall(unpacked, filter="data")
-            root = unpacked / names[0].removesuffix(_ANCHOR)
+            root = unpacked / (names[0].removesuffix(_ANCHOR) if names else "")
             differing = differences(root)
-            if wrong := [f"{file.path} {file.what}" for file in differing if file.needed]:
+            if wrong := [f"{path} {what}" for path, what in differing.items() if is_needed(path)]:
                 raise DataError(
                     f"{url}: {len(wrong)} files that the STS tasks need are not the published "
                     f"ones, nothing was kept: {', '.join(wrong)}"
@@ -152,60 +136,37 @@ def fetch(
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
             archive.unlink()
-    except tarfile.FilterError as error:
-        raise DataError(f"{url}: unsafe archive, nothing was kept: {error}") from error
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{url}: not a whole tar archive: {error}") from error
+        raise DataError(f"{url}: unsafe or no whole tar archive, nothing kept: {error}") from error
     except OSError as error:
         raise DataError(f"cannot write SentEval's data to {folder}: {error}") from error
     return differing
 
 
-def _download(url: str, target: Path, advance: Advance, name: str) -> None:
-    """Bring an address to a file; what is there of it already is taken for its beginning.
-
-    Of a server that cannot begin there, what is before it is read and left out. The remedy of an
-    error is 'contrasent data fetch' with this ``name``.
-    """
+def _download(url: str, target: Path, advance: Advance) -> None:
+    """Bring an address to a file."""
     if "://" not in url and Path(url).is_file():
         shutil.copyfile(url, target)
         return
-    if not url.startswith(("http://", "https://")):
-        raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
-    start = arrived = target.stat().st_size if target.is_file() else 0
-    total: int | None = None
-    headers = {"User-Agent": f"contrasent/{__version__}"}
-    request = Request(url, headers=headers | ({"Range": f"bytes={start}-"} if start else {}))
+    arrived, total = 0, None
     try:
-        with target.open("ab") as file, urlopen(request, timeout=_PATIENCE) as response:
+        request = Request(url, headers={"User-Agent": f"contrasent/{__version__}"})
+        with target.open("wb") as file, urlopen(request, timeout=_PATIENCE) as response:
             announced = response.headers.get("Content-Length")
-            left_out = start if response.status == HTTPStatus.PARTIAL_CONTENT else 0
-            total = int(announced) + left_out if announced else None
-            behind = start - left_out
-            while behind and (block := response.read(min(_BLOCK, behind))):
-                behind -= len(block)
+            total = int(announced) if announced else None
             while block := response.read(_BLOCK):
                 file.write(block)
                 arrived += len(block)
                 advance(arrived, total)
+        if total is not None and arrived != total:
+            raise ValueError(f"stopped after {arrived:,} of {total:,} bytes")
     except (OSError, HTTPException, ValueError) as error:
         if is_disk_full(error):
             raise
-        code = ""
-        if isinstance(error, HTTPError):
-            error.close()
-            if start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return  # it had arrived as a whole
-            code = f"{error.code} "
-        reason = str(getattr(error, "reason", error)) or type(error).__name__
         raise DataError(
-            f"cannot download {url}: {code}{reason}. Where there is a network, download it; then "
-            f"run 'contrasent data fetch{name and f' {name}'} --url FILE'"
+            f"cannot download {url}: {error}; try again, or download it where there is a network "
+            "and name the file with --url FILE"
         ) from error
-    if total is not None and arrived != total:
-        raise DataError(
-            f"{url}: the download stopped after {arrived:,} of {total:,} bytes; try again"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +180,6 @@ class TrainingFile:
     header: str | None = None  # the first line; None of sentences, one in each line
     # how many of its first lines are known, and the SHA-256 of these
     beginning: tuple[int, str] = (0, hashlib.sha256().hexdigest())
-
-    @property
-    def url(self) -> str:
-        """Where it is published."""
-        return f"{_PUBLISHED}/{self.file}"
 
 
 TRAINING_FILES = {
@@ -244,38 +200,22 @@ def fetch_training_file(
     *,
     check: bool = False,
 ) -> Path:
-    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it; or only check it.
+    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it; or only check.
 
-    A download that was cut off goes on where it was, if the server can; the file appears whole or
-    not at all. DataError if it cannot be had, is cut off, or does not hold what it should. ``url``
-    is another address than the authors', or a local file.
+    ``url`` is another address than the authors', or a local file.
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file
-    part = path.with_name(f".{path.name}.part")
-    if check and not path.is_file():
-        raise DataError(f"{path} is not there; without --check it is downloaded")
-    if check:
-        _check(wanted, path, str(path))
-        return path
     try:
-        with exclusive(path):
-            if path.is_file():
-                _check(wanted, path, str(path))
-                return path
-            try:
-                _download(url or wanted.url, part, advance, name)
-                try:
-                    _check(wanted, part, url or wanted.url)
-                except DataError:
-                    part.unlink()
-                    raise
-                part.replace(path)
-            finally:
-                if part.is_file() and not part.stat().st_size:
-                    part.unlink()
+        if check or path.is_file():
+            _check(wanted, path, str(path))
+            return path
+        url = url or f"{_PUBLISHED}/{wanted.file}"
+        with exclusive(path), writing(path) as part:
+            _download(url, part, advance)
+            _check(wanted, part, url)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error}; try again to go on") from error
+        raise DataError(f"cannot read or write {path}: {error}") from error
     return path
 
 

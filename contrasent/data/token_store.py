@@ -91,11 +91,9 @@ class TokenStore:
         return self._tokens[start:end].astype(np.int32)
 
     def gather(self, examples: IndexArray, views: Sequence[int]) -> tuple[IndexArray, IndexArray]:
-        """Token ids of many sentences end to end, view by view.
+        """``(T,)`` int64 token ids of the ``(B,)`` examples end to end, and their offsets.
 
-        ``examples`` are ``(B,)`` int64 numbers; ``views`` says which of the sentences of an example
-        comes first, second and so on. Returns ``(T,)`` int64 token ids and ``(V * B + 1,)`` int64
-        offsets.
+        ``views`` says which of the sentences of an example comes first, second and so on.
         """
         sentences = (np.asarray(views)[:, None] + examples * self.views).ravel()
         starts = self._offsets[sentences]
@@ -112,13 +110,10 @@ def tokenize(
     max_tokens: int | None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenStore:
-    """Token ids of ``examples``, computed unless the cache holds them.
+    """Token ids of ``examples``, computed unless the cache holds them whole.
 
-    An entry of the cache is named by a hash of the content, the columns, the tokenizer and
-    ``max_tokens``. A damaged entry is computed again. DataError if ``examples`` cannot be read, or
-    none is left; ConfigError if ``max_tokens`` is too small, or the cache cannot be written to.
     ``max_tokens`` of a sentence are kept, special ones included; None keeps all. ``progress`` is
-    told now and then how many examples are done.
+    told now and then how many examples are done. DataError if none is left.
     """
     key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
     dtype, views = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32", examples.views

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -52,17 +53,13 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialIds:
-    """Ids of the tokens that stand for no text; None for one that a tokenizer does not have.
-
-    ``first`` is ``[CLS]`` or ``<s>``, ``last`` ``[SEP]`` or ``</s>``. ``every`` has all special
-    tokens, the unknown one and those that were added included.
-    """
+    """Ids of the tokens that stand for no text; None for one that a tokenizer does not have."""
 
     mask: int | None
-    first: int | None
-    last: int | None
+    first: int | None  # ``[CLS]`` or ``<s>``
+    last: int | None  # ``[SEP]`` or ``</s>``
     pad: int | None
-    every: tuple[int, ...]
+    every: tuple[int, ...]  # all of them, the unknown token and added ones included
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +88,11 @@ class TokenSpan:
 class Tokenizer:
     """Text to token ids through the Rust backend of a Hugging Face tokenizer.
 
-    Padding and truncation that the folder's ``tokenizer.json`` asks for are not applied, because
-    sentences travel packed and each caller names its own limit; :meth:`save` still writes them.
-    Reading never changes this object, so threads may share it. With ``lower_case`` whoever loads it
-    has to be told, since classes of transformers make their normalizer anew.
+    Padding and truncation that the folder's ``tokenizer.json`` asks for are saved, but not applied:
+    sentences travel packed, and each caller names its own limit. Threads may share it.
     """
 
-    lower_case = False
+    lower_case = False  # to be told to whoever loads it, as classes of transformers forget it
 
     def __init__(self, pretrained: Any) -> None:
         """Wrap a fast ``transformers`` tokenizer; :meth:`load` is the usual way."""
@@ -131,11 +126,7 @@ class Tokenizer:
         return dict(self._pretrained.special_tokens_map)
 
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """``(vocabulary,)``, whether a token begins a word; false for a piece that goes on with it.
-
-        A WordPiece vocabulary marks the pieces that go on, others those after a space. All tokens
-        of a vocabulary without such marks begin a word.
-        """
+        """``(vocabulary,)``, whether a token begins a word; all do where nothing is marked."""
         model = json.loads(self._settings)["model"]
         prefix = model.get("continuing_subword_prefix") if model["type"] == "WordPiece" else None
         marks = _AFTER_SPACE if prefix is None else (prefix,)
@@ -157,17 +148,15 @@ class Tokenizer:
 
         ``{text}`` is the place of the sentence and ``{mask}`` the mask token. ``[CLS]`` and
         ``[SEP]`` stand around it, except in the place of a ``{mask}`` at that end. A space at an
-        end, or before ``{text}``, is no token. ConfigError if ``{text}`` is not there once, or
-        there is no mask token for ``{mask}``.
+        end, or before ``{text}``, is no token.
         """
         parts = prompt.strip().split("{text}")
-        if len(parts) != 2:
+        if len(parts) != 2 or (self.special_ids.mask is None and _MASK in prompt):
             raise ConfigError(
-                f"a prompt must have {{text}} once, in the place of the sentence, not {prompt!r}"
+                f"a prompt has {{text}} once, in the place of the sentence, and {_MASK} only where "
+                f"the tokenizer has a mask token, as that of {self.source}: not {prompt!r}"
             )
         mask = self._backend(None).id_to_token(self.special_ids.mask or 0)
-        if self.special_ids.mask is None and _MASK in prompt:
-            raise ConfigError(f"the tokenizer of {self.source} has no mask token for {prompt!r}")
         texts = (part.replace(_MASK, mask) for part in (parts[0].rstrip(), parts[1]))
         encode = partial(self._backend(None).encode, add_special_tokens=False)
         before, after = (encode(text).ids if text else [] for text in texts)
@@ -179,11 +168,7 @@ class Tokenizer:
         return Template(tuple(before), tuple(after))
 
     def with_prompt(self, prompt: str) -> Tokenizer:
-        """The tokenizer that puts ``prompt`` around every sentence; see :meth:`template_of`.
-
-        Saved, it is in ``tokenizer.json``, so that whoever loads the folder gets the same ids, and
-        a sentence that is too long is cut, not the prompt.
-        """
+        """The tokenizer that puts ``prompt`` around every sentence, which alone is cut."""
         from tokenizers import Tokenizer as RustTokenizer
         from tokenizers.processors import TemplateProcessing
         from transformers import PreTrainedTokenizerFast
@@ -216,57 +201,42 @@ class Tokenizer:
         """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
 
         A folder with nothing but ``vocab.txt`` is read as BERT's, uncased, and one with nothing
-        but ``vocab.json`` and ``merges.txt`` as RoBERTa's, as transformers does by default. A
-        folder without a complete vocabulary, or with a tokenizer in Python only, is refused. With
-        ``lower_case`` a text is lower-cased first, unless the tokenizer does.
+        but ``vocab.json`` and ``merges.txt`` as RoBERTa's. ``lower_case`` lower-cases a text first,
+        unless the tokenizer does.
         """
         folder = Path(folder)
+        problem = ""
         if not any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
             known = ", ".join(" + ".join(names) for names in _VOCABULARIES)
-            raise CheckpointError(
-                f"no complete tokenizer in {folder}: it needs one of {known}; "
-                "copy the tokenizer files of the model that the folder was made from"
-            )
+            problem = f"no complete tokenizer in {folder}: it needs one of {known}; copy its files"
         for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
             path = folder / name  # with very many added tokens, reading would take hours
             text = path.read_bytes() if path.is_file() else b""
             added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
             if added > _MOST_ADDED:
-                raise CheckpointError(
-                    f"{path} has {added:,} added tokens, and more than {_MOST_ADDED:,} are not "
-                    "read; put them into the vocabulary"
-                )
+                problem = f"{path} has {added:,} added tokens; put them into the vocabulary"
+        if problem:
+            raise CheckpointError(problem)
         import transformers
 
-        library: Any = transformers
-        kind, how = library.AutoTokenizer, {"use_fast": True, "trust_remote_code": False}
+        kind: Any = transformers.AutoTokenizer
+        how = {"use_fast": True, "trust_remote_code": False}
         if not any((folder / name).is_file() for name in _DESCRIPTIONS):
-            for name, usual in (
-                ("vocab.txt", library.BertTokenizerFast),
-                ("vocab.json", library.RobertaTokenizerFast),
-            ):
-                if (folder / name).is_file():
-                    kind, how = usual, {}
-                    break
+            usual = {"vocab.txt": "BertTokenizerFast", "vocab.json": "RobertaTokenizerFast"}
+            found = [name for file, name in usual.items() if (folder / file).is_file()]
+            kind, how = (getattr(transformers, found[0]), {}) if found else (kind, how)
         try:
             pretrained = kind.from_pretrained(str(folder), local_files_only=True, **how)
+            now = pretrained.backend_tokenizer.normalizer
         except Exception as error:  # the Rust backend raises bare Exception on a damaged file
-            reason = first_line(error)
-            cut = "..." * (len(reason) > _LONGEST_REASON)
             raise CheckpointError(
-                f"cannot read the tokenizer of {folder}: {reason[:_LONGEST_REASON]}{cut}; "
+                f"cannot read the tokenizer of {folder}: {first_line(error)[:_LONGEST_REASON]}; "
                 "save it with a fast tokenizer, so that the folder holds a tokenizer.json"
             ) from error
-        if not pretrained.is_fast:
-            raise CheckpointError(
-                f"{folder} has only a tokenizer written in Python ({type(pretrained).__name__}); "
-                "convert it to a fast tokenizer and save its tokenizer.json in the folder"
-            )
         if lower_case:
             from tokenizers import normalizers
 
             kinds: Any = normalizers
-            now = pretrained.backend_tokenizer.normalizer
             steps = list(now) if isinstance(now, kinds.Sequence) else [] if now is None else [now]
             if not any(isinstance(step, kinds.Lowercase) for step in steps):
                 lowered = kinds.Sequence([kinds.Lowercase(), *steps])
@@ -287,18 +257,20 @@ class Tokenizer:
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
         """Token ids of each text, and whether it had to be cut.
 
-        Several thousand texts at once keep all cores busy, unless the environment variable
-        ``TOKENIZERS_PARALLELISM`` is ``false``. ``max_tokens`` of a text are kept, special tokens
-        included; None keeps all. ConfigError if that leaves no room; DataError of what is no text.
+        ``max_tokens`` of a text are kept, special tokens included; None keeps all. ConfigError if
+        that leaves no room; DataError of what is no text.
         """
-        if max_tokens is not None and max_tokens <= self.specials:
-            raise ConfigError(
-                f"max_tokens must be above {self.specials}, the special tokens "
-                f"that this tokenizer puts around every sentence, not {max_tokens}"
-            )
+        self._require_room(max_tokens)
         encodings = _encode(self._backend(max_tokens).encode_batch_fast, texts)
         cut = [len(e) == max_tokens and bool(e.overflowing) for e in encodings]
         return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
+
+    def _require_room(self, max_tokens: int | None) -> None:
+        if max_tokens is not None and max_tokens <= self.specials:
+            raise ConfigError(
+                f"max_tokens must be above {self.specials}, the special tokens around every "
+                f"sentence, not {max_tokens}"
+            )
 
     def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
         """The tokens of each text, none cut, with or without special ones; errors as of `ids`."""
@@ -314,14 +286,10 @@ class Tokenizer:
         ]
 
     def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Ids ``(T,)`` of the tokens of all texts end to end, without special ones.
-
-        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64. At most ``limit``
-        of a text are kept, if that is not 0.
-        """
+        """Ids ``(T,)`` of texts, at most ``limit`` of each, not special; where each begins."""
         backend = self._backend(limit or None)
-        encodings = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
+        found = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in found]
         ends = np.cumsum([len(each) for each in ids], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
         return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -384,7 +352,6 @@ def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
 
 
 def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:
-    """What the Rust backend makes of texts; errors tell of no text, and of no token for a word."""
     try:
         return encode(list(texts), **how)
     except Exception as error:  # the Rust backend raises bare Exception
@@ -400,22 +367,21 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool)
 def sentences_of(given: Any, name: str = "sentences", *, rows: bool = False) -> Any:
     """Take in sentences: a list, tuple, generator, array, or one column of a table.
 
-    A column of Arrow, or an array, comes back as a list of strings, all else as it is. Rows of
-    several cells are taken too if ``rows``, such as those of a data set of the hub. ConfigError for
-    what iterates over something else than its sentences, such as the keys of a mapping or the names
-    of columns; the items are not looked at.
+    Rows of several cells are taken too if ``rows``. ConfigError for what iterates over something
+    else than its sentences, such as the keys of a mapping; the items are not looked at.
     """
     columns = getattr(given, "column_names", getattr(given, "columns", None))
-    problem = next((text for kinds, text in _NO_SENTENCES if isinstance(given, kinds)), None)
-    if problem is None and columns is not None and not (rows and hasattr(given, "features")):
+    dimensions = (1, 2) if rows else (1,)
+    problem = next((text for kinds, text in _NO_SENTENCES if isinstance(given, kinds)), "")
+    if not problem and columns is not None and not (rows and hasattr(given, "features")):
         names = ", ".join(map(repr, list(columns)[:_FEW_COLUMNS]))
         problem = f"a table with the columns {names}: give one of them, such as df['text']"
         problem += ", or its rows, such as df.to_dict('records')" * rows
-    elif problem is None and getattr(given, "ndim", 1) not in ((1, 2) if rows else (1,)):
-        problem = f"an array of shape {given.shape}: give one column of it"
+    elif getattr(given, "ndim", 1) not in dimensions:
+        problem = problem or f"an array of shape {given.shape}: give one column of it"
     elif not isinstance(given, Iterable):
         problem = f"{given!r}"
-    if problem is not None:
+    if problem:
         raise ConfigError(f"{name} must be a list of strings, not {problem}")
     for as_list in ("to_pylist", "tolist"):  # items of Arrow are no strings
         if hasattr(given, as_list) and not isinstance(given, Sequence):
@@ -427,12 +393,9 @@ def require_text(texts: Iterable[object], name: str, first: int = 0) -> None:
     """A DataError names the first that is no string, or one that UTF-8 cannot hold."""
     for number, text in enumerate(texts, start=first):
         if not isinstance(text, str):
-            raise DataError(f"{name} {number} is {type(text).__name__}, not a string: {text!r}")
-        try:
-            if not text.isascii():
-                text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{name} {number} cannot be written as UTF-8: character {error.start} is half of a "
-                "surrogate pair; decode it again, or drop it"
-            ) from error
+            problem = f"is {type(text).__name__}, not a string: {text!r}"
+        elif text.isascii() or not (half := re.search("[\ud800-\udfff]", text)):
+            continue
+        else:
+            problem = f"cannot be written as UTF-8: character {half.start()} is half of a pair"
+        raise DataError(f"{name} {number} {problem}")

@@ -1,67 +1,206 @@
 """Views: from the recipe's ``view`` and the data to the sentences of every batch.
 
-A view is a row of `VIEWS`. A number of each example that objectives may need is a row of
-``labelled_pairs.SIDE_COLUMNS``, if it is read, or one of `COLUMNS`, if documents give it.
+A view is a row of `VIEWS`; most are random edits of a sentence's words (Gao et al. 2021, Table 1).
+Words are what stands between white space. The numbers drawn come from the generator that is passed
+in, and at least one word always stays. A number of each example that objectives may need is a row
+of ``examples.SIDE_COLUMNS``, if it is read, or one of `COLUMNS`, if documents give it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from contrasent.data.augment import (
-    Edit,
-    WordNet,
-    crop,
-    crop_prefix,
-    delete_one_word,
-    delete_words,
-    keep_whole_words,
-    repeat_tokens,
-    replace_words,
-)
 from contrasent.data.batch import Need
+from contrasent.data.documents import (
+    Spans,
+    Texts,
+    document_ends,
+    long_documents,
+    positions,
+    require_documents,
+    sentences_of,
+    words_of,
+)
 from contrasent.data.examples import Examples
-from contrasent.data.spans import CropsOfDocuments, Spans, SpansOfDocuments, long_documents
-from contrasent.data.token_store import IndexArray, TokenStore, keep_texts, text_numbers, tokenize
-from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.view_sources import (
+from contrasent.data.loader import (
     Columns,
-    Documents,
-    EditedText,
-    EditedTokens,
+    Drawn,
+    Draws,
+    Edited,
     NextSentences,
     ViewSource,
     WithNeeds,
-    documents_of,
-    require_documents,
 )
-from contrasent.errors import DataError
+from contrasent.data.token_store import IndexArray, TokenStore, keep_texts, text_numbers, tokenize
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import DataError, MissingExtraError, install_command
 from contrasent.settings import ViewSettings
 
 logger = logging.getLogger("contrasent")
 
 _LOOKED_AT = 1000
+_MOST_REPEATED = 10
+_WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
+
+
+def whole_words(share: float, words: int, random: Generator) -> int:
+    """A share of ``words`` words as a number of words, rounded so that the mean is exact.
+
+    0.1 of 7 words is one word in 7 of 10 draws and none in the others.
+    """
+    return int(share * words + random.random())
+
+
+def crop(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Keep words that stand together: 1 - ``share`` of them, from anywhere in the sentence."""
+    count = max(1, len(words) - whole_words(share, len(words), random))
+    start = int(random.integers(len(words) - count + 1))
+    return list(words[start : start + count])
+
+
+def crop_prefix(text: str, share: float) -> str:
+    """The first ``int((1 - share) * n)`` of n characters, as the reproducibility study crops."""
+    return text[: int((1 - share) * len(text))]
+
+
+def keep_whole_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Leave out words until ``int((1 - share) * n)`` of n are left, as the study does."""
+    count = max(1, int((1 - share) * len(words)))
+    kept = np.sort(random.permutation(len(words))[:count])
+    return [words[place] for place in kept]
+
+
+def delete_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Leave out ``share`` of the words, any of them."""
+    count = min(whole_words(share, len(words), random), len(words) - 1)
+    gone = set(random.permutation(len(words))[:count].tolist())
+    return [word for place, word in enumerate(words) if place not in gone]
+
+
+def delete_one_word(words: Sequence[str], random: Generator) -> list[str]:
+    """Leave out one word, any of them; an only word stays."""
+    if len(words) == 1:
+        return list(words)
+    gone = int(random.integers(len(words)))
+    return [*words[:gone], *words[gone + 1 :]]
+
+
+def repeat_tokens(ids: np.ndarray, random: Generator, share: float) -> np.ndarray:
+    """Repeat some of the L token ``ids``, each once (Wu et al. 2022, ESimCSE).
+
+    Their number is drawn from 0 to below ``share * L``, and below 10.
+    """
+    count = int(random.integers(max(1, min(_MOST_REPEATED, int(share * len(ids))))))
+    chosen = np.isin(np.arange(len(ids)), random.permutation(len(ids))[:count])
+    return np.repeat(ids, 1 + chosen)
+
+
+def replace_words(
+    words: Sequence[str],
+    random: Generator,
+    share: float | None,
+    synonyms: Callable[[str], Sequence[str]],
+) -> list[str]:
+    """Put a synonym, any of those it has, for ``share`` of the words, or for one if that is None.
+
+    Punctuation around a word and its capitals stay.
+    """
+    left = 1 if share is None else whole_words(share, len(words), random)
+    edited = list(words)
+    for place in random.permutation(len(words)).tolist() if left else ():
+        match = _WORD.fullmatch(words[place])
+        before, word, after = match.groups() if match else ("", words[place], "")
+        if choices := synonyms(word):
+            drawn = choices[int(random.integers(len(choices)))]
+            if len(word) > 1 and word.isupper():
+                drawn = drawn.upper()
+            elif word[:1].isupper():
+                drawn = drawn[0].upper() + drawn[1:]
+            edited[place] = f"{before}{drawn}{after}"
+            left -= 1
+        if not left:
+            break
+    return edited
+
+
+# Words of closed classes, which WordNet lacks: its "in" is indium, its "us" America. nlpaug, which
+# the paper used, replaces nothing but nouns, verbs, adjectives and adverbs.
+_OF_CLOSED_CLASSES = """
+a an the this that these those my your his her its our their whose some any no every each either
+neither both all half much many few several another such what which i you he she it we they me him
+us them mine yours hers ours theirs myself yourself himself herself itself ourselves yourselves
+themselves who whom one ones somebody someone something anybody anyone anything nobody nothing
+everybody everyone everything of in to for with on at by from about as into like through after over
+between out against during without before under around among across behind beyond below above near
+since until up down off along inside outside toward towards upon within except per via than despite
+onto past beside besides throughout amid amidst underneath beneath unto opposite versus plus minus
+and or but nor so yet if because although though unless while whereas whether once when where why
+how there not can could will would shall should may might must ought am is are was were be been
+being have has had having do does did done doing
+"""
+FUNCTION_WORDS = frozenset(_OF_CLOSED_CLASSES.split())
+_REMEMBERED = 1 << 16
+
+
+class WordNet:
+    """Synonyms by word, each looked up once; reading its index takes seconds."""
+
+    def __init__(self) -> None:
+        try:
+            from nltk import corpus
+            from nltk.corpus.reader.wordnet import WordNetError
+        except ImportError as error:
+            raise MissingExtraError(
+                f"view synonym needs the package nltk: {install_command('synonyms')}"
+            ) from error
+        try:
+            corpus.wordnet.ensure_loaded()
+        except (LookupError, OSError, ValueError, AssertionError, WordNetError) as error:
+            raise DataError(
+                f"view synonym needs WordNet, which NLTK cannot read ({type(error).__name__}); get "
+                "it once with 'python -m nltk.downloader --force wordnet', or name its folder in "
+                "the environment variable NLTK_DATA"
+            ) from error
+        self._reader: Any = corpus.wordnet
+        self.version = str(self._reader.get_version())  # of the data, such as ``3.0``
+        self.synonyms = lru_cache(_REMEMBERED)(self._synonyms)
+
+    def _synonyms(self, word: str) -> tuple[str, ...]:
+        """The lemmas of all synsets of a word, whatever its part of speech, without itself."""
+        lowered = word.lower()
+        if not lowered or lowered in FUNCTION_WORDS:
+            return ()
+        names = (
+            name.replace("_", " ")
+            for synset in self._reader.synsets(lowered)
+            for name in synset.lemma_names()
+        )
+        return tuple(dict.fromkeys(name for name in names if name.lower() != lowered))
+
+
+TextEdit = Callable[[str, Generator], str]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """One way to make the positive of a sentence."""
 
-    edited: str = ""  # the edit of the sentence in words, with its share as ``{share}``
+    edits: bool = True  # the positive is an edited copy of the sentence
+    takes_share: bool = True  # ``view.share`` says how much is edited
+    share: float | None = 0.1  # the share if the recipe does not give it; None for one word
     # the edit of its text, for a share; None if that is not edited here
-    edit: Callable[[float | None], Callable[[str, Generator], str]] | None = None
+    edit: Callable[[float | None], TextEdit] | None = None
     # the edit of its token ids, for a share; None if they are not edited here
     edit_tokens: Callable[[float], Callable[[np.ndarray, Generator], np.ndarray]] | None = None
-    takes_share: bool = False  # ``view.share`` says how much is edited
-    share: float | None = None  # the share if the recipe does not give it; None for one word
     # the positive is one of so many sentences that follow; 0 if it is the sentence itself
     reach: int = 0
     drawn_once: bool = False  # the edit of a sentence is the same in every epoch
@@ -69,72 +208,51 @@ class View:
     origin: Callable[[], dict[str, str]] = dict
 
 
-def _words(edit: Edit) -> Callable[[str, Generator], str]:
+def _by_words(edit: Callable[..., list[str]]) -> Callable[[float | None], TextEdit]:
     """The edit of a text by its words; a text whose words stay is left as it is."""
 
-    def edited(text: str, random: Generator) -> str:
+    def edited(text: str, random: Generator, share: float | None) -> str:
         words = text.split()
-        changed = edit(words, random)
+        changed = edit(words, random, share)
         return text if changed == words else " ".join(changed)
 
-    return edited
+    return lambda share: partial(edited, share=share)
 
 
-def _shared(edited: str, share: float | None, **edit: Any) -> View:
-    return View(edited, takes_share=True, share=share, **edit)
+def _by_synonyms(share: float | None) -> TextEdit:
+    return _by_words(partial(replace_words, synonyms=WordNet().synonyms))(share)
 
 
+_NO_EDIT = View(edits=False, takes_share=False, share=None)
 # The paper replaces one word by a synonym (Gao et al. 2021, Table 1), hence no share there.
 VIEWS = MappingProxyType(
     {
-        "dropout": View(),
-        "crop": _shared(
-            "without {share} of its words, taken from its ends",
-            0.1,
-            edit=lambda share: _words(partial(crop, share=share or 0.0)),
+        "dropout": _NO_EDIT,
+        "crop": View(edit=_by_words(crop)),
+        "crop_sentences": View(share=0.5),
+        "delete_words": View(edit=_by_words(delete_words)),
+        "crop_prefix": View(edit=lambda share: lambda text, _: crop_prefix(text, share or 0.0)),
+        "delete_words_once": View(edit=_by_words(keep_whole_words), drawn_once=True),
+        "delete_one_word": View(
+            takes_share=False,
+            share=None,
+            edit=_by_words(lambda words, random, _: delete_one_word(words, random)),
         ),
-        "crop_sentences": _shared("without {share} of its sentences, taken from its ends", 0.5),
-        "delete_words": _shared(
-            "without {share} of its words",
-            0.1,
-            edit=lambda share: _words(partial(delete_words, share=share or 0.0)),
+        "repeat": View(share=0.32, edit_tokens=lambda share: partial(repeat_tokens, share=share)),
+        "synonym": View(
+            share=None, edit=_by_synonyms, origin=lambda: {"wordnet": WordNet().version}
         ),
-        "crop_prefix": _shared(
-            "without the last {share} of its characters",
-            0.1,
-            edit=lambda share: lambda text, _: crop_prefix(text, share or 0.0),
-        ),
-        "delete_words_once": _shared(
-            "without {share} of its words, the same ones in every epoch",
-            0.1,
-            edit=lambda share: _words(partial(keep_whole_words, share=share or 0.0)),
-            drawn_once=True,
-        ),
-        "delete_one_word": View("without one of its words", lambda _: _words(delete_one_word)),
-        "repeat": _shared(
-            "with up to {share} of its tokens repeated",
-            0.32,
-            edit_tokens=lambda share: partial(repeat_tokens, share=share),
-        ),
-        "synonym": _shared(
-            "with synonyms for {share} of its words",
-            None,
-            edit=lambda share: _words(
-                partial(replace_words, share=share, synonyms=WordNet().synonyms)
-            ),
-            origin=lambda: {"wordnet": WordNet().version},
-        ),
-        "mlm": _shared("with {share} of its tokens replaced by {generator}", 0.15),
-        "next_sentence": View(reach=1),
-        "next_3_sentences": View(reach=3),
+        "mlm": View(share=0.15),
+        "next_sentence": replace(_NO_EDIT, reach=1),
+        "next_3_sentences": replace(_NO_EDIT, reach=3),
     }
 )
 
 
-COLUMNS: MappingProxyType[Need, Callable[[Documents], IndexArray]] = MappingProxyType(
-    {Need.POSITIONS: Documents.positions}
+COLUMNS: MappingProxyType[Need, Callable[[IndexArray], IndexArray]] = MappingProxyType(
+    {Need.POSITIONS: positions}
 )
-"""Numbers ``(N,)`` of each sentence that the documents of the text give; others are read."""
+"""Numbers ``(N,)`` of each sentence that the ends of its documents give; others are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +261,14 @@ class Views:
 
     source: ViewSource  # gives the sentences of a batch
     left_out: str  # what is not taken from the data, in words, with counts
-    described: str  # what an example is, in words
     # what decides the views beside recipe and text, to be kept with a run
     origin: dict[str, Any] = field(default_factory=dict)
 
 
 def share_of(settings: ViewSettings) -> float | None:
     """The share that a view edits; None for one word, and for views that take no share."""
-    return VIEWS[settings.name].share if settings.share is None else settings.share
+    view = VIEWS[settings.name]
+    return view.share if settings.share is None else settings.share
 
 
 def open_views(  # noqa: PLR0913 - what views are made of, by name
@@ -168,12 +286,8 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
 
     The view ``mlm`` is made of tokens later, on the device: here it is the sentence V times.
     ``max_tokens`` of a sentence are kept, special ones included; ``needs`` is what the objective
-    reads of an example besides ``views`` sentences; ``progress`` is called now and then with the
-    number of examples tokenised so far.
-
-    DataError if the data cannot be read or does not have what the view needs, such as WordNet;
-    MissingExtraError of synonyms without NLTK; ConfigError if the data has another number of
-    sentences per example, or there is no room in the cache.
+    reads of an example besides ``views`` sentences. DataError if the data cannot be read or lacks
+    what the view needs; ConfigError if it has another number of sentences per example.
     """
     if settings.name == "crop_sentences":
         return _open_crops(settings, examples, tokenizer, max_tokens, views)
@@ -191,13 +305,13 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     values = {need: store.column(need) for need in Need if need in needs}
     chosen = None
     if lengths is not None:
-        documents = documents_of(lengths, store)
-        origin["documents"] = len(np.unique(documents.ends))
-        values |= {need: numbers(documents) for need, numbers in COLUMNS.items() if need in needs}
+        ends = document_ends(lengths, store)
+        origin["documents"] = len(np.unique(ends))
+        values |= {need: numbers(ends) for need, numbers in COLUMNS.items() if need in needs}
         if view.reach:
-            source = NextSentences(store, documents, view.reach, views)
+            source = NextSentences(store, ends, view.reach, views)
         if view.reach or next_needed:
-            chosen = documents.with_next()
+            chosen = np.flatnonzero(np.arange(1, len(ends) + 1) < ends)
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if own_columns is not None:
         rows = text_numbers(store)
@@ -208,17 +322,12 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
     kept = store.manifest
-    described = "premise, hypothesis and their label"
-    if Need.LABELS.name not in kept.columns:
-        described = _describe(settings, views, examples.views)
-    described += ", and where it stands in its document" * (Need.POSITIONS in needs)
-    described += "; beside it, the next sentence of its document" * next_needed
     unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
     left_out = (
         f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
         f"sentence skipped{unlabelled}"
     )
-    return Views(source, left_out, described, origin)
+    return Views(source, left_out, origin)
 
 
 def _open_source(
@@ -226,13 +335,21 @@ def _open_source(
 ) -> ViewSource:
     """The sentences of ``store``, edited if the view edits them."""
     view, both, share = VIEWS[settings.name], settings.sides == "both", share_of(settings)
+    limit = store.manifest.max_tokens
     if view.edit_tokens is not None:
-        longest = tokenizer.max_tokens or store.manifest.max_tokens
+        longest, around = tokenizer.max_tokens or limit, tokenizer.template
         edit_tokens = view.edit_tokens(share or 0.0)
-        return EditedTokens(store, tokenizer.template, edit_tokens, views, longest, both)
+
+        def edit_row(example: int, random: Generator) -> np.ndarray:
+            row = store.tokens(example, 0)
+            start, end = len(around.before), len(row) - len(around.after)
+            edited = np.concatenate([row[:start], edit_tokens(row[start:end], random), row[end:]])
+            return row if longest and len(edited) > longest else edited
+
+        return Edited(store, lambda *copies: list(map(edit_row, *copies)), views, both)
     if view.edit is None:
         return Columns(store, views)
-    edit, texts = view.edit(share), keep_texts(examples)
+    edit, texts, numbers = view.edit(share), keep_texts(examples), text_numbers(store)
     looked_at = min(len(texts), _LOOKED_AT)
     if all(len(texts[number].split()) == 1 for number in range(looked_at)):
         raise DataError(
@@ -240,66 +357,57 @@ def _open_source(
             f"{looked_at} sentences of {examples.source} has two; put spaces between its words, or "
             "choose view.name dropout"
         )
-    numbers = text_numbers(store)
-    return EditedText(store, texts, numbers, tokenizer, edit, views, both, view.drawn_once)
+
+    # The text is edited and then made tokens: those of the edited text for any tokenizer.
+    def edit_all(examples: list[int], randoms: list[Generator]) -> list[np.ndarray]:
+        copies = zip(examples, randoms, strict=True)
+        return tokenizer.ids([edit(texts[int(numbers[k])], it) for k, it in copies], limit)[0]
+
+    return Edited(store, edit_all, views, both, view.drawn_once)
 
 
 def _open_crops(
     settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, max_tokens: int, views: int
 ) -> Views:
+    """Consecutive sentences from anywhere in a document, for each view or all but the first."""
     remedy = "give texts of several sentences, or choose view.name dropout"
-    documents = long_documents(examples, keep_texts(examples), "sentences", 2, remedy)
+    documents = long_documents(examples, keep_texts(examples), sentences_of, 2, remedy)
     share, both = share_of(settings) or 0.0, settings.sides == "both"
-    source = CropsOfDocuments(documents, tokenizer, max_tokens, views, share, both)
-    count = len(documents) + documents.left_out
-    left_out = f"{documents.left_out} of {count} texts left out, which have a single sentence"
-    if documents.left_out > len(documents):
-        logger.warning("%s; the view crop_sentences is for texts of several", left_out)
-    return Views(source, left_out, _describe(settings, views, 1), {"documents": count})
+
+    def draw(document: int, draws: Draws) -> Iterator[list[str]]:
+        sentences = documents.parts(document, sentences_of)
+        randoms = [draws.of(document, view) for view in range(views)]
+        while True:
+            crops = [crop(sentences, random, share) for random in randoms]
+            yield [" ".join(part) for part in (crops if both else [sentences, *crops[1:]])]
+
+    return _views_of(documents, draw, tokenizer, max_tokens, views)
 
 
 def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
-    """As :func:`open_views`, for ``spans`` of at most ``max_tokens`` of the documents in the data.
-
-    DataError if the data cannot be read, or fewer than 2 documents are long enough; ConfigError if
-    there is no room in the cache.
-    """
+    """As :func:`open_views`, for ``spans`` of the documents, anchors before positives."""
     remedy = "give longer documents, or lower objective.max_words or objective.anchors"
-    documents = long_documents(examples, keep_texts(examples), "words", spans.words, remedy)
-    source = SpansOfDocuments(documents, tokenizer, max_tokens, spans.views, spans)
-    count = len(documents) + documents.left_out
-    left_out = (
-        f"{documents.left_out} of {count} documents left out, which have fewer than {spans.words} "
-        "words"
-    )
-    described = (
-        f"{spans.anchors} spans of a document, and {spans.positives} near each, of "
-        f"{spans.shortest} to {spans.longest} words"
-    )
-    return Views(source, left_out, described, {"documents": count})
+    documents = long_documents(examples, keep_texts(examples), words_of, spans.words, remedy)
+
+    def draw(document: int, draws: Draws) -> Iterator[list[str]]:
+        words, random = documents.parts(document, words_of), draws.of(document, 0)
+        while True:
+            drawn = spans.draw(len(words), random)
+            yield [" ".join(words[start:end]) for start, end in drawn]
+
+    return _views_of(documents, draw, tokenizer, max_tokens, spans.views)
 
 
-def _describe(settings: ViewSettings, views: int, data_views: int) -> str:
-    """An example in words; the data has ``data_views`` sentences for its views."""
-    view = VIEWS[settings.name]
-    if views == 1:
-        return "one sentence"
-    if data_views > 1:
-        hard = views - 2
-        named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
-        more = data_views - views
-        return named + (f"; {more} more in the data not used" if more > 0 else "")
-    if view.reach:
-        others = "the next one" if view.reach == 1 else f"one of the next {view.reach}"
-        return f"a sentence and {others} of its document"
-    if not view.edited:
-        dropout = "all with the same" if settings.fixed_dropout else "each with its own"
-        return f"the same sentence {views} times, {dropout} dropout"
-    share, what = share_of(settings), "text" if settings.name == "crop_sentences" else "sentence"
-    edited = view.edited.format(
-        share="one" if share is None else f"{share:.0%}",
-        generator=settings.generator or "its checkpoint",
-    )
-    if settings.sides == "both":
-        return f"the same {what} {views} times, each time {edited}"
-    return f"a {what} and the same {edited}"
+def _views_of(
+    documents: Texts,
+    draw: Callable[[int, Draws], Iterator[list[str]]],
+    tokenizer: Tokenizer,
+    limit: int,
+    views: int,
+) -> Views:
+    short = documents.count - len(documents)
+    left_out = f"{short} of {documents.count} documents left out, which are too short"
+    if short > len(documents):
+        logger.warning("%s; a view of parts is for longer texts", left_out)
+    source = Drawn(len(documents), draw, lambda texts: tokenizer.ids(texts, limit)[0], views)
+    return Views(source, left_out, {"documents": documents.count})

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -30,11 +31,11 @@ _VECTORS, _HASHES, _ROWS = "vectors.bin", "hashes.bin", "rows.bin"
 Vectors = NDArray[np.float32]
 
 
-def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Number, word and D cells of every line; a first line of two numbers, as fastText's, is none.
+def word_lines(path: Path) -> Iterator[tuple[str, Vectors]]:
+    """Word and vector ``(D,)`` of every line; a first line of two numbers, as fastText's, is none.
 
     Words that hold spaces, as some of GloVe's largest file, are left out: no text is split so. A
-    line that is not a word and D cells is a CheckpointError.
+    line that is not a word and D finite numbers is a CheckpointError.
     """
     width = 0
     for number, line in lines(path):
@@ -44,33 +45,21 @@ def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
         width = width or len(cells) - 1
         if len(cells) - 1 > width > 0 and all(as_number(it) is None for it in cells[1:-width]):
             continue
-        if len(cells) - 1 != width or not width:
+        text, row = "".join(cells[1:]), np.full(width, np.nan, np.float32)
+        # numpy reads Python's numbers too, with underscores and with digits of any script.
+        if len(cells) - 1 == width and text.isascii() and "_" not in text:
+            with suppress(ValueError):
+                row = np.array(cells[1:], dtype=np.float32)
+        if not (width and np.isfinite(row).all()):
             raise CheckpointError(
-                f"{path}:{number}: {len(cells) - 1} numbers after the word instead of "
-                f"{width or 'one or more'}; a line is a word and its vector, between spaces"
+                f"{path}:{number}: no vector: not a word and {width or 'some'} finite decimal "
+                "numbers between spaces"
             )
-        yield number, cells[0], cells[1:]
-
-
-def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
-    """``(D,)`` of the cells of a line."""
-    try:
-        row = np.array(cells, dtype=np.float32)
-    except ValueError as error:
-        raise CheckpointError(f"{path}:{number}: no vector: {error}") from error
-    # numpy reads Python's numbers too, with underscores and with digits of any script.
-    text = "".join(cells)
-    if "_" in text or not text.isascii() or not np.isfinite(row).all():
-        raise CheckpointError(f"{path}:{number}: no vector: a number is not finite and decimal")
-    return row
+        yield cells[0], row
 
 
 class WordStore:
-    """``(W, D)`` vectors, mapped from a folder; of a word only a hash of 64 bits is kept.
-
-    ``source`` is the name of the text file, and ``sha256`` its hash. A damaged folder is a
-    CheckpointError.
-    """
+    """``(W, D)`` vectors, mapped from a folder; of a word only a hash of 64 bits is kept."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -117,10 +106,7 @@ class WordStore:
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Write all of it into ``folder``, which has to be there.
-
-        Files that nobody changes can be linked, which takes no room; elsewhere they are copied.
-        """
+        """Write all of it into ``folder``, by links where those are possible."""
         arrays = (self.vectors, self._hashes, self._rows)
         for name, array in zip((_VECTORS, _HASHES, _ROWS), arrays, strict=True):
             try:
@@ -144,8 +130,7 @@ def open_words(path: Path) -> WordStore:
         hashes: list[int] = []  # of several lines of a word, the first counts
         width = 0
         with (folder / _VECTORS).open("wb") as file:
-            for number, word, cells in word_lines(path):
-                row = vector_of(cells, path, number)
+            for word, row in word_lines(path):
                 row.tofile(file)
                 hashes.append(_hash(word))
                 width = len(row)
@@ -178,21 +163,15 @@ _PIECES = re.compile(r"\w+(?=n't)|n't|'(?:s|m|d|re|ve|ll)\b|\w+|[^\w\s]", re.IGN
 
 
 class WordTokenizer(Tokenizer):
-    """Words that have a vector, as the numbers of their rows; the other words are left out.
+    """Words between spaces that have a vector, as the numbers of their rows; others are left out.
 
-    Words are what stands between spaces. One that the vectors do not have, in its own case or in
-    lower case, is cut at its punctuation, so that ``runs.`` gives ``runs`` and ``.``, and
-    ``don't`` gives ``do`` and ``n't``; pieces without a vector are left out. ``marks`` are words
-    that are put before and behind every sentence, as :func:`sentence_marks` gives them.
+    One that the vectors lack, in its own case or in lower case, is cut at its punctuation, so that
+    ``don't.`` gives ``do``, ``n't`` and ``.``. ``marks`` are words that are put before and behind
+    every sentence, as :func:`sentence_marks` gives them.
     """
 
     def __init__(self, store: WordStore, marks: Sequence[str] = ()) -> None:
         rows = store.rows(marks)
-        if len(marks) not in (0, 2) or len(rows) < len(marks):
-            raise CheckpointError(
-                f"the vectors of {store.source} lack a word of the marks {', '.join(marks)}, which "
-                "stand before and behind every sentence; name two words that are there, or none"
-            )
         self.store, self.marks = store, tuple(marks)
         self._marks = [rows[mark] for mark in marks]
         self.vocabulary = store.blank + 1
@@ -210,28 +189,20 @@ class WordTokenizer(Tokenizer):
         """The marks."""
         return Template(tuple(self._marks[:1]), tuple(self._marks[1:]))
 
-    def template_of(self, prompt: str) -> Template:
-        """Refused: the words of a prompt might have no vector."""
-        raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
-
     @property
     def vocabulary_map(self) -> Mapping[str, int]:
         """Refused: of a word only its hash is kept."""
         raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
 
+    def template_of(self, prompt: str) -> Template:
+        """Refused: the words of a prompt might have no vector."""
+        raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
+
     def cut_ids(
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
-        """Rows of the words of each text, marks included, and whether it had to be cut.
-
-        A text without a known word has its marks alone; where there are none, it has the word of
-        zeros that the store keeps for that.
-        """
-        if max_tokens is not None and max_tokens <= self.specials:
-            raise ConfigError(
-                f"max_tokens must be above {self.specials}, the marks around every sentence, not "
-                f"{max_tokens}"
-            )
+        """Rows of the words of each text, marks included, or of zeros; whether it was cut."""
+        self._require_room(max_tokens)
         require_text(texts, "text")
         split = [text.split() for text in texts]
         words = {word for found in split for word in found}

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from itertools import chain, islice, pairwise
 from pathlib import Path
 
+from contrasent.data.documents import document_lengths
 from contrasent.data.examples import Examples, keep_rows, open_examples
-from contrasent.data.view_sources import document_lengths
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName

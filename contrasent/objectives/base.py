@@ -17,8 +17,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.documents import Spans
 from contrasent.data.examples import Examples
-from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.backbones.packed_bert import PackedBert

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.spans import Near, Spans
+from contrasent.data.documents import Near, Spans
 from contrasent.functional import nt_xent
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded

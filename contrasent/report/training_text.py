@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from contrasent.data.build import Built, DataKind
-    from contrasent.data.check import Finding, Report
+    from contrasent.data.check import Report
     from contrasent.evaluation.leaks import Leaks
     from contrasent.search.mining import Mined
 
@@ -29,7 +29,8 @@ def survey_lines(report: Report) -> Iterator[str]:
 
 
 def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
-    def count(finding: Finding) -> str:
+    def count(sign: str) -> str:
+        finding = report.signs[sign]
         lines = (where.removeprefix(report.source) for where in finding.first)
         first = f", first at {', '.join(lines)}" if finding.first else ""
         return f"{plural(finding.count, 'example')}{first}"
@@ -37,8 +38,6 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     each = "" if report.views == 1 else " each"
     yield "file", report.source
     yield "columns", report.columns
-    for name, where in report.later.items():
-        yield "", f"{name} comes first at {where.removeprefix(report.source)}, and is ignored"
     yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
     if report.classes is not None:
         of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
@@ -47,23 +46,23 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     else:
         unused = plural(report.blank, "blank line")
     yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
-    if report.documents is not None and (length := report.document_sentences):
+    if (length := report.documents) is not None:
         sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
-        yield "documents", f"{report.documents:,} of {sizes}"
+        yield "documents", f"{length.count:,} of {sizes}"
     yield "unreadable", plural(report.unreadable.count, "row")
     for message in report.unreadable.first:
         yield "", message
     share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
     first, *others = _views(report)
     yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
-    if report.identical is not None:
-        yield "identical", f"{first} and {others[0]} in {count(report.identical)}"
-    yield "encoding", f"U+FFFD in {count(report.replaced)}"
-    yield "", f"control characters in {count(report.control)}"
-    yield "", f"looks wrongly decoded, as Ã© for é, in {count(report.mojibake)}"
-    yield "HTML", f"tags in {count(report.tags)}"
-    yield "", f"entities, as &amp;, in {count(report.entities)}"
-    yield "no word", f"in {count(report.wordless)}"
+    if others:
+        yield "identical", f"{first} and {others[0]} in {count('identical')}"
+    yield "encoding", f"U+FFFD in {count('replaced')}"
+    yield "", f"control characters in {count('control')}"
+    yield "", f"looks wrongly decoded, as Ã© for é, in {count('mojibake')}"
+    yield "HTML", f"tags in {count('tags')}"
+    yield "", f"entities, as &amp;, in {count('entities')}"
+    yield "no word", f"in {count('wordless')}"
     if report.cut is not None and report.examples:
         share = f"{report.cut / (report.examples * report.views):.1%}"
         cut = plural(report.cut, "sentence")

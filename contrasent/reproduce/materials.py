@@ -10,7 +10,7 @@ from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
-from contrasent.data.readers import lines
+from contrasent.data.readers import TEXT_KINDS, lines, source_kind
 from contrasent.data.senteval import PARTS, senteval_root
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError, ContrasentError, DataError
@@ -169,10 +169,9 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
     """The first lines or whole documents of a text; of a table as many rows, drawn."""
     from contrasent.data.columns import ColumnMap
-    from contrasent.data.examples import text_kind
     from contrasent.data.rows import open_source
 
-    kind = text_kind(str(source))
+    kind = source_kind(str(source), TEXT_KINDS)
     text = kind == ".txt"
     path = folder / f"{name}-{path_sha256(str(source))[:8]}{'.txt' if text else '.csv'}"
     if path.is_file():
@@ -184,7 +183,7 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
             file.writelines(_first_documents(source, limit) if name == "documents" else first)
         return path
     table = open_source(str(source), kind)
-    rows = [cells for _, cells in table.choose(ColumnMap.every(table.first)).rows()]
+    rows = [cells for _, cells in table.choose(ColumnMap.every).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
     header = [table.first] if any(table.first) else []
     with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:

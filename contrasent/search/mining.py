@@ -57,14 +57,14 @@ class Mined:
         return (*PAIR, *hard)
 
     def write(self, output: Path) -> None:
-        """Write the examples to a ``.csv``, ``.tsv`` or ``.jsonl``, each also with ``.gz``.
+        """Write the examples to a ``.csv``, ``.tsv`` or ``.jsonl``.
 
         In a ``.tsv``, which has no quotes, white space in a sentence becomes one space.
         """
-        one_line = Path(output.name.lower().removesuffix(".gz")).suffix == ".tsv"
+        one_line = output.suffix.lower() == ".tsv"
         with (
             writing(output) as partial,
-            example_writer(partial, output.name, self.header) as write,
+            example_writer(partial, output.suffix.lower(), self.header) as write,
         ):
             for example in self.examples:
                 write(tuple(" ".join(it.split()) for it in example) if one_line else example)

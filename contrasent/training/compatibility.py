@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from contrasent.data.batch import Need
-from contrasent.data.labelled_pairs import SIDE_COLUMNS
-from contrasent.data.view_sources import example_of
+from contrasent.data.examples import SIDE_COLUMNS
+from contrasent.data.loader import example_of
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import HELD_OUT
@@ -50,7 +50,7 @@ _READ_BY = {
     "train.whitening_sentences": ("encoder.encoders", ("shared",)),
     "encoder.keep": ("encoder.encoders", ("twin",)),
     "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
-    "view.sides": ("view.name", [name for name, view in VIEWS.items() if view.edited]),
+    "view.sides": ("view.name", [name for name, view in VIEWS.items() if view.edits]),
     "view.generator": ("view.name", ("mlm",)),
     "view.fixed_dropout": ("view.name", ("dropout",)),
 }

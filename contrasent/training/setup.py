@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from contrasent import objectives
-from contrasent.data.examples import open_examples
-from contrasent.data.labelled_pairs import open_pairs
+from contrasent.data.examples import open_examples, open_pairs
 from contrasent.data.loader import Loader
 from contrasent.data.views import open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
@@ -128,8 +127,8 @@ def prepare(
                 progress=lambda count: advance(completed=count),
             )
     size, count = settings.batch_size, len(views.source)
-    logger.info("%d examples; %s", count, views.left_out)
-    logger.info("an example: %s", views.described)
+    shape = count, views.source.views
+    logger.info("%d examples of %d sentences; %s", *shape, views.left_out)
     loader = Loader(
         views.source,
         batch_size=size,

@@ -4,7 +4,7 @@ import pytest
 from helpers.building import built, premises, write
 from helpers.command_line import refused
 
-from contrasent.data.labelled_pairs import LABELS, NliLabels
+from contrasent.data.examples import LABELS, NliLabels
 from contrasent.errors import ConfigError
 
 E, N, C = LABELS
@@ -46,25 +46,6 @@ def test_triplets_are_those_of_the_premises_that_have_both(nli):
     assert counts["labels"] == {E: 5, N: 2, C: 3}
 
 
-def test_contradictions_are_dealt_out_evenly_and_drawn_by_seed(nli):
-    rows = [("p", f"e{k}", E) for k in range(4)] + [("p", f"c{k}", C) for k in range(4)]
-    dealt = []
-    for seed in range(6):
-        examples, _ = nli(rows, "--seed", seed)
-        negatives = [negative for _, _, negative in examples]
-        assert sorted(negatives) == ["c0", "c1", "c2", "c3"]
-        dealt.append(tuple(negatives))
-        assert nli(rows, "--seed", seed)[0] == examples
-    assert len(set(dealt)) > 3
-
-
-def test_labelled_pairs_that_were_built_are_a_source(nli, tmp_path):
-    triplets, _ = nli()
-    nli(ROWS, "--make", "labelled")
-    labelled = (tmp_path / "built.csv").rename(tmp_path / "labelled.csv")
-    assert built("nli", labelled, folder=tmp_path)[0] == triplets
-
-
 def test_a_triplet_may_have_several_contradictions_all_different(nli):
     rows = [("p", f"e{k}", E) for k in range(3)] + [("p", f"c{k}", C) for k in range(4)]
     rows += [("q", "qe", E), ("q", "qc", C), ("p", "n", N)]
@@ -94,14 +75,6 @@ def test_every_hypothesis_is_equally_likely_per_premise(nli):
             assert abs(sum(it[view] == f"{word}{k}" for it in examples) - 200) < 52
 
 
-def test_a_neutral_hypothesis_is_the_second_hard_negative(nli):
-    examples, said = nli(ROWS, "--make", "triplets+neutral")
-    assert said["header"] == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
-    assert [(it[0], it[1], it[3]) for it in examples] == [("p", f"e{k}", "n1") for k in (1, 2, 3)]
-    assert {it[2] for it in examples} == {"c1", "c2"}
-    assert said["counts"]["incomplete"] == 2
-
-
 @pytest.mark.parametrize("make", [*LABELS, "all"])
 def test_pairs_are_the_rows_of_the_labels(nli, make):
     examples, said = nli(ROWS, "--make", make)
@@ -122,47 +95,24 @@ def test_what_would_teach_nothing_or_the_opposite_is_left_out(nli):
     assert counts["incomplete"] == 1
 
 
-SNLI = {"sentence1": "p", "sentence1_parse": "(p)", "sentence2": "e", "label": "x"}
-AS_ANLI = {"uid": "1", "context": "p", "hypothesis": "e", "label": "e", "reason": ""}
+AS_ANLI = {"uid": "1", "context": "p", "hypothesis": "e", "label": 1, "reason": ""}
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "words"),
     [
-        ("snli.jsonl", [SNLI | {"gold_label": E}, SNLI | {"gold_label": "-"}]),
-        ("anli.jsonl", [AS_ANLI, AS_ANLI | {"hypothesis": "n", "label": "n"}]),
-        ("snli_1.0_dev.txt", premises(("p", "e", E), ("p", '"n', N))),
-        ("mnli.csv", 'premise,hypothesis,label\np,"e",Entailment\n"p",n,NEUTRAL\n'),
-        ("sick.txt", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\r\n1\tp\te\tENTAILMENT"),
+        ("anli.jsonl", [AS_ANLI, AS_ANLI | {"label": 0}, AS_ANLI | {"label": -1}], "n,e,c"),
+        ("snli.jsonl", [{"sentence1": "p", "sentence2": "e", "label": "x", "gold_label": E}], ""),
+        ("snli_1.0_dev.txt", premises(("p", "e", E), ("p", '"n', N)), ""),
+        ("mnli.csv", 'premise,hypothesis,label\np,"e",Entailment\n"p",n,NEUTRAL\n', ""),
+        ("sick.txt", "sentence_A\tsentence_B\tentailment_judgment\r\np\te\tENTAILMENT", ""),
     ],
-    ids=lambda it: it if isinstance(it, str) and len(it) < 20 else "",
 )
-def test_every_form_is_read(tmp_path, name, content):
+def test_every_form_is_read(tmp_path, name, content, words):
     source = write(tmp_path / name, content)
-    examples, _ = built("nli", source, "--make", E, folder=tmp_path)
+    order = ("--labels", words) if words else ()
+    examples, _ = built("nli", source, "--make", E, *order, folder=tmp_path)
     assert examples == [("p", "e")]
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"), [("e,n,c", "zero"), ("contradiction,entailment,neutral", "one")]
-)
-def test_numbers_mean_what_the_user_says(tmp_path, order, expected):
-    rows = [{"premise": "p", "hypothesis": h, "label": n} for n, h in enumerate(["zero", "one"])]
-    source = write(tmp_path / "f.jsonl", [*rows, {"premise": "p", "hypothesis": "", "label": -1}])
-    examples, said = built("nli", source, "--make", E, "--labels", order, folder=tmp_path)
-    assert examples == [("p", expected)]
-    assert said["counts"]["unlabelled"] == 1
-    assert f"{0 if expected == 'zero' else 1} = entailment" in said["sources"][0]["labels"]
-
-
-def test_numbers_are_not_guessed(tmp_path):
-    source = write(tmp_path / "f.jsonl", [{"premise": "p", "hypothesis": "e", "label": 0}])
-    words = ("data", "build", "nli", source, "--output", tmp_path / "o.csv")
-    said = refused(*words)
-    assert said.startswith(f"{source}:1: the label is the number 0, and {source} does not say")
-    assert "--labels entailment,neutral,contradiction" in said
-    # It is a matter of the whole source, so it does not count as an unreadable row.
-    assert refused(*words, "--skip-unreadable") == said
 
 
 def test_a_data_set_may_say_what_its_numbers_mean():
@@ -170,43 +120,24 @@ def test_a_data_set_may_say_what_its_numbers_mean():
     same = NliLabels("s", LABELS, ["e", "n", "c"])
     assert same.described.endswith("(the data set says so)")
     assert same.understood(None, "") is None
-    with pytest.raises(ConfigError, match=r"s: --labels contradiction,.* is not the data set's"):
+    with pytest.raises(ConfigError, match=r"s: --labels c,n,e does not name the data set's own"):
         NliLabels("s", LABELS, ["c", "n", "e"])
     assert NliLabels("s", ["0", "1", "2"], ["c", "n", "e"]).understood("0", "") == C
 
 
-CHOSEN = [
-    ("b,a,mark", [["a", "mark", "b"], ["e", "entailment", "p"], ["c", "contradiction", "p"]]),
-    ("2, 0, 1", [["e", "entailment", "p"], ["c", "contradiction", "p"]]),
-    ("2,0,1", [["Hypothesis", "label", "premise"], ["e", "e", "p"], ["c", "c", "p"]]),
-]
-
-
-@pytest.mark.parametrize(("columns", "rows"), CHOSEN)
-def test_columns_are_chosen_by_name_or_by_number(tmp_path, columns, rows):
-    source = write(tmp_path / "f.tsv", rows)
-    examples, report = built("nli", source, "--columns", columns, folder=tmp_path)
-    assert examples == [("p", "e", "c")]
-    assert "(chosen by n" in report["sources"][0]["columns"]
-
-
-def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
-    hypotheses = [("c", 0), ("e", 1), ("", 1), ("?", -1)]
-    hub.rows = [{"premise": "p", "hypothesis": h, "label": label} for h, label in hypotheses]
-    hub.labels = {"label": ["contradiction", "entailment", "neutral"]}
-    examples, report = built("nli", "org/name:en@test", folder=tmp_path)
-    assert examples == [("p", "e", "c")]
-    assert report["sources"][0]["labels"].endswith("2 = neutral (the data set says so)")
-    assert (report["counts"]["empty"], report["counts"]["unlabelled"]) == (1, 1)
-
-
 TABLE = "premise\thypothesis\tlabel\np\te\te\n"
 REFUSED = [
+    (
+        "nli",
+        "f.tsv",
+        TABLE.replace("e\n", "0\n"),
+        (),
+        ":2: the label is the number 0, and f.tsv does",
+    ),
     ("nli", "f.tsv", TABLE, ("--make", "triplet"), "Did you mean 'triplets'"),
     ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "--per is for triplets"),
-    ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name each"),
+    ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name entailment"),
     ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
-    ("nli", "f.tsv", TABLE, ("--make", "all", "--sample", "2"), "--sample 2 is more than the 1"),
     ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
     ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
     ("nli", "f.tsv", TABLE, ("--output", "o.txt"), "o.txt: unknown kind of file to write"),
@@ -218,7 +149,6 @@ REFUSED = [
     ("nli", "f.tsv", "premise\tlabel\n", (), ":1: no column is known as the hypothesis"),
     ("nli", "f.txt", "a,b,entailment\n", (), ":1: no tab in the first row"),
     ("nli", "f.jsonl", '["p", "h", "e"]\n', (), ":1: expected an object with named values"),
-    ("duplicates", "f.csv", "question1,question2,sentence1,label\n", (), "could be column"),
     ("paraphrases", "f.tsv", "", ("--min-score", "2", "--max-score", "1"), "f.tsv is empty"),
 ]
 
@@ -264,12 +194,6 @@ def test_any_two_captions_of_an_image_are_a_pair(tmp_path):
     (told,) = said["sources"]
     assert told["columns"] == "column 0 as image, column 1 as caption (no header)"
     assert told["labels"] is None
-
-
-def test_images_of_two_sources_are_two(tmp_path):
-    first = write(tmp_path / "a.csv", "image,caption\n1,a\n1,b\n")
-    second = write(tmp_path / "b.csv", "image,caption\n1,c\n1,d\n")
-    assert built("captions", first, second, folder=tmp_path)[0] == [("a", "b"), ("c", "d")]
 
 
 QUORA = [

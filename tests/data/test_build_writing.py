@@ -1,12 +1,8 @@
 """What ``data build`` writes: samples, repeats, forms, overlap, and never half a file."""
 
-import gzip
-import json
-from collections import Counter
-
 import pytest
 from helpers.building import built, write
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import refused, worked
 
 from contrasent.data.build import f1
 from contrasent.data.examples import open_examples
@@ -25,18 +21,11 @@ def sample(source, count, seed, folder):
     return built(*words, folder=folder)
 
 
-def test_a_sample_has_its_size_and_the_order_of_the_source(pairs, tmp_path):
-    everything = [tuple(row) for row in PAIRS]
-    for count in (1, 7, 299, 300):
-        examples, report = sample(pairs, count, 3, tmp_path)
-        assert len(examples) == count == report["examples"]
-        assert examples == [row for row in everything if row in examples]
-        assert report["counts"]["unsampled"] == 300 - count
-
-
 def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(pairs, tmp_path):
     backwards = write(tmp_path / "backwards.tsv", PAIRS[::-1])
     first, report = sample(pairs, 50, 1, tmp_path)
+    assert first == [row for row in map(tuple, PAIRS) if row in first] and len(first) == 50
+    assert (report["examples"], report["counts"]["unsampled"]) == (50, 250)
     again, same = sample(pairs, 50, 1, tmp_path)
     assert (again, same["sha256"]) == (first, report["sha256"])
     assert sample(backwards, 50, 1, tmp_path)[0] == first[::-1]
@@ -45,38 +34,24 @@ def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(pairs
     assert set(sample(pairs, 20, 1, tmp_path)[0]) < set(first)
 
 
-def test_every_example_is_equally_likely(tmp_path):
-    rows = [[f"{k // 300} {k}", "x"] for k in range(3000)]
-    examples, _ = sample(write(tmp_path / "many.tsv", rows), 900, 0, tmp_path)
-    tenths = Counter(first.split()[0] for first, _ in examples)
-    # 90 of each tenth, with a standard deviation of 7.5
-    assert len(tenths) == 10
-    assert all(abs(count - 90) < 38 for count in tenths.values())
-
-
 AWKWARD = [['say "x", y', "tab and\u00a0space"], ["comma, here", "émoji 😀"], ["=1", "'"]]
 
 
-@pytest.mark.parametrize("zipped", ["", ".gz"])
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
-def test_every_form_reads_back_as_it_was(tmp_path, kind, zipped):
+def test_every_form_reads_back_as_it_was(tmp_path, kind):
     source = write(tmp_path / "f.jsonl", [{"sent0": a, "sent1": b} for a, b in AWKWARD])
-    output = tmp_path / f"made{kind}{zipped}"
+    output = tmp_path / f"made{kind}"
     worked("data", "build", "paraphrases", source, "--output", output)
     bits = output.read_bytes()
     examples = open_examples(str(output))
     assert list(examples) == [(a, b.replace("\u00a0", " ")) for a, b in AWKWARD]
     assert examples.columns.startswith("sent0 as anchor, sent1 as positive")
-    text = (gzip.decompress(bits) if zipped else bits).decode()
+    text = bits.decode()
     assert "\r" not in text
     assert text.startswith({".csv": "sent0,sent1\n", ".tsv": "sent0\t"}.get(kind, '{"sent0": '))
-    said = json.loads(
-        worked(
-            *("data", "build", "paraphrases", source, "--output", output, "--overwrite", "--json")
-        ).out
+    assert refused("data", "build", "paraphrases", source, "--output", output).startswith(
+        f"{output} exists already"
     )
-    assert output.read_bytes() == bits
-    assert said["sha256"] == sha256_of(output)
 
 
 def counted_f1(first, second):
@@ -106,15 +81,6 @@ def test_overlap_is_f1_between_bags_of_words(first, second):
     assert f1(second, first) == f1(first, second)
 
 
-def test_a_failure_leaves_what_was_there(tmp_path):
-    source = write(tmp_path / "f.tsv", [*PAIRS, ["alone"]])
-    output = write(tmp_path / "o.csv", "mine")
-    before = tree(tmp_path)
-    said = refused("data", "build", "paraphrases", source, "--output", output, "--overwrite")
-    assert said.startswith(f"{source}:301: 1 column, but the first row has 2")
-    assert tree(tmp_path) == before
-
-
 def test_the_command_says_what_it_did(tmp_path):
     rows = [["question1", "question2", "is_duplicate"], ["a b [c]", "a b d", "1"], ["x", "y", "0"]]
     source = write(tmp_path / "f.tsv", [*rows, rows[1], ["bad"]])
@@ -139,12 +105,3 @@ def test_the_command_says_what_it_did(tmp_path):
         "  anchor: a b [c]",
         "  positive: a b d",
     ]
-
-
-def test_nothing_is_overwritten_unasked(pairs, tmp_path):
-    output = write(tmp_path / "o.csv", "mine")
-    words = ("data", "build", "paraphrases", pairs, "--output", output)
-    assert refused(*words).startswith(f"{output} exists already")
-    assert output.read_text() == "mine"
-    worked(*words, "--overwrite")
-    assert len(list(open_examples(str(output)))) == 300

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from helpers.tiny_tokenizers import Letters
 
+from contrasent.data.documents import sentences_of
 from contrasent.data.examples import open_examples
-from contrasent.data.spans import sentences_of
-from contrasent.data.view_sources import Draws
+from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
 from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
@@ -77,23 +77,10 @@ def test_both_crops_are_any_consecutive_sentences_each_by_itself(share, counts, 
     assert len(drawn) == len(wanted) ** 2
 
 
-def test_the_anchor_is_the_whole_text_unless_both_are_cropped(crops):
-    source = crops(TEXTS, share=0.5).source
-    drawn = {texts_of(source, 0, epoch) for epoch in range(200)}
-    assert {first for first, _ in drawn} == {TEXTS[0]}
-    assert {second for _, second in drawn} == {"Aa. Bb.", "Bb. Cc.", "Cc. Dd."}
-
-
-def test_a_text_is_cut_after_it_is_cropped(crops):
-    source = crops(TEXTS, max_tokens=2, share=0.75, sides="both").source
-    drawn = {text for epoch in range(200) for text in texts_of(source, 0, epoch)}
-    assert drawn == {"Aa", "Bb", "Cc", "Dd"}
-
-
 def test_lines_with_a_blank_line_between_are_one_text(crops):
     opened = crops(["Aa.", "Bb. Cc.", "", "", "Dd.", "", "Ee", "Ff"], sides="both", share=0.7)
     assert len(opened.source) == 2
-    assert opened.left_out == "1 of 3 texts left out, which have a single sentence"
+    assert opened.left_out == "1 of 3 documents left out, which are too short"
     assert opened.origin == {"documents": 3}
     drawn = {text for epoch in range(200) for text in texts_of(opened.source, 0, epoch)}
     assert drawn == {"Aa.", "Bb.", "Cc."}
@@ -105,7 +92,7 @@ def test_a_crop_without_a_token_is_drawn_again(crops):
     assert {texts_of(source, 0, epoch) for epoch in range(50)} == {("Aa.", "Aa.")}
     nothing = crops(["Xx. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both").source
     with pytest.raises(
-        DataError, match=r"some span of the document that begins with 'Xx\. Xx\.' had"
+        DataError, match=r"some part of a document, such as 'Xx\.', had no token each time"
     ):
         texts_of(nothing, 0)
 

@@ -1,17 +1,15 @@
 """Labelled pairs: what is read, numbered, left out, kept with the tokens, and refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from contrasent.data.batch import Need
 from contrasent.data.check import check
-from contrasent.data.labelled_pairs import CLASSES, SIDE_COLUMNS, open_pairs
-from contrasent.data.loader import Loader
+from contrasent.data.examples import CLASSES, open_pairs
+from contrasent.data.loader import Columns, Loader, WithNeeds
 from contrasent.data.token_store import TokenStore, tokenize
-from contrasent.data.view_sources import Columns, WithNeeds
 from contrasent.errors import ConfigError, DataError
 
 ROWS = [
@@ -60,27 +58,6 @@ def test_rows_are_read_with_their_labels(header, tmp_path):
     assert list(examples.numbers[Need.LABELS]) == EXPECTED
     assert (examples.views, examples.skipped, examples.unlabelled) == (2, 1, 1)
     assert CLASSES == ("contradiction", "entailment", "neutral")
-
-
-def test_numbers_are_taken_as_they_are(tmp_path):
-    rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1)]
-    for name in ("nli.csv", "nli.jsonl"):
-        examples = open_pairs(write(tmp_path / name, rows), "nli")
-        examples.require(2)
-        list(examples)
-        assert (list(examples.numbers[Need.LABELS]), examples.unlabelled) == ([2, 0, 1], 1)
-
-
-def test_the_hash_is_of_the_reading_too(tmp_path):
-    """The same bytes as quoted cells, and as cells between tabs."""
-    rows = "a dog,a cat,1,x\ta puppy\t2\na man,a boy,0,x\ta child\t1\n"
-    for labels in ("nli", "scores"):
-        quoted, tabs = (tmp_path / f"{labels}.{kind}" for kind in ("csv", "tsv"))
-        quoted.write_text(rows), tabs.write_text(rows)
-        quoted, tabs = (open_pairs(str(path), labels, ["0", "1", "2"]) for path in (quoted, tabs))
-        assert next(iter(quoted)) == ("a dog", "a cat")
-        assert next(iter(tabs)) == ("a dog,a cat,1,x", "a puppy")
-        assert quoted.sha256 != tabs.sha256
 
 
 def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
@@ -139,24 +116,17 @@ def test_a_check_counts_the_classes(tmp_path):
         check(path, labels="nlu")
 
 
-def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):
-    path = write(tmp_path / "nli.csv", ROWS)
-    before = open_pairs(path, "nli").sha256
-    assert open_pairs(path, "nli").sha256 == before
-    assert open_pairs(path, "nli", ["sentence2", "sentence1", "gold_label"]).sha256 != before
-    other = replace(SIDE_COLUMNS["nli"], content=f"labels {CLASSES[::-1]}")
-    monkeypatch.setitem(SIDE_COLUMNS, "nli", other)
-    assert open_pairs(path, "nli").sha256 != before
-
-
 TWO = r"classes 0 \(contradiction\), 1 \(entailment\) only, but three are needed"
 WRONG = [
     ([row for row in ROWS if row[2] in ("entailment", "contradiction")], TWO),
     ([("a", "b", 0), ("c", "d", 1)] * 2, TWO),
     ([("a", "b", "entailment"), ("c", "d", "not_entailment")], ":3: unknown label 'not_entailm"),
-    ([("a", "b", 0), ("c", "d", 3)], ":3: the label is the number 3, .* 0 to 2"),
-    ([("a", "b", 0), ("c", "d", "neutral")], ":3: .* 'neutral', but those before are numbers"),
-    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1', but those before are words"),
+    (
+        [("a", "b", 0), ("c", "d", 3)],
+        ":3: the label is .*3.*; all are words .* 0 to 2",
+    ),
+    ([("a", "b", 0), ("c", "d", "neutral")], ":3: .* 'neutral'; all are words or all are numbers"),
+    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all are numbers"),
     ([("a", "b", "-")] * 3, "holds 0 examples"),
 ]
 

@@ -1,6 +1,5 @@
 import threading
 import time
-from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from types import SimpleNamespace
@@ -10,10 +9,9 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import Loader
+from contrasent.data.loader import Columns, Loader, ViewSource
 from contrasent.data.token_store import tokenize
-from contrasent.data.view_sources import Columns, ViewSource
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 
 
 @pytest.fixture
@@ -67,30 +65,10 @@ def test_every_example_appears_exactly_once_an_epoch(numbered, examples, batch_s
         assert sorted(n for batch in batches for n in batch) == list(range(examples))
         assert all(2 <= len(batch) <= batch_size + 1 for batch in batches)
         assert all(len(batch) == batch_size for batch in batches[:-1])
-
-
-@pytest.mark.parametrize(("examples", "batch_size"), [s for s in SIZES if s[0] >= s[1]])
-def test_drop_last_leaves_only_whole_batches(numbered, examples, batch_size):
-    loader = Loader(numbered(examples, 2), batch_size=batch_size, seed=1, drop_last=True)
-    assert loader.steps_per_epoch == examples // batch_size
-    batches = [examples_of(loader.batch(step)) for step in range(loader.steps_per_epoch)]
-    assert all(len(batch) == batch_size for batch in batches)
-    assert max(Counter(n for batch in batches for n in batch).values()) == 1
-
-
-def test_a_lone_last_example_joins_the_batch_before(numbered):
-    loader = Loader(numbered(9, 2), batch_size=4, seed=0)
-    assert [loader.batch(step).examples for step in range(4)] == [4, 5, 4, 5]
-
-
-def test_epochs_and_seeds_are_ordered_differently(numbered):
-    store = numbered(50, 1)
-    orders = [
-        tuple(examples_of(Loader(store, batch_size=50, seed=seed).batch(epoch)))
-        for seed in range(3)
-        for epoch in range(3)
-    ]
-    assert len(set(orders)) == 9
+    if examples >= batch_size:
+        loader = Loader(numbered(examples, 2), batch_size=batch_size, seed=1, drop_last=True)
+        sizes = [loader.batch(step).examples for step in range(loader.steps_per_epoch)]
+        assert sizes == [batch_size] * (examples // batch_size)
 
 
 def test_views_come_anchors_first(numbered):
@@ -151,29 +129,6 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
     assert len(list(watched.stream(3, 3))) == 0
 
 
-def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due():
-    asked, begun, go = [], threading.Event(), threading.Event()
-
-    class Slow(ViewSource):
-        views = 1
-
-        def __len__(self):
-            return 8
-
-        def gather(self, examples, _):
-            asked.append(examples)
-            if len(asked) > 1:
-                begun.set()
-                assert go.wait(10)
-            return np.zeros(2, dtype=np.int64), np.arange(3)
-
-    with closing(Loader(Slow(), batch_size=2, seed=0).stream(0, 100)) as batches:
-        next(batches)
-        assert begun.wait(10)
-        threading.Timer(0.2, go.set).start()
-    assert len(asked) == 2
-
-
 def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
     class Broken(ViewSource):
         views = 1
@@ -211,13 +166,11 @@ def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
         Columns(SimpleNamespace(views=there), taken)
 
 
-@pytest.mark.parametrize(
-    ("examples", "batch_size", "error"), [(1, 4, DataError), (9, 10, ConfigError)]
-)
-def test_data_too_small_for_a_batch_is_refused(examples, batch_size, error):
+@pytest.mark.parametrize(("examples", "batch_size"), [(1, 4), (9, 10)])
+def test_data_too_small_for_a_batch_is_refused(examples, batch_size):
     class Store(SimpleNamespace):
         def __len__(self):
             return examples
 
-    with pytest.raises(error, match=str(examples)):
+    with pytest.raises(ConfigError, match=f"the data has {examples} examples"):
         Loader(Store(views=1), batch_size=batch_size, seed=0, drop_last=True)

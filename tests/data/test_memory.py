@@ -18,7 +18,7 @@ from contrasent.data.loader import Loader
 from contrasent.data.token_store import tokenize
 from contrasent.data.examples import open_examples
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.view_sources import Columns
+from contrasent.data.loader import Columns
 
 def peak():
     status = Path("/proc/self/status")

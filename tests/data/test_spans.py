@@ -7,10 +7,10 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
+from contrasent.data.documents import Spans, long_documents, words_of
 from contrasent.data.examples import open_examples
-from contrasent.data.spans import Spans, SpansOfDocuments, long_documents
+from contrasent.data.loader import Draws
 from contrasent.data.token_store import keep_texts
-from contrasent.data.view_sources import Draws
 from contrasent.data.views import open_spans
 from contrasent.errors import DataError
 
@@ -62,25 +62,6 @@ def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more)
                     assert first <= end and last >= start
 
 
-def test_any_place_is_each_of_the_kinds():
-    kinds = set()
-    for document in drawn(Spans(1, 2, 3, 8), 40):
-        for (start, end), own in document:
-            for first, last in own:
-                if last == start or first == end:
-                    kinds.add("before" if last == start else "after")
-                else:
-                    kinds.add("subsumed" if start <= first and last <= end else "overlap")
-    assert kinds == {"before", "after", "subsumed", "overlap"}
-
-
-def test_adjacent_positives_take_both_sides_and_the_first_word():
-    found = drawn(Spans(1, 2, 3, 8, "adjacent"), 16, 4000)
-    sides = {last == start for document in found for (start, _), own in document for _, last in own}
-    assert sides == {True, False}
-    assert any(first == 0 for document in found for _, own in document for first, _ in own)
-
-
 def test_lengths_are_those_of_the_beta_distributions():
     """So many words that whole numbers are as good as real ones."""
     shortest, longest = 1_000, 101_000
@@ -89,22 +70,6 @@ def test_lengths_are_those_of_the_beta_distributions():
         scaled = (found - shortest) / (longest - shortest)
         assert stats.kstest(scaled, stats.beta(a, b).cdf).pvalue > 0.01
         assert stats.kstest(scaled, stats.beta(b, a).cdf).pvalue < 1e-9
-
-
-def test_lengths_of_subsumed_positives_end_at_their_anchor():
-    scaled = []
-    for document in drawn(Spans(1, 1, 1_000, 101_000, "subsumed"), 10**6, 1500):
-        for (start, end), ((first, last),) in document:
-            scaled.append((last - first - 1_000) / (end - start - 1_000))
-    assert stats.kstest(scaled, stats.beta(2, 4).cdf).pvalue > 0.01
-
-
-def test_an_anchor_lies_anywhere_within_a_block():
-    """Of 5 words, in which an anchor of 2 begins at one of 4."""
-    seen = {anchor for document in drawn(SMALL, 42, 4000) for anchor, _ in document}
-    assert {start for start, _ in seen} == {5 * block + k for block in range(8) for k in range(4)}
-    assert all(start // 5 == (end - 1) // 5 for start, end in seen)
-    assert {end - start for start, end in seen} == {2, 3, 4}
 
 
 # The documents
@@ -127,9 +92,9 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
     parted = [text.replace(" ", "\n", 3) for text in texts]
     by_blank = opened("\n\n\n".join(parted) + "\n", tmp_path, "blank.txt")
     for examples in (by_line, by_blank):
-        found = long_documents(examples, keep_texts(examples), "words", 20, "")
-        assert (len(found), found.left_out) == (3, 1)
-        assert [found.words(k) for k in range(3)] == [texts[k].split() for k in (0, 1, 3)]
+        found = long_documents(examples, keep_texts(examples), words_of, 20, "")
+        assert (len(found), found.count) == (3, 4)
+        assert [found.parts(k, words_of) for k in range(3)] == [texts[k].split() for k in (0, 1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +134,7 @@ def rows(packed):
 def test_a_batch_is_anchors_then_positives_of_each_document(views):
     """Every span is the words that the draw says, view by view."""
     source, draws = views.source, Draws(3, 1)
-    assert isinstance(source, SpansOfDocuments) and source.views == 8
+    assert source.views == 8
     examples = np.array([2, 0])
     found = rows(source.gather(examples, draws))
     assert len(found) == 16
@@ -181,14 +146,6 @@ def test_a_batch_is_anchors_then_positives_of_each_document(views):
             # Letters makes an id of each letter, and of each space.
             expected = [ord(letter) for letter in " ".join(words[start:end])]
             assert found[view * 2 + place] == expected
-
-
-def test_spans_differ_by_epoch_and_not_by_order(views):
-    first = rows(views.source.gather(np.array([0, 3]), Draws(3, 0)))
-    again = rows(views.source.gather(np.array([3, 0]), Draws(3, 0)))
-    assert first[::2] == again[1::2] and first[1::2] == again[::2]
-    assert first != rows(views.source.gather(np.array([0, 3]), Draws(3, 1)))
-    assert first != rows(views.source.gather(np.array([0, 3]), Draws(4, 0)))
 
 
 def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tmp_path):
@@ -204,5 +161,5 @@ def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tm
     source = open_spans(SMALL, opened(text, tmp_path), Bare(), 32).source
     for epoch in range(60):
         assert all(rows(source.gather(np.array([0]), Draws(0, epoch))))
-    with pytest.raises(DataError, match=r"begins with 'x x x x x x x x' had no token each time"):
+    with pytest.raises(DataError, match=r"some part of a document, such as 'x x.* had no token"):
         source.gather(np.array([1]), Draws(0, 0))

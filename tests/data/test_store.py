@@ -66,20 +66,8 @@ def test_a_second_call_reads_the_cache(opened, cache):
     assert content(again) == content(first)
     assert again.manifest == first.manifest
     assert again.folder.parent == cache / "tokens"
-
-
-def test_content_columns_tokenizer_and_limit_each_make_another_entry(opened):
-    rows, other = rows_of(3, 9, 2), Letters()
-    other.fingerprint = "other"
-    stores = [
-        tokenize(opened(rows), Letters(), 4),
-        tokenize(opened(rows), Letters(), 5),
-        tokenize(opened(rows), Letters(), None),
-        tokenize(opened(rows), other, 4),
-        tokenize(opened(rows[1:], "fewer.tsv"), Letters(), 4),
-        tokenize(opened([row[:1] for row in rows], "one.tsv"), Letters(), 4),
-    ]
-    assert len({store.folder for store in stores}) == len(stores)
+    others = [tokenize(opened(rows), Letters(), limit).folder for limit in (4, 5, None)]
+    assert len({*others, tokenize(opened(rows[1:]), Letters(), 4).folder}) == 4
 
 
 def shorten(folder):
@@ -105,13 +93,6 @@ def test_a_damaged_entry_is_computed_again(opened):
     assert number == 10
 
 
-def test_a_failure_leaves_no_entry(opened, cache):
-    examples = opened([("a", "b"), ("c", "d"), ("e",)])
-    with pytest.raises(DataError, match=r"rows.tsv:3: 1 column"):
-        tokenize(examples, Letters(), None)
-    assert not list((cache / "tokens").iterdir())
-
-
 def test_rows_without_a_token_are_left_out_and_counted(opened):
     rows = [("a", "b"), ("x", "b"), ("", "b"), ("a", "xx"), ("c", "d")]
     store = tokenize(opened(rows), Letters(), None)
@@ -119,16 +100,6 @@ def test_rows_without_a_token_are_left_out_and_counted(opened):
     assert store.manifest.skipped == 3
     with pytest.raises(DataError, match=r"none.tsv holds no example whose sentences all have a"):
         tokenize(opened([("x", "a"), ("", "b")], "none.tsv"), Letters(), None)
-
-
-def test_portions_are_bounded_in_sentences_and_characters(opened, monkeypatch):
-    monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", 4)
-    monkeypatch.setattr(examples_module, "_CHARACTERS_AT_ONCE", 100)
-    rows = [("a", "b")] * 5 + [("c" * 90, "d" * 90)] * 2 + [("e", "f")]
-    tokenizer, done = Letters(), []
-    tokenize(opened(rows), tokenizer, None, done.append)
-    assert [len(call) for call in tokenizer.calls] == [4, 4, 4, 2, 2]
-    assert done == [2, 4, 6, 7, 8]
 
 
 def test_a_cache_that_cannot_be_written_is_explained(opened, cache, monkeypatch):
@@ -187,11 +158,6 @@ def test_texts_are_the_sentences_of_the_source(opened):
     expected = [line.strip() for line in LINES if line]
     assert len(texts) == len(expected)
     assert [texts[number] for number in range(len(texts))] == expected
-
-
-def test_the_same_bytes_read_otherwise_are_other_texts(opened):
-    lines, cells = (keep_texts(opened(['"a b"', '"c"'], f"f.{kind}")) for kind in ("txt", "csv"))
-    assert (lines[0], cells[0]) == ('"a b"', "a b")
 
 
 def test_texts_fit_a_store_that_left_some_out(opened):

@@ -3,7 +3,7 @@ import sys
 import pytest
 from helpers.tiny_wordnet import write_wordnet
 
-from contrasent.data.augment import WordNet
+from contrasent.data.views import WordNet
 from contrasent.errors import DataError, MissingExtraError
 
 nltk = pytest.importorskip("nltk")
@@ -49,20 +49,6 @@ def test_synonyms_are_the_lemmas_of_all_meanings_without_the_word(word, synonyms
     found = WordNet().synonyms(word)
     assert set(found) == synonyms
     assert len(found) == len(synonyms)
-
-
-def test_a_word_is_looked_up_once(nltk_data, monkeypatch):
-    write_wordnet(nltk_data)
-    wordnet, asked = WordNet(), []
-    synsets = wordnet._reader.synsets
-    monkeypatch.setattr(
-        wordnet._reader, "synsets", lambda word: asked.append(word) or synsets(word)
-    )
-    for _ in range(3):
-        wordnet.synonyms("cat")
-        wordnet.synonyms("unheard-of")
-    assert asked == ["cat", "unheard-of"]
-    assert wordnet.version == "3.0"
 
 
 def test_a_wordnet_that_is_missing_or_damaged_is_explained(nltk_data, monkeypatch):

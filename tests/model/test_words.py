@@ -117,11 +117,11 @@ def test_gzipped_vectors_and_words_with_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cat 1 2\ndog 3\n", ":2: 1 numbers after the word instead of 2"),
-        ("cat 1 2\ndog 3 4 5\n", ":2: 3 numbers after the word instead of 2"),
-        ("cat\n", ":1: 0 numbers after the word instead of one or more"),
+        ("cat 1 2\ndog 3\n", ":2: no vector: not a word and 2"),
+        ("cat 1 2\ndog 3 4 5\n", ":2: no vector: not a word and 2"),
+        ("cat\n", ":1: no vector: not a word and some"),
         ("cat 1 x\n", ":1: no vector"),
-        ("cat 1 2\ndog 1 nan\n", ":2: no vector: a number is not finite"),
+        ("cat 1 2\ndog 1 nan\n", ":2: no vector: not a word and 2 finite"),
         ("", "holds no word vector"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from contrasent.data.batch import Need
-from contrasent.data.spans import Spans
+from contrasent.data.documents import Spans
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
