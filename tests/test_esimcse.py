@@ -15,6 +15,7 @@ from contrasent.data.views import open_views, repeat_tokens
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.esimcse import MomentumEncoder, Queue
+from contrasent.settings import ViewSettings
 
 SENTENCES = [[2, 5 + n, 9, 3] for n in range(4)]
 
