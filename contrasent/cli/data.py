@@ -145,8 +145,8 @@ class FetchCommand:
                     lambda done, total: advance(completed=done, total=total),
                 )
             root = folder
-        for path, what in fetched.items():
-            tell(f"{root / path}: {what}")
+        for name, what in fetched.items():
+            tell(f"{root / name}: {what}")
         wrong, files = sum(map(senteval.is_needed, fetched)), len(senteval.manifest())
         if wrong:
             raise DataError(
