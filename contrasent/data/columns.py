@@ -305,21 +305,24 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
-_FIRST = ("sentence1", "sentence_1", "sentence_a", "text1", "text_a")
-_SECOND = ("sentence2", "sentence_2", "sentence_b", "text2", "text_b")
+_FIRST = (
+    *("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "sent0", "first", "question1"),
+    *("#1 string", "premise", "context", "reference", "anchor", "query"),
+)
+_SECOND = (
+    *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second", "question2"),
+    *("#2 string", "hypothesis", "paraphrase", "positive", "document"),
+)
 _LABELS = (
     *("label", "class", "category", "coarse_label", "gold_label", "target"),
     *("sentiment", "intent", "topic", "emotion", "labels"),
 )
+_SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating")
 _DOCUMENT_IDS = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "did")
 
 NLI = ColumnSpec(
     roles=("premise", "hypothesis", "label"),
-    names=(
-        ("sent0", "premise", "context", *_FIRST),
-        ("sent1", "hypothesis", *_SECOND),
-        ("gold_label", "label", "entailment_judgment"),
-    ),
+    names=(_FIRST, _SECOND, ("gold_label", "label", "entailment_judgment")),
 )
 
 CAPTIONS = ColumnSpec(
@@ -333,20 +336,12 @@ CAPTIONS = ColumnSpec(
 
 DUPLICATES = ColumnSpec(
     roles=("first question", "second question", "label"),
-    names=(
-        ("question1", "#1 string", *_FIRST, "anchor", "sent0"),
-        ("question2", "#2 string", *_SECOND, "positive", "sent1"),
-        ("is_duplicate", "label", "quality"),
-    ),
+    names=(_FIRST, _SECOND, ("is_duplicate", "label", "quality")),
 )
 
 PARAPHRASES = ColumnSpec(
     roles=("reference", "paraphrase", "score"),
-    names=(
-        ("reference", "source", *_FIRST, "anchor", "sent0"),
-        ("paraphrase", "target", *_SECOND, "positive", "sent1"),
-        ("score", "similarity"),
-    ),
+    names=((*_FIRST, "source"), (*_SECOND, "target"), _SCORES),
     optional=1,
     bare=(2, 3),
     numeric=True,
@@ -354,14 +349,7 @@ PARAPHRASES = ColumnSpec(
 
 RATED_PAIRS = ColumnSpec(
     roles=("first sentence", "second sentence", "score"),
-    names=(
-        (*_FIRST, "sent0", "first", "question1", "premise", "anchor", "query"),
-        (*_SECOND, "sent1", "second", "question2", "hypothesis", "positive", "document"),
-        (
-            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
-            *("label", "is_duplicate"),
-        ),
-    ),
+    names=(_FIRST, _SECOND, (*_SCORES, "label", "is_duplicate")),
     bare=(3,),
     numeric=True,
 )
@@ -380,7 +368,7 @@ SENTENCES = ColumnSpec(
 
 SENTENCE_PAIRS = ColumnSpec(
     roles=("first sentence", "second sentence", "class"),
-    names=(*RATED_PAIRS.names[:2], _LABELS),
+    names=(_FIRST, _SECOND, _LABELS),
     bare=(3,),
 )
 
