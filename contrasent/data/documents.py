@@ -40,17 +40,11 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them."""
     lengths = document_lengths(examples) if examples.is_lines else np.zeros(0, np.int64)
     followed = int((lengths - 1).sum())
-    problem = ""
-    if not examples.is_lines:
-        problem = "is no text in documents"
-    elif len(lengths) == 1:
-        problem = f"has no blank line between its {lengths[0]} sentences, and may be shuffled"
-    elif followed < 2:
-        problem = f"has {followed} of {lengths.sum()} sentences with another after them"
-    if problem:
+    if len(lengths) < 2 or followed < 2:
         raise DataError(
-            f"{need}: {examples.source} {problem}; give a .txt (or .txt.gz) with the sentences of "
-            "each document in order, one per line, and a blank line between documents"
+            f"{need}: {examples.source} has {followed} of {lengths.sum()} sentences with another "
+            f"after them, in {len(lengths)} documents; give a .txt (or .txt.gz) with the sentences "
+            "of each document in order, one per line, and a blank line between documents"
         )
     return lengths
 

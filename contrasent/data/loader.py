@@ -68,12 +68,9 @@ class Columns(ViewSource):
         self._store, self.views = store, views
         self._chosen = (0,) * views if store.views == 1 else range(views)
         if store.views not in (1, views) and not 1 < views < store.views:
-            remedy = f"choose {views} of its columns with data.columns"
-            if store.views < views:
-                remedy = "give data with more columns, such as sent0,sent1,hard_neg"
             raise ConfigError(
                 f"the data has {example_of(store.views)}, but the objective takes "
-                f"{example_of(views)}; {remedy}, or take another objective"
+                f"{example_of(views)}; choose columns with data.columns, or give others"
             )
 
     def __len__(self) -> int:
@@ -244,17 +241,13 @@ class Loader:
         if place == self.steps_per_epoch - 1:
             end = self._examples_per_epoch
         examples = self._order(epoch)[start:end]
-        token_ids, offsets = map(
-            torch.from_numpy, self._source.gather(examples, Draws(self._seed, epoch))
-        )
+        packed = self._source.gather(examples, Draws(self._seed, epoch))
         following = self._source.next_sentences(examples)
         columns = self._source.columns(examples)
         return Batch(
-            token_ids,
-            offsets,
-            self.views,
-            next_sentences=following
-            and Batch(torch.from_numpy(following[0]), torch.from_numpy(following[1])),
+            *map(torch.from_numpy, packed),
+            views=self.views,
+            next_sentences=following and Batch(*map(torch.from_numpy, following)),
             columns={need: torch.from_numpy(values) for need, values in columns.items()},
         )
 
