@@ -49,9 +49,9 @@ def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(mo
 @pytest.mark.parametrize(
     ("sentences", "views", "said"),
     [
-        ([], 1, "0 sentences in 1 views"),
-        ([[1], [2], [3]], 2, "3 sentences in 2 views"),
-        ([[1], []], 1, "2 sentences in 1 views, of 0 tokens"),
+        ([], 1, r"0 sentences of \[\] tokens are no 1 views"),
+        ([[1], [2], [3]], 2, r"3 sentences of \[1, 1, 1\] tokens are no 2 views"),
+        ([[1], []], 1, r"2 sentences of \[1, 0\] tokens are no 1 views"),
     ],
 )
 def test_what_is_no_batch_is_refused(sentences, views, said):

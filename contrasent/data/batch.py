@@ -178,10 +178,8 @@ def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Bat
     """Lay S sentences, ordered view by view, end to end; an empty one is refused."""
     lengths = np.array([len(s) for s in sentences], dtype=np.int64)
     if len(sentences) % views or not (len(lengths) and lengths.all()):
-        raise DataError(
-            f"{len(sentences)} sentences in {views} views, of {lengths.min(initial=0)} tokens or "
-            "more: a batch has whole examples, and no sentence without a token"
-        )
+        few = lengths[:9].tolist()
+        raise DataError(f"{len(lengths)} sentences of {few} tokens are no {views} views")
     offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     token_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences])

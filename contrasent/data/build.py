@@ -289,10 +289,7 @@ def paraphrases(
     scored = not (min_score is None and max_score is None)
     without = [source.source for source in sources if scored and source.width < 3]
     if without:
-        raise ConfigError(
-            f"{without[0]} has no column of scores for --min-score and --max-score; name it with "
-            "--columns, or leave them out"
-        )
+        raise ConfigError(f"{without[0]} has no column of scores; name it with --columns")
 
     def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Any:
         first, second, *score = cells

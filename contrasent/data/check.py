@@ -146,7 +146,9 @@ class Report:
             )
         elif self.examples < 2:
             few = f"{self.examples} example{'s' if self.examples != 1 else ''}"
-            problem = f"{self.source} holds {few} without an empty sentence; training needs 2"
+            problem = (
+                f"{self.source} holds {few} without an empty sentence, but at least 2 are needed"
+            )
         if problem:
             raise DataError(problem)
         if self.classes is not None:

@@ -108,8 +108,7 @@ def sentence_columns(
         name = repr(names[wrong[0]]) if chosen.header else wrong[0]
         shown = ", ".join(repr(_shortened(cell)) for cell in cells[wrong[0]][:2])
         raise DataError(
-            f"{where}: column {name} holds {kinds[wrong[0]]} ({shown}), no sentences; choose "
-            "others with --columns, by name, or by number from 0"
+            f"{where}: column {name} holds {kinds[wrong[0]]} ({shown}); choose with --columns"
         )
     return chosen
 
@@ -123,10 +122,8 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     like_names = texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count
     problem = ""
     if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
-        problem = (
-            f"{_shortened(names[0])!r} looks like {len(joined)} cells; separate cells by commas in "
-            "a .csv, and by tabs in a .tsv"
-        )
+        what = f"{_shortened(names[0])!r} looks like {len(joined)} cells"
+        problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
     elif any(_is_sentence(name.lower()) for name in names) or (like_names and count > 1):
         choice = shlex.quote(",".join((texts or names)[:2]))
         problem = (
@@ -153,10 +150,8 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     if len(pairs) > 1:
         problem = f"the pair could be {' or '.join('+'.join(pair) for pair in pairs)}"
     elif pairs and labels and not _SURE & set(pairs[0]):
-        problem = (
-            f"column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a positive pair; "
-            "keep the rows that are, or classify them with data.labels nli"
-        )
+        pair = "+".join(pairs[0])
+        problem = f"column {labels[0]!r} says that not every {pair} is a positive pair"
     elif not pairs and len(alone) != 1:
         problem = "cannot tell which column is the sentence"
     if problem:
@@ -263,10 +258,7 @@ def choose_columns(
     example = f"--columns {','.join(known[0] for known in wanted.names)}"
     if columns is not None:
         if not most - wanted.optional <= len(columns) <= most or len({*columns}) < len(columns):
-            raise ConfigError(
-                f"--columns {','.join(columns)} does not name {every}; give one column for each, "
-                f"as {example}"
-            )
+            raise ConfigError(f"--columns {','.join(columns)} does not name {every}, as {example}")
         positions, by, how = _positions(names, columns, where)
         header = named or by == "choice" or _is_heading([names[it] for it in positions], wanted)
         return ColumnMap(positions, header, f"{_as_roles(columns, roles)} ({how})", by)

@@ -206,10 +206,7 @@ def long_documents(
     line or row is a document. DataError if fewer than 2 documents are long enough.
     """
     if examples.views != 1:
-        raise DataError(
-            f"spans are drawn from documents, but {examples.source} has "
-            f"{example_of(examples.views)}; choose one of its columns with data.columns"
-        )
+        raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
     lengths = document_lengths(examples) if examples.is_lines else np.ones(1, dtype=np.int64)
     by_line = len(lengths) < 2
     ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)

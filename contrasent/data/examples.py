@@ -96,10 +96,8 @@ class Examples:
         """Make sure that there are enough examples, reading no more of them than needed."""
         count = sum(1 for _ in islice(self, minimum))
         if count < minimum:
-            raise DataError(
-                f"{self.source} holds {count} example{'s' if count != 1 else ''} without an empty "
-                f"sentence, but at least {minimum} are needed; an example is a line or row"
-            )
+            few = f"{count} example{'s' if count != 1 else ''} without an empty sentence"
+            raise DataError(f"{self.source} holds {few}, but at least {minimum} are needed")
 
 
 def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -132,10 +130,7 @@ def open_examples(
     """
     kind = source_kind(source, TEXT_KINDS)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
-        raise ConfigError(
-            f"{source} holds one sentence per line, so --columns {','.join(columns)} has nothing "
-            "to choose from; leave it out, or name a table .csv or .tsv"
-        )
+        raise ConfigError(f"{source} has no columns to choose; name a table .csv or .tsv")
     rows = open_source(source, kind)
     if kind == ".txt":
         rows.choose(lambda _: ColumnMap((0,), False, "1 sentence per line", "order"))
@@ -221,10 +216,7 @@ class NliLabels:
         own = [] if "" in own else own
         if order is not None and (sorted(asked) != sorted(LABELS) or (own or asked) != asked):
             expected = f"the data set's own order, {','.join(own)}" if own else ", ".join(LABELS)
-            raise ConfigError(
-                f"{source}: --labels {','.join(order)} does not name {expected} once each, in the "
-                "order of their numbers from 0"
-            )
+            raise ConfigError(f"{source}: --labels {','.join(order)} does not name {expected}")
         self._source = source
         self.numbers = own or asked
         self.described = "words such as entailment, or their first letters"
@@ -240,15 +232,11 @@ class NliLabels:
         is_number = word.isascii() and word.isdecimal()
         if is_number and not self.numbers:
             raise ConfigError(
-                f"{where}: the label is the number {word}, and {self._source} does not say what "
-                "it stands for; name the numbers from 0 on, as --labels "
-                "entailment,neutral,contradiction, after the data set's description"
+                f"{where}: the label is the number {word}, and {self._source} does not say what it "
+                "stands for; name the numbers, as --labels entailment,neutral,contradiction"
             )
         if not is_number or int(word) >= len(self.numbers):
-            raise DataError(
-                f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}, "
-                "their first letters, the numbers that have a name, and - for none"
-            )
+            raise DataError(f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}")
         return self.numbers[int(word)]
 
 
@@ -277,10 +265,7 @@ class NliClasses(NliLabels):
             return None
         mixed = self._as_numbers not in (None, is_number)
         if mixed or (is_number and int(word) >= len(CLASSES)):
-            raise DataError(
-                f"{where}: the label is {cell!r}; all are words or all are numbers, of one of "
-                f"{len(CLASSES)} classes, 0 to {len(CLASSES) - 1}"
-            )
+            raise DataError(f"{where}: the label is {cell!r}; all are words or all numbers, 0 to 2")
         self._as_numbers = is_number
         return int(word) if is_number else CLASSES.index(understood)
 
@@ -289,10 +274,7 @@ def require_classes(source: str, classes: Collection[int]) -> None:
     """Make sure that there are pairs of all classes."""
     if len(classes) < len(CLASSES):
         listed = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(classes))
-        raise DataError(
-            f"{source} has pairs of the classes {listed} only, but three are needed: "
-            f"{', '.join(CLASSES)}; give natural language inference, such as SNLI or MultiNLI"
-        )
+        raise DataError(f"{source} has pairs of {listed} only, not of {', '.join(CLASSES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,10 +68,7 @@ class Columns(ViewSource):
         self._store, self.views = store, views
         self._chosen = (0,) * views if store.views == 1 else range(views)
         if store.views not in (1, views) and not 1 < views < store.views:
-            raise ConfigError(
-                f"the data has {example_of(store.views)}, but the objective takes "
-                f"{example_of(views)}; choose columns with data.columns, or give others"
-            )
+            raise ConfigError(f"the data has {example_of(store.views)}, not {example_of(views)}")
 
     def __len__(self) -> int:
         return len(self._store)
@@ -221,10 +218,7 @@ class Loader:
     ) -> None:
         examples = len(source)
         if examples < 2 or (drop_last and batch_size > examples):
-            raise ConfigError(
-                f"the data has {examples} examples; training needs 2, as the others of a batch are "
-                f"an example's negatives, and with drop_last the {batch_size} of a batch_size"
-            )
+            raise ConfigError(f"{examples} examples are too few for a batch of {batch_size}")
         self.views = source.views
         whole, rest = divmod(examples, batch_size)
         self.steps_per_epoch = whole + (rest > 1 and not drop_last)

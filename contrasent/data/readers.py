@@ -192,10 +192,8 @@ class Dataset:
         try:
             import datasets
         except ImportError as error:
-            raise MissingExtraError(
-                "reading a data set from the hub needs the package datasets: "
-                f"{install_command('datasets')}"
-            ) from error
+            need = install_command("datasets")
+            raise MissingExtraError(f"data sets of the hub need datasets: {need}") from error
         from huggingface_hub import HfApi
 
         self.source, self._library = source, datasets
@@ -246,8 +244,7 @@ class Dataset:
         except Exception as error:
             raise DataError(
                 f"cannot read the data set {self.source!r}: {first_line(error)}; check the name, "
-                "config and split (org/name:config@split), the network and HF_HUB_OFFLINE, or give "
-                "a file instead: no file has that name"
+                "org/name:config@split, the network and HF_HUB_OFFLINE: no file has that name"
             ) from error
 
 
@@ -299,8 +296,6 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
     splits = dataset.splits(relevance)
     chosen = _split(splits, split)
     if chosen is None:
-        raise DataError(
-            f"{dataset.source} has relevance for {', '.join(splits)}, not for {split}; choose with "
-            "--splits"
-        )
+        known = ", ".join(splits)
+        raise DataError(f"{dataset.source} has relevance for {known}: choose with --splits")
     return (*sources, f"{name}{f':{relevance}' if relevance else ''}@{chosen}")

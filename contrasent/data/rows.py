@@ -179,10 +179,7 @@ class RecordSource(SourceRows):
             elif not known.issuperset(value):
                 new = [name for name in value if name not in known]
                 if taken := next(filter(self._counts, new), None):
-                    problem = (
-                        f"{taken!r}, which the first {_NAMED_SAMPLE} rows lack, would be left out; "
-                        "write it in the first row too, or choose with --columns"
-                    )
+                    problem = f"{taken!r} would be left out; write it in the first row too"
                 known.update(() if problem else new)
             if problem:
                 trouble(DataError(f"{where}: {problem}"))

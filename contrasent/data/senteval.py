@@ -74,10 +74,7 @@ def senteval_root(data_dir: str | Path | None = None) -> Path:
             return folder / inside
     if not folder.is_dir() and folder != default_folder():
         origin = "--data-dir" if data_dir else DATA_VARIABLE
-        raise DataError(
-            f"no folder {folder} ({origin}); it must hold SentEval's data: STS and SICK, or "
-            "downstream, or data/downstream. 'contrasent data fetch' downloads it"
-        )
+        raise DataError(f"no folder {folder} ({origin}); {how_to_get_data()}")
     return folder
 
 
@@ -231,6 +228,5 @@ def _check(wanted: TrainingFile, path: Path, source: str) -> None:
     if not begins_so or rows != wanted.rows or (wanted.header and first != wanted.header):
         raise DataError(
             f"{source} has {rows:,} rows and begins with {first[:40]!r}; it is not the published "
-            f"{wanted.file} of {wanted.rows:,} rows {wanted.header or ''}; take another address "
-            "with --url, or remove the file"
+            f"{wanted.file} of {wanted.rows:,} rows; choose with --url, or remove the file"
         )

@@ -267,10 +267,7 @@ class Tokenizer:
 
     def _require_room(self, max_tokens: int | None) -> None:
         if max_tokens is not None and max_tokens <= self.specials:
-            raise ConfigError(
-                f"max_tokens must be above {self.specials}, the special tokens around every "
-                f"sentence, not {max_tokens}"
-            )
+            raise ConfigError(f"max_tokens must be above {self.specials}, not {max_tokens}")
 
     def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
         """The tokens of each text, none cut, with or without special ones; errors as of `ids`."""
@@ -301,10 +298,7 @@ class Tokenizer:
         names = [token] if token else [known[role] for role in roles if role in known]
         number = self.vocabulary_map.get(names[0]) if names else None
         if number is None or self._pretrained.padding_side == "left":
-            raise ConfigError(
-                f"query_expansion cannot put {token or 'mask tokens'!r} behind a query: the "
-                f"tokenizer of {self.source} has none, or pads before a text"
-            )
+            raise ConfigError(f"{self.source} cannot put {token or 'mask tokens'!r} behind a query")
         return number
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
@@ -358,10 +352,8 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool)
         require_text(texts, "text")
         if type(error) is not Exception:
             raise
-        raise CheckpointError(
-            f"the tokenizer cannot encode every text ({first_line(error)}); choose an encoder "
-            "whose tokenizer cuts words into pieces, or has a token for unknown ones"
-        ) from error
+        what = f"the tokenizer cannot encode every text ({first_line(error)})"
+        raise CheckpointError(what) from error
 
 
 def sentences_of(given: Any, name: str = "sentences", *, rows: bool = False) -> Any:

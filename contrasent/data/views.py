@@ -165,11 +165,8 @@ class WordNet:
         try:
             corpus.wordnet.ensure_loaded()
         except (LookupError, OSError, ValueError, AssertionError, WordNetError) as error:
-            raise DataError(
-                f"view synonym needs WordNet, which NLTK cannot read ({type(error).__name__}); get "
-                "it once with 'python -m nltk.downloader --force wordnet', or name its folder in "
-                "the environment variable NLTK_DATA"
-            ) from error
+            how = "python -m nltk.downloader --force wordnet"
+            raise DataError(f"view synonym needs WordNet, which NLTK cannot read: {how}") from error
         self._reader: Any = corpus.wordnet
         self.version = str(self._reader.get_version())  # of the data, such as ``3.0``
         self.synonyms = lru_cache(_REMEMBERED)(self._synonyms)
@@ -354,8 +351,7 @@ def _open_source(
     if all(len(texts[number].split()) == 1 for number in range(looked_at)):
         raise DataError(
             f"view.name {settings.name} edits words between white space, but none of the first "
-            f"{looked_at} sentences of {examples.source} has two; put spaces between its words, or "
-            "choose view.name dropout"
+            f"{looked_at} sentences of {examples.source} has two; choose view.name dropout"
         )
 
     # The text is edited and then made tokens: those of the edited text for any tokenizer.

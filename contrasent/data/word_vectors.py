@@ -51,10 +51,7 @@ def word_lines(path: Path) -> Iterator[tuple[str, Vectors]]:
             with suppress(ValueError):
                 row = np.array(cells[1:], dtype=np.float32)
         if not (width and np.isfinite(row).all()):
-            raise CheckpointError(
-                f"{path}:{number}: no vector: not a word and {width or 'some'} finite decimal "
-                "numbers between spaces"
-            )
+            raise CheckpointError(f"{path}:{number}: no word and {width or 'some'} finite numbers")
         yield cells[0], row
 
 
@@ -74,10 +71,8 @@ class WordStore:
             self._hashes = map_array(folder / _HASHES, np.uint64, self.words)
             self._rows = map_array(folder / _ROWS, np.int64, self.words)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise CheckpointError(
-                f"{folder} holds no whole word vectors ({type(error).__name__}: {error}); make it "
-                "again"
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise CheckpointError(f"{folder} holds no whole word vectors ({what})") from error
 
     def rows(self, words: Collection[str]) -> dict[str, int]:
         """The rows of those of ``words`` that are known, as they are or in lower case."""

@@ -106,7 +106,7 @@ def test_unreadable_rows_are_told_and_the_rest_is_checked(write):
 
 
 def test_too_few_examples_are_not_usable(write):
-    with pytest.raises(DataError, match=r"f.csv holds 1 example without .*training needs 2"):
+    with pytest.raises(DataError, match=r"f.csv holds 1 example without .*at least 2"):
         check(write("f.csv", "a,b\n,c\n")).require_usable()
     empty = check(write("f.csv", ",c\n"), progress=lambda _: None)
     assert (empty.words, empty.examples) == ((), 0)

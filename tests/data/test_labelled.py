@@ -116,7 +116,7 @@ def test_a_check_counts_the_classes(tmp_path):
         check(path, labels="nlu")
 
 
-TWO = r"classes 0 \(contradiction\), 1 \(entailment\) only, but three are needed"
+TWO = r"has pairs of 0 \(contradiction\), 1 \(entailment\) only, not of contradiction"
 WRONG = [
     ([row for row in ROWS if row[2] in ("entailment", "contradiction")], TWO),
     ([("a", "b", 0), ("c", "d", 1)] * 2, TWO),
@@ -125,8 +125,8 @@ WRONG = [
         [("a", "b", 0), ("c", "d", 3)],
         ":3: the label is .*3.*; all are words .* 0 to 2",
     ),
-    ([("a", "b", 0), ("c", "d", "neutral")], ":3: .* 'neutral'; all are words or all are numbers"),
-    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all are numbers"),
+    ([("a", "b", 0), ("c", "d", "neutral")], ":3: .* 'neutral'; all are words or all numbers"),
+    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all numbers"),
     ([("a", "b", "-")] * 3, "holds 0 examples"),
 ]
 

@@ -160,7 +160,7 @@ def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
 
 @pytest.mark.parametrize(
     ("there", "taken", "said"),
-    [(2, 3, "2 (anchor, positive) per example, but"), (5, 1, "but the objective takes 1 sentence")],
+    [(2, 3, "2 (anchor, positive) per example, not 3"), (5, 1, "per example, not 1 sentence")],
 )
 def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
@@ -173,5 +173,5 @@ def test_data_too_small_for_a_batch_is_refused(examples, batch_size):
         def __len__(self):
             return examples
 
-    with pytest.raises(ConfigError, match=f"the data has {examples} examples"):
+    with pytest.raises(ConfigError, match=f"{examples} examples are too few"):
         Loader(Store(views=1), batch_size=batch_size, seed=0, drop_last=True)

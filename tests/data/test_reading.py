@@ -176,7 +176,7 @@ def test_numbers_of_files_are_decimal(write, cell, number):
     assert as_number(cell) == number
     if isinstance(cell, str):
         if number is None:
-            with pytest.raises(CheckpointError, match=r"f.vec:2: no vector"):
+            with pytest.raises(CheckpointError, match=r"f.vec:2: no word and 2 finite"):
                 list(word_lines(Path(write("f.vec", f"a 1 2\nb 1 {cell.strip() or 'x'}\n"))))
         pairs = write("f.tsv", "".join(f"a b\tc d\t{it}\n" for it in ("1", "2", "3", cell)))
         if number is None:

@@ -117,11 +117,11 @@ def test_gzipped_vectors_and_words_with_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cat 1 2\ndog 3\n", ":2: no vector: not a word and 2"),
-        ("cat 1 2\ndog 3 4 5\n", ":2: no vector: not a word and 2"),
-        ("cat\n", ":1: no vector: not a word and some"),
+        ("cat 1 2\ndog 3\n", ":2: no word and 2 finite numbers"),
+        ("cat 1 2\ndog 3 4 5\n", ":2: no word and 2 finite numbers"),
+        ("cat\n", ":1: no word and some finite"),
         ("cat 1 x\n", ":1: no vector"),
-        ("cat 1 2\ndog 1 nan\n", ":2: no vector: not a word and 2 finite"),
+        ("cat 1 2\ndog 1 nan\n", ":2: no word and 2 finite numbers"),
         ("", "holds no word vector"),
     ],
 )
