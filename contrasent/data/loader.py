@@ -235,13 +235,14 @@ class Loader:
         if place == self.steps_per_epoch - 1:
             end = self._examples_per_epoch
         examples = self._order(epoch)[start:end]
-        packed = self._source.gather(examples, Draws(self._seed, epoch))
-        following = self._source.next_sentences(examples)
+        ids, offsets = self._source.gather(examples, Draws(self._seed, epoch))
+        after = self._source.next_sentences(examples)
         columns = self._source.columns(examples)
         return Batch(
-            *map(torch.from_numpy, packed),
-            views=self.views,
-            next_sentences=following and Batch(*map(torch.from_numpy, following)),
+            torch.from_numpy(ids),
+            torch.from_numpy(offsets),
+            self.views,
+            next_sentences=after and Batch(torch.from_numpy(after[0]), torch.from_numpy(after[1])),
             columns={need: torch.from_numpy(values) for need, values in columns.items()},
         )
 
