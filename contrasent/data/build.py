@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations, compress, zip_longest
+from itertools import chain, combinations, compress, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +84,15 @@ class DataKind:
         self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None = None
     ) -> Iterator[Example]:
         """Examples in the order of the sources, the same in every pass."""
-        if self.group is None:
-            yield from self._rows(counts, trouble, progress)
-            return
+        rows, group = self._rows(counts, trouble, progress), self.group
+        if group is None:
+            return rows
         if self._groups is None:
             self._groups = {}
-            for key, member in self._rows(counts, trouble, progress):
+            for key, member in rows:
                 self._groups.setdefault(key, []).append(member)
-        for key, members in self._groups.items():
-            yield from self.group(key, members, counts)
+        made = (group(key, members, counts) for key, members in self._groups.items())
+        return chain.from_iterable(made)
 
     def _rows(
         self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None
@@ -318,16 +318,6 @@ def f1(first: str, second: str) -> float | None:
     return 2 * (words & others).total() / total if total else None
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file or data set that was read, its ``labels`` as they were understood."""
-
-    name: str
-    columns: str
-    labels: str | None
-    sha256: str
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
     """A file that was written, and its sources."""
@@ -337,7 +327,8 @@ class Built:
     sha256: str  # of the bytes of ``output``
     header: tuple[str, ...]
     examples: int
-    sources: tuple[Source, ...]
+    # name, columns and hash of each, and its labels as they were understood
+    sources: tuple[dict[str, str | None], ...]
     counts: Counts
     # mean of `f1` of anchor and positive, over pairs with words; None without
     overlap: float | None
@@ -409,8 +400,8 @@ def build(
         header=kind.header,
         examples=int(written.sum()),
         sources=tuple(
-            Source(source.source, source.described, labels, source.sha256)
-            for source, labels in zip_longest(kind.sources, kind.labels)
+            {"name": it.source, "columns": it.described, "labels": labels, "sha256": it.sha256}
+            for it, labels in zip_longest(kind.sources, kind.labels)
         ),
         counts=counts,
         overlap=sum(overlaps) / len(overlaps) if overlaps else None,

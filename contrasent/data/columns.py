@@ -279,12 +279,10 @@ def choose_columns(
         how = "in this order, below a header" if header else "no header"
         described = f"{_as_roles(cells, roles)} ({how})"
         return ColumnMap(tuple(range(len(names))), header, described, "order")
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     raise DataError(
         f"{where}: no column is known as the {roles[len(known)]}; there are "
-        f"{', '.join(map(_shortened, names[:8]))}{more}; choose {every} with --columns, in this "
-        f"order: by name, or by number from 0 if there is no header, as --columns "
-        f"{','.join(map(str, range(most)))}"
+        f"{', '.join(map(_shortened, names[:8]))}; choose {every} with --columns, by name or by "
+        "number from 0"
     )
 
 

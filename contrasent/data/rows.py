@@ -340,8 +340,7 @@ def score_of(score: Any, where: str) -> float:
     """The number in a cell; DataError if it holds none."""
     number = as_number(score)
     if number is None:
-        cell = score.strip() if isinstance(score, str) else score
-        raise DataError(f"{where}: the score must be a number, not {shown(cell)}")
+        raise DataError(f"{where}: the score must be a number, not {shown(score)}")
     return number
 
 

@@ -19,13 +19,8 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, first_lin
 # A folder is read only if it holds one complete row. Without this check transformers would make
 # a vocabulary of five special tokens for a folder that has lost its own.
 _VOCABULARIES = (
-    ("tokenizer.json",),
-    ("vocab.txt",),
-    ("vocab.json", "merges.txt"),
-    ("sentencepiece.bpe.model",),
-    ("spiece.model",),
-    ("spm.model",),
-    ("tokenizer.model",),
+    *("tokenizer.json", "vocab.txt", "vocab.json + merges.txt", "sentencepiece.bpe.model"),
+    *("spiece.model", "spm.model", "tokenizer.model"),
 )
 _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _MASK = "{mask}"
@@ -206,9 +201,10 @@ class Tokenizer:
         """
         folder = Path(folder)
         problem = ""
-        if not any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
-            known = ", ".join(" + ".join(names) for names in _VOCABULARIES)
-            problem = f"no complete tokenizer in {folder}: it needs one of {known}; copy its files"
+        if not any(
+            all((folder / it).is_file() for it in row.split(" + ")) for row in _VOCABULARIES
+        ):
+            problem = f"no complete tokenizer in {folder}: it needs {' or '.join(_VOCABULARIES)}"
         for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
             path = folder / name  # with very many added tokens, reading would take hours
             text = path.read_bytes() if path.is_file() else b""

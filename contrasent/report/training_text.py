@@ -149,8 +149,8 @@ def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
     """The facts of a training file that was built, and its first examples."""
     counts, facts = built.counts, list[tuple[str, str]]()
     for source in built.sources:
-        facts += [("source", source.name), ("", source.columns)]
-        facts += [("", f"labels: {source.labels}")] if source.labels is not None else []
+        facts += [("source", source["name"] or ""), ("", source["columns"] or "")]
+        facts += [("", f"labels: {source['labels']}")] if source["labels"] is not None else []
     labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
     facts.append(("rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"))
     words = {**_LEFT_OUT, **{name: ("row", how) for name, how in kind.wording.items()}}
