@@ -13,22 +13,11 @@ from contrasent.errors import ConfigError, DataError, pick
 
 ALONE = ("text", "sentence", "sentences")
 PAIRS = (
-    ("anchor", "positive"),
-    ("sent0", "sent1"),
-    ("sentence1", "sentence2"),
-    ("sentence_1", "sentence_2"),
-    ("sentence_a", "sentence_b"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-    ("question1", "question2"),
-    ("premise", "hypothesis"),
-    ("premise", "entailment"),
-    ("query", "positive"),
-    ("query", "document"),
-    ("query", "passage"),
-    ("query", "answer"),
-    ("question", "answer"),
-    ("source", "target"),
+    *(("anchor", "positive"), ("sent0", "sent1"), ("sentence1", "sentence2")),
+    *(("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"), ("text1", "text2")),
+    *(("text_a", "text_b"), ("question1", "question2"), ("premise", "hypothesis")),
+    *(("premise", "entailment"), ("query", "positive"), ("query", "document")),
+    *(("query", "passage"), ("query", "answer"), ("question", "answer"), ("source", "target")),
 )
 _NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?_?(\d*)|contradiction")
 _LABEL = re.compile(

@@ -216,9 +216,7 @@ def long_documents(
     if chosen.sum() < 2:
         what = "every line is one" if by_line else "with a blank line between"
         unit = "words" if split is words_of else "sentences"
-        raise DataError(
-            f"{chosen.sum() or 'none'} of the {len(ends)} documents of {examples.source} ({what}) "
-            f"has {least} {unit}, and 2 are needed; the longest has {counts.max(initial=0)}; "
-            f"{remedy}"
-        )
+        found = f"{chosen.sum() or 'none'} of the {len(ends)} documents of {examples.source}"
+        longest = f"and 2 are needed; the longest has {counts.max(initial=0)}"
+        raise DataError(f"{found} ({what}) has {least} {unit}, {longest}; {remedy}")
     return Texts(lines, every.starts[chosen], ends[chosen], len(ends))

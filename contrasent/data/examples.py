@@ -182,10 +182,8 @@ def keep_rows(rows: Rows) -> Path:
             kind = "txt" if is_text else "jsonl"
             return written.replace(folder / f"{digest.hexdigest()[:16]}.{kind}")
     except OSError as error:
-        raise ConfigError(
-            f"cannot keep the data in {folder}: {error}; name a folder with room in the "
-            "environment variable CONTRASENT_CACHE"
-        ) from error
+        what = f"cannot keep the data in {folder}: {error}"
+        raise ConfigError(f"{what}; name a folder in CONTRASENT_CACHE") from error
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")

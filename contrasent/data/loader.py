@@ -149,10 +149,8 @@ class Drawn(ViewSource):
             rows = self.tokens(texts)
             if all(len(row) for row in rows):
                 return list(rows)
-        raise DataError(
-            f"in {_TRIES} draws, some part of a document, such as {texts[0][:40]!r}, had no token "
-            "each time; leave it out of the data, or draw longer spans"
-        )
+        what = f"some part of a document, such as {texts[0][:40]!r}"
+        raise DataError(f"{what}, had no token in {_TRIES} draws; draw longer spans")
 
 
 class WithNeeds(ViewSource):

@@ -125,10 +125,8 @@ def fetch(
             root = unpacked / (names[0].removesuffix(_ANCHOR) if names else "")
             differing = differences(root)
             if wrong := [f"{path} {what}" for path, what in differing.items() if is_needed(path)]:
-                raise DataError(
-                    f"{url}: {len(wrong)} files that the STS tasks need are not the published "
-                    f"ones, nothing was kept: {', '.join(wrong)}"
-                )
+                what = f"{len(wrong)} files that the STS tasks need are not the published ones"
+                raise DataError(f"{url}: {what}, nothing was kept: {', '.join(wrong)}")
             for part in list(root.iterdir()):
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
@@ -160,10 +158,8 @@ def _download(url: str, target: Path, advance: Advance) -> None:
     except (OSError, HTTPException, ValueError) as error:
         if is_disk_full(error):
             raise
-        raise DataError(
-            f"cannot download {url}: {error}; try again, or download it where there is a network "
-            "and name the file with --url FILE"
-        ) from error
+        what = f"cannot download {url}: {error}"
+        raise DataError(f"{what}; try again, or name a file with --url") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,7 @@ class Tokenizer:
         """
         parts = prompt.strip().split("{text}")
         if len(parts) != 2 or (self.special_ids.mask is None and _MASK in prompt):
-            raise ConfigError(
-                f"a prompt has {{text}} once, in the place of the sentence, and {_MASK} only where "
-                f"the tokenizer has a mask token, as that of {self.source}: not {prompt!r}"
-            )
+            raise ConfigError(f"{prompt!r} has no single {{text}}, or {self.source} no {_MASK}")
         mask = self._backend(None).id_to_token(self.special_ids.mask or 0)
         texts = (part.replace(_MASK, mask) for part in (parts[0].rstrip(), parts[1]))
         encode = partial(self._backend(None).encode, add_special_tokens=False)
