@@ -98,8 +98,8 @@ def described(command, name=""):
     """Every command below ``command`` with its parameters, help left out."""
     parameters = [words(it) for it in command.params if "--help" not in it.opts]
     found = {name: parameters}
-    for word, below in getattr(command, "commands", {}).items():
-        found |= described(below, f"{name} {word}".strip())
+    for word in getattr(command, "commands", ()):
+        found |= described(command.get_command(None, word), f"{name} {word}".strip())
     return found
 
 
@@ -143,7 +143,7 @@ OWN = {"show_progress", "objective", "on_step", "on_evaluation", "on_trial", "se
 def test_keyword_arguments_are_the_options_of_the_command(name):
     command = typer.main.get_command(app)
     for word in name.split():
-        command = command.commands[word]
+        command = command.get_command(None, word)
     function = getattr(contrasent, name.split()[-1])
     parameters, text = set(inspect.signature(function).parameters), inspect.getdoc(function)
     assert parameters - {"encoder", "seed"} - OWN <= {it.name for it in command.params}

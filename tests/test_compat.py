@@ -9,7 +9,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from transformers import AutoModel, AutoTokenizer
 
 from contrasent.compat import SimCSE
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import DataError
 
 SENTENCES = [sentence(n, 3 + n % 6) for n in range(30)]
 QUERIES = [SENTENCES[4], sentence(77, 5)]
@@ -103,13 +103,3 @@ def test_a_string_is_a_file(tool, tmp_path):
     assert tool.sentences == written * 2
     with pytest.raises(DataError, match="A sentence"):
         tool.build_index("A sentence.")
-
-
-def test_mistakes_are_explained(folder, tmp_path):
-    with pytest.raises(ConfigError, match="call build_index first"):
-        SimCSE(folder, device="cpu").search("x")
-    with pytest.raises(ConfigError, match="unknown pooler 'avg'"):
-        SimCSE(folder, pooler="avg")
-    SimCSE(folder, device="cpu", pooler="cls_before_pooler").encoder.save(tmp_path / "headless")
-    with pytest.raises(CheckpointError, match="stores no"):
-        SimCSE(tmp_path / "headless", pooler="cls")

@@ -110,33 +110,6 @@ def test_what_the_readme_trains_in_python_is_read_as_the_first_page_says(desk):
     assert names["rows"] == pytest.approx(again, abs=1e-5)
 
 
-def test_training_on_examples_equals_training_on_their_file():
-    texts = Path("sentences.txt").read_text().splitlines()
-    settings = {"train.max_steps": 2, "train.batch_size": 8, "evaluation.task": "none"}
-    seen = {"list": [], "file": []}
-    for name, data in {"list": texts, "file": "sentences.txt"}.items():
-        contrasent.train(
-            encoder="bert-base-uncased",
-            data=data,
-            output=name,
-            on_step=seen[name].append,
-            **settings,
-            **{"evaluation.final": "none"},
-        )
-    assert [step.loss for step in seen["list"]] == [step.loss for step in seen["file"]]
-
-
-def test_a_recipe_that_was_read_is_trained_as_by_its_name():
-    settings = {"train.max_steps": 1, "train.batch_size": 8, "encoder.name": "bert-base-uncased"}
-    settings |= {"data.file": "sentences.txt", "evaluation.task": "none"}
-    recipe = contrasent.load_recipe("unsup-simcse", settings | {"evaluation.final": "none"})
-    losses = []
-    contrasent.train(recipe, output="one", on_step=lambda step: losses.append(step.loss))
-    again = {"output": "two", "on_step": lambda step: losses.append(step.loss)}
-    contrasent.train("unsup-simcse", **again, **settings, **{"evaluation.final": "none"})
-    assert losses[0] == losses[1]
-
-
 def commands(path):
     """The words of every ``contrasent`` command in the shell blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", path.read_text("utf-8"), re.DOTALL)

@@ -80,13 +80,6 @@ def test_a_folder_that_cannot_be_locked_names_the_one_it_is_in(tmp_path, monkeyp
     assert not isinstance(refused.value, ConfigError)  # which says: try again later
 
 
-def test_a_block_that_writes_nothing_is_a_failure(tmp_path):
-    (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(FileNotFoundError), writing(tmp_path / "a.txt"):
-        pass
-    assert listing(tmp_path) == {"a.txt": b"old"}
-
-
 def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(os, "fsync", lambda _: order.append("sync"))
@@ -99,11 +92,6 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", noted)
     write_text(tmp_path / "a.txt", "new")
     assert order == ["sync", "rename"]
-
-
-def test_text_is_utf_8_with_unix_line_ends(tmp_path):
-    write_text(str(tmp_path / "a.txt"), "é\n世\n")
-    assert (tmp_path / "a.txt").read_bytes() == "é\n世\n".encode()
 
 
 def test_a_folder_appears_when_it_is_whole(tmp_path):

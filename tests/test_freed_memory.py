@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from contrasent import profiling
@@ -23,18 +22,6 @@ def test_glibc_is_asked_for_what_is_meant(monkeypatch):
     assert sorted(asked) == [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)]
     give_back_freed_memory()
     assert asked[2:] == [0]
-
-
-@pytest.mark.parametrize("call", [keep_freed_memory, give_back_freed_memory])
-@pytest.mark.parametrize("platform", ["darwin", "win32", "linux"])
-def test_nothing_is_done_elsewhere_or_with_another_c_library(platform, call, monkeypatch):
-    def library(_):
-        assert platform == "linux", "there is no such library"
-        return SimpleNamespace()
-
-    monkeypatch.setattr(profiling.ctypes, "CDLL", library)
-    monkeypatch.setattr(profiling.sys, "platform", platform)
-    call()
 
 
 def test_both_can_be_called_anywhere_and_again():

@@ -4,16 +4,13 @@ import json
 import logging
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from helpers.command_line import worked
 
 from contrasent import quickstart as module
-from contrasent.cli.app import app
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.records import Record
 from contrasent.search.index import Index
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*sentences were cut at 64 tokens")
@@ -57,56 +54,43 @@ def write_retrieval(folder, corpus, queries):
     (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}", "utf-8")
 
 
-def test_it_trains_scores_indexes_and_searches_and_keeps_it_all(small, tmp_path):
-    told = []
-    outcome = module.quickstart(tmp_path / "out", tell=told.append)
+def test_it_trains_scores_indexes_and_searches(small, tmp_path):
+    told, out = [], tmp_path / "out"
+    result, hits = module.quickstart(out, tell=told.append)
     assert [line[:3] for line in told] == ["1/2", "2/2"]
-    assert outcome.steps == 2
-    encoder = SentenceEncoder.load(outcome.encoder)
-    index = Index.open(outcome.index)
+    assert result.steps == 2
+    encoder = SentenceEncoder.load(result.last)
+    index = Index.open(out / "index")
     assert len(index) == len(small)
-    assert dict(zip(module.QUERIES, index.search(encoder, module.QUERIES, 3), strict=True)) == (
-        outcome.hits
-    )
-    assert {hit.text for hits in outcome.hits.values() for hit in hits} <= set(small)
-    changes = {gain.of: gain.compared.difference for gain in outcome.gains}
+    assert dict(zip(module.QUERIES, index.search(encoder, module.QUERIES, 3), strict=True)) == hits
+    assert {hit.text for found in hits.values() for hit in found} <= set(small)
+    changes = {gain.of: gain.compared.difference for gain in result.scores.gains}
     for metric, task in {"spearman": module.PAIRS, "ndcg@10": module.SEARCH}.items():
-        before, after = (module.score(each, metric) for each in (outcome.before, outcome.after))
+        before, after = (
+            next(r.value for r in records if r.metric == metric)
+            for records in (result.before, result.after)
+        )
         assert changes[task.name] == pytest.approx(after - before)
-    for records in (outcome.before, outcome.after):
-        assert all(r.pooler == "mean" and r.precision == "fp32" for r in records)
-    assert {r.seed for r in outcome.before} == {None} and {r.seed for r in outcome.after} == {42}
+    assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
     start = SentenceEncoder.load(module.offline_folder())
     assert encoder.fingerprint() != start.fingerprint()
-    out = tmp_path / "out"
-    read = json.loads((out / "results.json").read_text("utf-8"))
-    assert [Record(**r) for r in read["before"]] == outcome.before
-    assert [Record(**r) for r in read["after"]] == outcome.after
-    assert Path(read["encoder"]) == outcome.encoder and Path(read["index"]) == outcome.index
-    assert [*read["hits"]] == [*module.QUERIES]
-    assert sorted(p.name for p in out.iterdir()) == ["index", "results.json", "run"]
     before = files(out)
     with pytest.raises(ConfigError, match="out exists already; name another folder with --output"):
         module.quickstart(out)
     assert files(out) == before
-    assert module.quickstart(out, overwrite=True).steps == 2
+    assert module.quickstart(out, overwrite=True)[0].steps == 2
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.filterwarnings("default")  # the command line changes how warnings are shown
 def test_the_command_prints_scores_hits_and_commands_that_work():
-    result = CliRunner().invoke(app, ["quickstart"])
-    assert result.exit_code == 0, result.output
-    shown = result.stdout
-    for name in ("search: sentences of", "other text: rated"):
-        row = rf"^{name} .* +-?\d+\.\d\d +-?\d+\.\d\d +[+-]\d+\.\d\d$"
-        assert re.search(row, shown, re.M), shown
-    assert all(f"Nearest to: {query}\n" in shown for query in module.QUERIES)
-    assert "the tasks had no part in it" in shown and "on 80 sentences" in result.stderr
-    commands = re.findall(r"^  contrasent (.*)$", shown, re.M)
+    shown = worked("quickstart")
+    assert "nDCG@10" in shown.out and "Spearman" in shown.out
+    assert all(f"Nearest to: {query}\n" in shown.out for query in module.QUERIES)
+    assert "on 80 sentences" in shown.err
+    commands = re.findall(r"^  contrasent (.*)$", shown.out, re.M)
     for command in commands[:2]:  # the other names the real encoder and the user's own text
-        again = CliRunner().invoke(app, shlex.split(command))
-        assert again.exit_code == 0, again.output
+        worked(*shlex.split(command))
 
 
 @pytest.mark.usefixtures("small")

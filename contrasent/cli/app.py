@@ -42,9 +42,9 @@ _HEAVY = "batch_tokens shard_size cache_mb workers kind truncate_dim tasks preci
 
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
-        "train": ("adapt", "train", "tune", "pretrain", "recipes"),
+        "train": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes"),
         "evaluate": ("evaluate", "analyze", "neighbours", "calibrate"),
-        "reproduce": ("mteb", "reproduce", "quickstart"),
+        "reproduce": ("mteb", "reproduce"),
         "search": ("encode", "similarity", "search"),
         "fit": ("export", "push"),
         "serve": ("serve",),
@@ -217,41 +217,20 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
     return inspect.Parameter(name, _KEYWORD, annotation=Annotated[taken, info], default=default)
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands of a group, each imported when it is asked for."""
-
-    def __init__(self, group: str, subgroups: Mapping[str, Any]) -> None:
-        self.modules = {n: m for m, names in _COMMANDS[group].items() for n in names}
-        self.made = dict(subgroups)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self.modules, *self.made]))
-
-    def __len__(self) -> int:
-        return len({*self.modules, *self.made})
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.made:
-            module = import_module(f"contrasent.cli.{self.modules[name]}")
-            self.made[name] = _command(name, getattr(module, f"{name.capitalize()}Command"))
-        return self.made[name]
-
-    def summary(self, name: str) -> str:
-        """The first sentence of a command's text, read without an import of what it needs."""
-        text = str(self.made[name].help) if name in self.made else ""
-        if name in self.modules:
-            source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
-            head = rf'^class {name.capitalize()}Command\b.*?"""(.*?)"""'
-            [text] = re.findall(head, source, re.M | re.S)
-        return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
-
-
 class _Group(TyperGroup):
-    """A group of commands; its help imports none of them."""
+    """A group of commands, each imported when it is called; the help imports none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = _Commands(str(self.name), self.commands)
+        self.modules = {n: m for m, names in _COMMANDS[str(self.name)].items() for n in names}
+        self.commands = dict.fromkeys(self.modules) | self.commands  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.modules and self.commands[cmd_name] is None:
+            module = import_module(f"contrasent.cli.{self.modules[cmd_name]}")
+            cls = getattr(module, f"{cmd_name.capitalize()}Command")
+            self.commands[cmd_name] = _command(cmd_name, cls)
+        return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
@@ -259,9 +238,18 @@ class _Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         names = self.list_commands(ctx)
         limit = formatter.width - 6 - max(map(len, names))
-        texts = (shorten(self.commands.summary(it), limit, placeholder="...") for it in names)
+        texts = (shorten(self._summary(it), limit, placeholder="...") for it in names)
         with formatter.section("Commands"):
             formatter.write_dl([*zip(names, texts, strict=True)])
+
+    def _summary(self, name: str) -> str:
+        """The first sentence of a command's text, read without an import of what it needs."""
+        if name not in self.modules:
+            return str(self.commands[name].help)
+        source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
+        head = rf'^class {name.capitalize()}Command\b.*?"""(.*?)"""'
+        [text] = re.findall(head, source, re.M | re.S)
+        return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
 
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

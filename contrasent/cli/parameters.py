@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,7 +32,6 @@ T = TypeVar("T")
 STDOUT = "-"
 """What names standard output in place of a file."""
 
-_IN_RUNS = ("best", "last")  # folders whose names say nothing without those of their runs
 _WIDTH = 96
 
 tell = partial(typer.echo, err=True)
@@ -55,17 +55,11 @@ def use(options: Measuring, encoder: LoadedEncoder | MatrixEncoder) -> EncoderUs
 
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.evaluation.task_names import short_name
+    from contrasent.report.contents import short_encoder
 
-    models = list(dict.fromkeys(models))
-    short = [
-        "/".join(Path(model).parts[-2:]) if Path(model).name in _IN_RUNS else short_name(model)
-        for model in models
-    ]
-    return {
-        name if name and short.count(name) == 1 else model: model
-        for name, model in zip(short, models, strict=True)
-    }
+    names = {model: short_encoder(model) for model in models}
+    counts = Counter(names.values())
+    return {name if counts[name] == 1 else model: model for model, name in names.items()}
 
 
 def for_each(models: Sequence[str], measure: Callable[[str], T]) -> tuple[dict[str, T], list[str]]:

@@ -1,4 +1,4 @@
-"""``contrasent reproduce``, ``quickstart`` and ``mteb``."""
+"""``contrasent reproduce`` and ``mteb``."""
 
 from __future__ import annotations
 
@@ -26,31 +26,6 @@ from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
-
-
-@settings
-class QuickstartCommand(OnDevice):
-    """Train, score, index and search on shipped text, in a minute or two, without a network."""
-
-    output: Path = Path("quickstart")
-    """The folder to write."""
-
-    overwrite: bool = False
-    """Replace what an earlier quickstart wrote there."""
-
-    def __call__(self) -> None:
-        tell("loading")
-        from contrasent.quickstart import quickstart as run
-        from contrasent.quickstart import summary
-
-        result = run(
-            self.output,
-            overwrite=self.overwrite,
-            device=self.device,
-            tell=tell,
-            show_progress=True,
-        )
-        typer.echo(summary(result, self.output))
 
 
 @settings

@@ -1,11 +1,13 @@
-"""``contrasent train``, ``recipes``, ``pretrain``, ``tune`` and ``adapt``."""
+"""``contrasent quickstart``, ``train``, ``recipes``, ``pretrain``, ``tune`` and ``adapt``."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from contrasent.errors import ConfigError
 from contrasent.options import (
     AdaptOptions,
     Named,
+    OnDevice,
     RunOptions,
     Seeds,
     TrainingOptions,
@@ -30,6 +33,43 @@ if TYPE_CHECKING:
     from contrasent.training.scoring import BeforeAndAfter, Result
 
 _PRETRAINING = "pretrain-mlm"
+
+
+@settings
+class QuickstartCommand(OnDevice):
+    """Train, score, index and search on shipped text, in a minute or two, without a network."""
+
+    output: Path = Path("quickstart")
+    """The folder to write."""
+
+    overwrite: bool = False
+    """Replace what an earlier quickstart wrote there."""
+
+    def __call__(self) -> None:
+        tell("loading")
+        from contrasent.quickstart import ENCODER, quickstart
+
+        result, found = quickstart(
+            self.output,
+            overwrite=self.overwrite,
+            device=self.device,
+            tell=tell,
+            show_progress=True,
+        )
+        _print_gains(result.scores)
+        typer.echo("One run; the tasks had no part in it. What helps one job may cost another.")
+        for query, hits in found.items():
+            typer.echo(f"\nNearest to: {query}")
+            for hit in hits:
+                typer.echo(f"  {hit.score:.3f}  {shorten(hit.text, 120, placeholder=' ...')}")
+        index, encoder = shlex.quote(str(self.output / "index")), shlex.quote(str(result.last))
+        typer.echo(f"""
+Next:
+  contrasent search {index} "something else"
+  contrasent similarity {encoder} "a sentence" "another sentence"
+  contrasent adapt {ENCODER} --data documents.txt --minutes 10 --output runs/mine
+The encoder is a sentence-transformers folder:
+  SentenceTransformer({str(result.last)!r}).encode(["a sentence"])""")
 
 
 @settings

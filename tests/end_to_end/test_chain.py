@@ -90,23 +90,6 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
         assert re.fullmatch(pattern, line), (line, pattern)
 
 
-def test_a_run_that_cannot_help_says_so_and_what_to_try(arguments, shelf, tmp_path):
-    final = ("--evaluation.final", shelf / "pairs.tsv")
-    said = worked(
-        *arguments(
-            "unsup-simcse", "text.txt", tmp_path / "run", *final, "--train.learning_rate", "1e-3"
-        )
-    )
-    lines = said.out.splitlines()
-    assert re.fullmatch(r"best dev Spearman \d+\.\d\d at step 0", lines[0])
-    table = [line.split() for line in lines if line.startswith(("before ", "after ", "diff"))]
-    assert table[0][1:] == table[1][1:] and table[2] == ["difference", "+0.00"]
-    assert (
-        "Nothing beat the start on the dev task, so best is the start as it comes. To try next: a "
-        "lower rate (--lr 0.0003), " in said.out
-    )
-
-
 def test_evaluate_of_a_run_is_the_dev_score_of_its_best(unsupervised, shelf, tmp_path):
     folder, _ = unsupervised
     result = json.loads((folder / "result.json").read_text())
@@ -156,16 +139,6 @@ def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
     assert table[0].endswith(asked) and len(table) == 5
 
 
-def test_texts_that_are_added_are_found(unsupervised, shelf, tmp_path):
-    worked("index", "build", unsupervised[0], shelf / "text.txt", tmp_path / "index")
-    said = worked("index", "add", tmp_path / "index", "-", stdin="three never sad horse\n")
-    assert f"{len(SENTENCES) + 1} texts, 1 of them new" in said.err
-    described = json.loads(worked("index", "info", tmp_path / "index").out)
-    assert (described["texts"], described["segments"]) == (len(SENTENCES) + 1, 2)
-    said = worked("search", tmp_path / "index", "three never sad horse", "--json", "--top-k", 1)
-    assert json.loads(said.out)["text"] == "three never sad horse"
-
-
 def test_similarity_is_the_cosine_of_both_rows(unsupervised, rows):
     expected = rows[0] @ rows[1] / (np.linalg.norm(rows[0]) * np.linalg.norm(rows[1]))
     command = ("similarity", unsupervised[0], SENTENCES[0], SENTENCES[1])
@@ -173,11 +146,6 @@ def test_similarity_is_the_cosine_of_both_rows(unsupervised, rows):
     told = json.loads(worked(*command, "--json").out)
     assert told["cosine"] == pytest.approx(float(expected), abs=2e-6)
     assert (told["pooler"], told["head"], told["precision"]) == ("cls", "none", "fp32")
-
-
-def test_data_check_reads_the_same_text(shelf):
-    told = json.loads(worked("data", "check", shelf / "text.txt", "--json").out)
-    assert (told["examples"], told["views"]) == (len(SENTENCES), 1)
 
 
 @pytest.mark.slow

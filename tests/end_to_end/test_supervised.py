@@ -9,8 +9,6 @@ from helpers.run_files import logged_losses
 from helpers.tiny_sentences import SENTENCES, sentence, write
 from safetensors.torch import load_file
 
-from contrasent.model.encoder import SentenceEncoder
-
 
 def spearman(*words):
     found = [json.loads(line) for line in worked(*words, "--json", "-").out.splitlines()]
@@ -44,31 +42,6 @@ def test_encode_applies_the_stored_head(supervised, shelf, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "mlp.npy"), expected, atol=2e-6)
 
 
-def test_before_is_scored_without_the_new_random_head(supervised, tiny_bert, shelf):
-    folder, said = supervised
-    record = spearman("evaluate", tiny_bert, "--tasks", shelf / "pairs.tsv", "--head", "none")
-    assert (
-        f"before: pooler cls, head none, fp32, sentences cut at 64 tokens, encoder {tiny_bert}"
-        in (said.out.replace("\n", " ").replace("  ", " "))
-    )
-    stored = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
-    (before,) = (
-        r["value"]
-        for r in stored
-        if (r["metric"], r["aggregation"], r["encoder"]) == ("spearman", "all", str(tiny_bert))
-    )
-    assert before == pytest.approx(record["value"], abs=1e-9)
-
-
-def test_pairs_alone(arguments, tmp_path):
-    rows = [f"{s}\t{sentence(n, 4)}" for n, s in enumerate(SENTENCES)]
-    write(tmp_path / "pairs.tsv", rows)
-    said = worked(*arguments("sup-simcse", tmp_path / "pairs.tsv", tmp_path / "run"))
-    assert "data: 2 columns in the order of the file: anchor, positive (no header)" in said.err
-    assert "an example: anchor, positive\n" in said.err
-    assert SentenceEncoder.load(tmp_path / "run", device="cpu").head_name == "mlp"
-
-
 def test_two_hard_negatives_are_twice_as_many_candidates(arguments, shelf, tmp_path):
     """Equal embeddings have the loss log C: an encoder that tells nothing apart shows C."""
     rows = [
@@ -83,8 +56,3 @@ def test_two_hard_negatives_are_twice_as_many_candidates(arguments, shelf, tmp_p
         assert logged_losses(output)[0] == pytest.approx(np.log(candidates), abs=1e-4)
         hard = "2 hard negatives" if candidates == 48 else "1 hard negative"
         assert f"an example: anchor, positive, {hard}\n" in said.err
-
-
-def test_sentences_that_are_not_used_are_told(arguments, tmp_path):
-    said = worked(*arguments("unsup-simcse", "triplets.csv", tmp_path / "run", "--max-steps", 1))
-    assert "an example: anchor, positive; 1 more in the data not used\n" in said.err
