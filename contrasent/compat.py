@@ -1,14 +1,9 @@
 """SimCSE's own tool (princeton-nlp/SimCSE, ``simcse/tool.py``) over `SentenceEncoder`.
 
-``from contrasent.compat import SimCSE`` in place of ``from simcse import SimCSE`` keeps arguments
-and return values. What differs, on purpose:
-
-* The pooler is what a sentence-transformers folder says, or what is known of the published
-  checkpoints. Only for other folders it is taken from "unsup" in the name, with a warning. A folder
-  that stores no head is refused with ``pooler="cls"``, where the tool drew a random one.
-* ``add_to_index`` leaves the caller's list as it is; empty lines of files are left out.
-* A search is always exact and returns no text that was not found; equal scores come in the order
-  of the texts. What only speed depends on (faiss, cells, batch sizes) is taken and changes nothing.
+``from contrasent.compat import SimCSE`` keeps arguments and return values. On purpose, the pooler is
+what a folder says, or what is known of the published checkpoints, and else is taken from "unsup" in
+the name with a warning; a head is never drawn at random; a search is exact, returns no text that was
+not found, and what only speed depends on (faiss, cells, batch sizes) changes nothing.
 
 Shapes: N sentences, M queries, D dimensions of an embedding. Precision is fp32.
 """
@@ -48,10 +43,7 @@ class SimCseTool:
 
         if pooler is None and not is_sentence_encoder(model_name_or_path):
             pooler = "cls_before_pooler" if "unsup" in str(model_name_or_path) else "cls"
-            warn(
-                f"{model_name_or_path} does not say how it makes an embedding: taking pooler "
-                f"{pooler!r} after its name, as SimCSE's tool does; pass pooler to choose"
-            )
+            warn(f"{model_name_or_path} does not say how it makes an embedding: pooler {pooler!r}")
         head = None if pooler is None else _HEADS[pick("pooler", pooler, _HEADS)]
         self.encoder = SentenceEncoder.load(
             model_name_or_path, pooler=pooler and "cls", head=head, device=device

@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-_LINES, _SECONDS_SHOWN, _SECONDS_BETWEEN = 20, 120, 30
+_LINES, _SECONDS_BETWEEN = 20, 30
 
 Advance = Callable[..., None]
 """Takes the number of further items, and new values of ``total``, ``completed`` and of fields."""
@@ -115,17 +115,17 @@ class StepProgress:
     """Shows the steps of a training run: a bar on a terminal, elsewhere some lines in the log."""
 
     def __init__(self, advance: Advance, total: int, done: int, lines: int) -> None:
-        self._advance, self._total, self._done, self._lines = advance, total, done, lines
+        self._advance, self._total, self._done = advance, total, done
+        self._every = max(1, total // lines) if lines else 0
         self._started = time.monotonic()
 
     def step(self, number: int, loss: float) -> None:
         """Count a step, by its number from 1."""
         self._advance(1, loss=f"loss {loss:#.4g}")
-        if self._lines and number % max(1, self._total // self._lines) == 0:
+        if self._every and number % self._every == 0:
             each = (time.monotonic() - self._started) / max(1, number - self._done)
             left = each * (self._total - number)
-            shown = f"{left / 60:.0f} min" if left > _SECONDS_SHOWN else f"{left:.0f} s"
-            logger.info("step %d of %d: loss %#.4g, %s left", number, self._total, loss, shown)
+            logger.info("step %d of %d: loss %#.4g, %.0f s left", number, self._total, loss, left)
 
     def doing(self, what: str) -> None:
         """Say what is done instead of a step."""

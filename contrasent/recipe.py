@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -28,8 +26,6 @@ from contrasent.settings import (
 
 T = TypeVar("T")
 
-_DATA = re.compile(r"Data: ([^.]+)\.")
-_SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
 
@@ -104,27 +100,10 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-class RecipeSummary(NamedTuple):
-    """A packaged recipe in a line."""
-
-    name: str  # of the recipe
-    objective: str  # the name of what it minimises
-    data: str  # what it trains on
-    source: str  # authors and year of its paper
-
-
-def summarize_recipes() -> list[RecipeSummary]:
-    """Every packaged recipe, by the comment at its head."""
-    rows = []
-    for name, path in recipes().items():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        head = " ".join(line[2:] for line in takewhile(lambda it: it.startswith("#"), lines))
-        data, source = _DATA.search(head), _SOURCE.search(head)
-        objective = str(load_recipe(name).objective["name"])
-        rows.append(
-            RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
-        )
-    return rows
+def recipe_titles() -> dict[str, str]:
+    """The first line of the comment at the head of each packaged recipe."""
+    texts = {name: path.read_text(encoding="utf-8") for name, path in recipes().items()}
+    return {name: text.partition("\n")[0].strip("# :,") for name, text in texts.items()}
 
 
 def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:

@@ -3,26 +3,13 @@
 import yaml
 from helpers.command_line import refused, worked
 
-from contrasent.recipe import load_recipe, recipes, summarize_recipes
+from contrasent.recipe import recipes
 
 
-def test_every_recipe_has_a_row_with_its_data_and_its_paper():
-    head, _, *rows = [line.rstrip() for line in worked("recipes").out.splitlines() if line.strip()]
-    assert head.split() == ["objective", "needs", "source"]
-    assert [row.split()[0] for row in rows] == list(recipes())
-    for row, summary in zip(rows, summarize_recipes(), strict=True):
-        assert summary.objective == load_recipe(summary.name).objective["name"]
-        assert summary.data and summary.data in row
-        assert row.endswith(summary.source)
-        assert summary.source[-4:].isdigit()
-
-
-def test_labelled_pairs_are_needed_where_the_recipe_reads_labels():
-    needs = {it.name: it.data for it in summarize_recipes()}
-    for name, data in needs.items():
-        assert (data == "labelled pairs") == (load_recipe(name).data.labels == "nli")
-    assert needs["unsup-simcse"] == "one sentence per line"
-    assert needs["sup-simcse"] == "pairs or triplets"
+def test_every_recipe_has_a_row_that_says_what_it_is():
+    rows = [line.split(maxsplit=1) for line in worked("recipes").out.splitlines()]
+    assert [name for name, _ in rows] == list(recipes())
+    assert all(len(title) > 20 for _, title in rows)
 
 
 def test_a_recipe_is_printed_as_its_settings_are():

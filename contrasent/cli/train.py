@@ -25,7 +25,7 @@ from contrasent.options import (
     TuneOptions,
     shared,
 )
-from contrasent.recipe import load_recipe, overrides_in, summarize_recipes
+from contrasent.recipe import load_recipe, overrides_in, recipe_titles
 from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
@@ -74,19 +74,17 @@ The encoder is a sentence-transformers folder:
 
 @settings
 class RecipesCommand:
-    """List the packaged recipes: what they minimise, the data they need, and their paper."""
+    """List the packaged recipes: what they are for, their papers."""
 
     name: Annotated[str | None, Spelling(argument=True)] = None
     """Print this one instead, with every setting explained: a recipe file."""
 
     def __call__(self) -> None:
-        from contrasent.report.table import text_table
-
         if self.name is not None:
             typer.echo(describe(load_recipe(self.name)), nl=False)
             return
-        headings = ("recipe", "objective", "needs", "source")
-        print_tables(text_table(headings, summarize_recipes()))
+        for name, title in recipe_titles().items():
+            typer.echo(f"{name:<30}{title}")
 
 
 @settings
