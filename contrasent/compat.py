@@ -1,9 +1,9 @@
 """SimCSE's own tool (princeton-nlp/SimCSE, ``simcse/tool.py``) over `SentenceEncoder`.
 
-``from contrasent.compat import SimCSE`` keeps arguments and return values. On purpose, the pooler is
-what a folder says, or what is known of the published checkpoints, and else is taken from "unsup" in
-the name with a warning; a head is never drawn at random; a search is exact, returns no text that was
-not found, and what only speed depends on (faiss, cells, batch sizes) changes nothing.
+``from contrasent.compat import SimCSE`` keeps arguments and return values. On purpose, the pooler
+is what a folder says, or what is known of the published checkpoints, and else is taken from "unsup"
+in the name with a warning; a head is never drawn at random; a search is exact, returns no text that
+was not found, and what only speed depends on (faiss, cells, batch sizes) changes nothing.
 
 Shapes: N sentences, M queries, D dimensions of an embedding. Precision is fp32.
 """

@@ -223,7 +223,7 @@ class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.modules = {n: m for m, names in _COMMANDS[str(self.name)].items() for n in names}
-        self.commands = dict.fromkeys(self.modules) | self.commands  # type: ignore[assignment]
+        self.commands: Any = {**dict.fromkeys(self.modules), **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.modules and self.commands[cmd_name] is None:
