@@ -147,60 +147,62 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> Recipe:
     if changes.get("objective.name", name) != name:
         content["objective"] = {}  # its settings are those of another objective
     for dotted, value in changes.items():
-        _set(content, dotted, value)
+        section, _, key = dotted.partition(".")
+        pick("recipe section", section, fields_of(Recipe))
+        if not key:
+            raise ConfigError(
+                f"{section!r} is a section; name one of its settings: --{section}.NAME VALUE"
+            )
+        known = fields_of(_owner(Recipe, [section]))
+        kind = str(known[key].type) if key in known else ""
+        content[section] = {**content.get(section, {}), key: _parse(value, kind)}
     return validate(Recipe, content, "recipe")
+
+
+def _parse(value: Any, kind: str) -> Any:
+    """Read a text as YAML; a folder called 2024 stays text, ``a,b`` is a list where one is due."""
+    if not isinstance(value, str):
+        return value
+    if "list[" in kind and value != "null" and value[:1] != "[":
+        return [part.strip() for part in value.split(",")]
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    stays = "str" in kind.split(" | ") and isinstance(read, bool | int | float | date)
+    return value if stays else read
 
 
 def overrides_in(
     words: Sequence[str], options: Sequence[str], objective: Callable[[], Iterable[str]] = tuple
-) -> dict[str, Any]:
+) -> dict[str, str]:
     """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
 
     ConfigError if another word is among them; ``options`` are what it may have been meant for,
     beside the settings of the sections and those that ``objective`` returns.
     """
-    settings: dict[str, Any] = {}
+    settings: dict[str, str] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
+        key = name.replace("-", "_")
         if not word.startswith("--") or "." not in name:
-            if word.startswith("--"):
-                raise _unknown_option(name, options, objective)
-            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
+            known = {it: f"objective.{it}" for it in objective()}
+            for section in fields_of(Recipe):
+                known |= {it: f"{section}.{it}" for it in fields_of(_owner(Recipe, [section]))}
+            known |= {option.replace("-", "_"): option for option in options}
+            near = get_close_matches(key, known, 3, 0.85) or get_close_matches(key, known, 3, 0.5)
+            remedy = "settings are given as --section.key VALUE"
+            if near:
+                remedy = f"did you mean {' or '.join(f'--{known[it]}' for it in near)}?"
+            raise ConfigError(f"unknown option {word!r}; {remedy}")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{name} needs a value: --{name} VALUE")
             value = rest.pop(0)
-        name = name.replace("-", "_")
-        settings[name] = _split(name, value)
+        settings[key] = value
     return settings
-
-
-def _unknown_option(
-    name: str, options: Sequence[str], objective: Callable[[], Iterable[str]]
-) -> ConfigError:
-    """An error that names what an option may have been meant for."""
-    known = {it: f"objective.{it}" for it in objective()}
-    for section in fields_of(Recipe):
-        known |= {key: f"{section}.{key}" for key in fields_of(_owner(Recipe, [section]))}
-    known |= {option.replace("-", "_"): option for option in options}
-    key = name.replace("-", "_")
-    matches = get_close_matches(key, known, 3, 0.85) or get_close_matches(key, known, 3, 0.5)
-    near = [known[it] for it in matches]
-    remedy = "settings are given as --section.key VALUE, and 'contrasent recipes NAME' explains all"
-    if near:
-        remedy = f"did you mean {' or '.join(f'--{it}' for it in near)}?"
-    return ConfigError(f"unknown option --{name}; {remedy}")
-
-
-def _split(name: str, value: str) -> str | list[str]:
-    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
-    section, _, key = name.partition(".")
-    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
-    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
-        return value
-    return [part.strip() for part in value.split(",")]
 
 
 def to_yaml(recipe: Recipe) -> str:
@@ -222,29 +224,6 @@ def fields_of(cls: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(cls):
         return {}
     return {field.name: field for field in dataclasses.fields(cls)}
-
-
-def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
-    section, _, key = dotted.partition(".")
-    pick("recipe section", section, fields_of(Recipe))
-    if not key:
-        raise ConfigError(
-            f"{section!r} is a section; name one of its settings: --{section}.NAME VALUE"
-        )
-    known = fields_of(_owner(Recipe, [section]))
-    takes = str(known[key].type).split(" | ") if key in known else []
-    content[section] = {**content.get(section, {}), key: _parse(value, "str" in takes)}
-
-
-def _parse(value: Any, takes_text: bool) -> Any:
-    """``value`` read as YAML if it is a string; a folder called 2024 stays text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
-    return value if takes_text and isinstance(read, bool | int | float | date) else read
 
 
 def _owner(cls: Any, location: Sequence[str]) -> Any:

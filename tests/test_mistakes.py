@@ -80,8 +80,8 @@ MISTAKES = [
     (train("--num_train_epochs", "3"), ("--num_train_epochs", "--epochs")),
     (train("--temperature", "0.1"), ("--temperature", "--objective.temperature")),
     (train("--weight-decay", "0.1"), ("--weight-decay", "--train.weight_decay")),
-    (train("-x", "o"), ("'-x'", "--section.key VALUE")),
-    (train("stray"), ("'stray'", "--section.key VALUE")),
+    (train("-x", "o"), ("unknown option '-x'",)),
+    (train("stray"), ("unknown option 'stray'",)),
     # Settings and their values
     (train("--train.batch_sise", "8"), ("'batch_sise'", "'train'", "'batch_size'")),
     (train("--trian.epochs", "8"), ("'trian'", "Did you mean", "'train'")),
