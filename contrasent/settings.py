@@ -62,7 +62,6 @@ class Spelling:
     metavar: str = ""  # of the value, in help
     argument: bool = False  # whether it stands without a flag
     variable: str = ""  # of the environment, that sets it too
-    default: str = ""  # in help, where it is no value
     of: Any = None  # the class whose setting, of this name or ``name``, explains it
     name: str = ""
     end: str = ""  # what the explanation ends with

@@ -200,7 +200,7 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
     """A parameter as typer reads it; its default stands in the words that would give it."""
     spelling, kind, default = _spelling(field), _kind(field), field.default
     said = not (default is None or default is False or default in ("", ()))
-    how: dict[str, Any] = {"help": text, "show_default": spelling.default or said}
+    how: dict[str, Any] = {"help": text, "show_default": said}
     metavar = name.upper() if spelling.argument else _KINDS.get(kind, "TEXT")
     how |= {"metavar": spelling.metavar or metavar or None}
     if not spelling.argument:

@@ -67,15 +67,12 @@ class ReproduceCommand(DataFolder, OnDevice):
     """A further text, or a model in place of one by its id: qqp=qqp.csv, roberta-base=FOLDER.
     Repeatable."""
 
-    scale: Annotated[str | None, Spelling(default="that of the folder, else small")] = None
+    scale: str | None = None
     """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two
-    steps each; paper: the papers' encoders, data and settings."""
+    steps each; paper: the papers' encoders, data and settings. Else that of the folder, or small."""
 
-    seeds: Annotated[
-        Seeds | None,
-        Spelling(default="42; for list and verdicts those of the folder", metavar="TEXT"),
-    ] = None
-    """Comma-separated seeds of training; a cell is mean and deviation."""
+    seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
+    """Comma-separated seeds of training, else 42; a cell is mean and deviation."""
 
     html: Annotated[str | None, Spelling(metavar="FILE")] = None
     """Write tables, figures and verdicts as one page too."""
