@@ -212,6 +212,34 @@ class BuildOptions(AsJson, NewFile):
     skip_unreadable: bool = False
     """Leave rows out that cannot be read; else end there."""
 
+    def how(self) -> dict[str, Any]:
+        """What else the kind of data takes."""
+        return {}
+
+    def __call__(self) -> None:
+        from contrasent.data import build, columns
+        from contrasent.data.rows import open_rows_of
+        from contrasent.report.training_text import built_lines
+
+        name = type(self).__name__.removesuffix("Command").lower()
+        build.require_output(self.output, self.sources, self.overwrite)
+        wanted = getattr(columns, name.upper())
+        sources = [open_rows_of(source, wanted, self.columns) for source in self.sources]
+        kind = getattr(build, name)(sources, **self.how())
+        with reading_progress("rows") as advance:
+            built = build.build(
+                kind,
+                self.output,
+                sample=self.sample,
+                seed=self.seed,
+                skip_unreadable=self.skip_unreadable,
+                progress=advance,
+            )
+        if self.json:
+            print_json(asdict(built), indent=2)
+        else:
+            typer.echo("\n".join(built_lines(built, kind)))
+
 
 @settings
 class NliCommand(BuildOptions):
@@ -237,9 +265,9 @@ class NliCommand(BuildOptions):
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
     sources with numbers that do not say it."""
 
-    def __call__(self) -> None:
-        how = {name: getattr(self, name) for name in ("make", "per", "contradictions", "seed")}
-        _build("nli", self, order=self.labels, **how)
+    def how(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in ("make", "per", "contradictions", "seed")}
+        return {"order": self.labels, **named}
 
 
 @settings
@@ -249,9 +277,6 @@ class CaptionsCommand(BuildOptions):
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
 
-    def __call__(self) -> None:
-        _build("captions", self)
-
 
 @settings
 class DuplicatesCommand(BuildOptions):
@@ -259,9 +284,6 @@ class DuplicatesCommand(BuildOptions):
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-
-    def __call__(self) -> None:
-        _build("duplicates", self)
 
 
 @settings
@@ -277,32 +299,8 @@ class ParaphrasesCommand(BuildOptions):
     max_score: float | None = None
     """Leave higher scores out."""
 
-    def __call__(self) -> None:
-        _build("paraphrases", self, min_score=self.min_score, max_score=self.max_score)
-
-
-def _build(name: str, options: BuildOptions, **how: Any) -> None:
-    from contrasent.data import build, columns
-    from contrasent.data.rows import open_rows_of
-    from contrasent.report.training_text import built_lines
-
-    build.require_output(options.output, options.sources, options.overwrite)
-    wanted = getattr(columns, name.upper())
-    sources = [open_rows_of(source, wanted, options.columns) for source in options.sources]
-    kind = getattr(build, name)(sources, **how)
-    with reading_progress("rows") as advance:
-        built = build.build(
-            kind,
-            options.output,
-            sample=options.sample,
-            seed=options.seed,
-            skip_unreadable=options.skip_unreadable,
-            progress=advance,
-        )
-    if options.json:
-        print_json(asdict(built), indent=2)
-    else:
-        typer.echo("\n".join(built_lines(built, kind)))
+    def how(self) -> dict[str, Any]:
+        return {"min_score": self.min_score, "max_score": self.max_score}
 
 
 @settings

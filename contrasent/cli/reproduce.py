@@ -69,7 +69,7 @@ class ReproduceCommand(DataFolder, OnDevice):
 
     scale: str | None = None
     """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two
-    steps each; paper: the papers' encoders, data and settings. Else that of the folder, or small."""
+    steps each; paper: the papers' encoders, data and settings. Else as the folder, or small."""
 
     seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
     """Comma-separated seeds of training, else 42; a cell is mean and deviation."""
