@@ -157,8 +157,8 @@ def test_other_decoders_see_what_is_before_them_only(model_type, tmp_path):
     with pytest.warns(UserWarning, match="no masked-LM head"):
         objective = built(encoder)
     additions = [cross(torch.ones(2, 16)) for cross in objective.cross_attention]
-    long = encoder.backbone.decode(pack([[5, 6, 7, 8, 9], [10, 11]]), additions)
-    short = encoder.backbone.decode(pack([[5, 6, 7], [10]]), additions)
+    long = encoder.backbone.last_states(pack([[5, 6, 7, 8, 9], [10, 11]]), additions=additions)
+    short = encoder.backbone.last_states(pack([[5, 6, 7], [10]]), additions=additions)
     torch.testing.assert_close(long[[0, 1, 2, 5]], short, rtol=1e-5, atol=1e-5)
 
 

@@ -22,10 +22,7 @@ from contrasent.fitting.text import DrawnRows, FittingText, StoredRows, finite_r
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.lookup_encoders import WordEncoder
-from contrasent.model.transforms import whitening
-from contrasent.model.transforms.base import Transform
-from contrasent.model.transforms.flow import Flow
-from contrasent.model.transforms.whitening import Moments
+from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
 from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate
@@ -138,21 +135,21 @@ def _whitening(
     encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: Embedding
 ) -> Fit:
     """Sum up mean and covariance in fp64 while sentences are embedded, in bounded memory."""
-    whitening.require_enough(len(text), settings.dimensions, encoder.width)
+    require_enough(len(text), settings.dimensions, encoder.width)
     moments = Moments(encoder.width)
     for rows in finite_rows(encoder, text, how.precision, how.show_progress):
         moments.add(rows)
-    whitened = whitening.fit(moments, settings.dimensions)
-    kept = whitened.transform.width
+    transform, rank, variance_kept = fit_whitening(moments, settings.dimensions)
+    kept = transform.width
     facts = {
         "dimensions": kept,
         "precision": how.precision,
         "max_tokens": encoder.max_tokens,
         "width": encoder.width,
-        "rank": whitened.rank,
-        "variance_kept": whitened.variance_kept,
+        "rank": rank,
+        "variance_kept": variance_kept,
     }
-    return whitened.transform, f"whitening to {kept} of {encoder.width} dimensions", facts
+    return transform, f"whitening to {kept} of {encoder.width} dimensions", facts
 
 
 def _flow(

@@ -20,7 +20,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
 from contrasent.fitting.text import FittingText
 from contrasent.model.lookup_encoders import WordEncoder
-from contrasent.model.transforms.whitening import Moments
+from contrasent.model.transforms import Moments
 
 _AT_ONCE = 8192
 

@@ -19,8 +19,7 @@ from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import token_ids
+from contrasent.model.encoder import SentenceEncoder, token_ids
 from contrasent.model.precision import matrix_precision
 
 _AT_ONCE = 8192

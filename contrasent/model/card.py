@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from contrasent.errors import CheckpointError, ConfigError, first_line
+from contrasent.errors import CheckpointError, first_line
 from contrasent.files import read_json, write_text
 from contrasent.model.conventions import read_conventions
 from contrasent.model.hub import (
@@ -111,10 +111,7 @@ def _first_start(folder: Path) -> str:
     name, seen, place = "", set[Path](), encoder_folder([folder])
     while place is not None and place not in seen:
         seen.add(place)
-        try:
-            info = json.loads((place / INFO_FILE).read_text(encoding="utf-8"))
-        except ValueError:
-            return ""
+        info = read_json(place / INFO_FILE)
         name = str(section(info, "recipe", "encoder").get("name") or "")
         place = encoder_folder(places_of(name, place)) if name else None
     return name
@@ -155,15 +152,7 @@ def _printed(score: Mapping[str, Any] | None) -> str:
 
 
 def published_files(name: str | Path, repository: str) -> tuple[Path, dict[str, Path | bytes]]:
-    """The folder of the encoder ``name``, and its files as they go to ``ORG/NAME`` on the hub.
-
-    Bytes take the place of files with paths of this machine. CheckpointError if there is no encoder
-    of ours; ConfigError if ``repository`` is no such name.
-    """
-    if repository.count("/") != 1 or hub_id(repository) != repository:
-        raise ConfigError(
-            f"{repository!r} is no name on the hub; give ORGANISATION/NAME, such as me/my-encoder"
-        )
+    """The folder of an encoder of ours, and its files for ``ORG/NAME``, without paths of here."""
     folder = resolve(name)
     if not all((folder / file).is_file() for file in (INFO_FILE, "modules.json")):
         raise CheckpointError(
@@ -180,10 +169,7 @@ def published_files(name: str | Path, repository: str) -> tuple[Path, dict[str, 
 
 
 def publish(repository: str, contents: Mapping[str, Path | bytes], *, private: bool = False) -> str:
-    """Make the repository if it is not there, and commit the files; the address of the commit.
-
-    Raises CheckpointError if the hub refuses.
-    """
+    """Make the repository if it is not there, and commit the files; the address of the commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi()

@@ -1,8 +1,7 @@
 """The encoder's form on disk: a sentence-transformers folder plus ``contrasent.json``.
 
-Written in the form that every version of sentence-transformers, and TEI, reads. Also read: plain
-Hugging Face folders, the published SimCSE and DiffCSE checkpoints, and the folders that their
-training scripts wrote.
+Also read: plain Hugging Face folders, the published SimCSE and DiffCSE checkpoints, and the folders
+that their training scripts wrote.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
 from contrasent.model.backbones.base import Backbone
@@ -31,6 +31,7 @@ from contrasent.model.hub import INFO_FILE, resolve, section
 from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_modules import (
+    FittedTransform,
     TransformerConfig,
     is_in,
     is_static,
@@ -38,13 +39,10 @@ from contrasent.model.st_modules import (
     read_rows,
     read_settings,
     read_transform,
-    read_words,
     write_module,
     write_rows,
-    write_transform,
-    write_words,
 )
-from contrasent.model.transforms.base import DenseMap, Transform, transform_named
+from contrasent.model.transforms import DenseMap, Transform, transform_named
 from contrasent.model.weights import (
     load_backbone,
     load_exact,
@@ -79,7 +77,6 @@ _ORDER = re.compile(
     r"(Transformer( WeightedLayerPooling| CNN)?|WordVectors LSTM) Pooling"
     rf"( {_HEAD})?(( Dense)*| FittedTransform)( Normalize)?"
 )
-_DENSE = ("linear.weight", "linear.bias")
 _ALWAYS_OFF = "pooling_mode_mean_sqrt_len_tokens"
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
@@ -101,7 +98,8 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     fitted = paths.get("FittedTransform")
     info = _info(folder)
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
-    lengths = {} if "LSTM" in paths else stated.lengths
+    names = () if "LSTM" in paths else ("query_length", "document_length", "query_expansion")
+    lengths = {name: getattr(stated, name) for name in names}
     conventions = Conventions() if is_plain else read_conventions(folder, **lengths)
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if conventions.query_expansion is not None:
@@ -121,13 +119,19 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     if "LSTM" in paths:
         require_pooler(pooler or used_pooler)
     for kind, asked, used in (("pooler", pooler, used_pooler), ("head", head, used_head)):
-        if asked not in (None, used) and (linear or fitted):
+        is_fixed = linear or fitted or (kind == "pooler" and "CNN" in paths)
+        if asked not in (None, used) and is_fixed:
             raise ConfigError(
                 f"{folder} has a map that was fitted on embeddings of {kind} {used!r}, so it "
                 f"cannot be used with {kind} {asked!r}; fit another one on those"
             )
-    convolutions = _read_cnn(paths["CNN"], backbone.width, pooler) if "CNN" in paths else None
-    width, stored = backbone.width if convolutions is None else convolutions.width, None
+    width, convolutions, stored = backbone.width, None, None
+    if (cnn := paths.get("CNN")) is not None:
+        config = read_settings("CNN", cnn)
+        convolutions = Convolutions(width, config.kernel_sizes, config.out_channels)
+        reason = f"its configuration with token states of {width} dimensions"
+        read_exact(convolutions, cnn, reason)
+        width = convolutions.width
     if (head or used_head) == "mlp":
         stored = _read_head(folder, paths.get(_HEAD), modules[0][1], width)
         width = stored.linear.out_features
@@ -145,10 +149,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The modules of a folder, by name; CheckpointError for an order that is not computed.
-
-    A folder that is not sentence-transformers' is a Transformer alone.
-    """
+    """The modules of a folder, by name; a plain one is a Transformer alone."""
     if not is_in(folder):
         return [("Transformer", folder)]
     modules = read_rows(folder)
@@ -174,8 +175,7 @@ def is_sentence_encoder(name: str | Path) -> bool:
 def published_head(name: str | Path) -> str | None:
     """The head that a published checkpoint is used with; None if ``name`` is none of them.
 
-    ``name`` is its id, or the path of a copy: a folder that is called as the checkpoint is, or the
-    hub's cache of it (``models--ORG--NAME/snapshots/...``).
+    ``name`` is its id, a folder that is called so, or the hub's cache of it.
     """
     parts = Path(name).expanduser().absolute().parts
     ids = [part.removeprefix("models--").replace("--", "/", 1) for part in parts]
@@ -206,13 +206,13 @@ def _read_backbone(
 ) -> tuple[Backbone, Tokenizer, int | None]:
     """The transformer or LSTM, its tokenizer, and where the folder cuts sentences."""
     if "LSTM" in paths:
-        path = paths["LSTM"]
-        words, limit = read_words(paths["WordVectors"])
-        config, width = read_settings("LSTM", path), words.store.width
-        lstm = WordLstm(words.store, config.hidden_dim)
-        shape = f"an LSTM of {config.hidden_dim} dimensions for each direction over {width}"
-        read_exact(lstm.lstm, path, shape, "encoder.")
-        return lstm, words, limit
+        path = paths["WordVectors"]
+        words: Any = WordTokenizer(WordStore(path), stated.marks)
+        size = read_settings("LSTM", paths["LSTM"]).hidden_dim
+        lstm = WordLstm(words.store, size)
+        shape = f"an LSTM of {size} dimensions for each direction over {words.store.width}"
+        read_exact(lstm.lstm, paths["LSTM"], shape, "encoder.")
+        return lstm, words, stated.max_seq_length
     folder = paths["Transformer"]
     backbone = load_backbone(folder)
     tokenizer = Tokenizer.load(folder, lower_case=bool(stated.do_lower_case))
@@ -226,66 +226,37 @@ def _read_backbone(
 
 
 def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int) -> str:
-    """The name of the pooler that averages over tokens and layers as the modules do.
-
-    Of several that are one in a shallow model, it is that which the encoder was saved with.
-    """
+    """The pooler that does what the modules do; of several alike, that of our file."""
     modes = read_settings("Pooling", paths["Pooling"]).modes
-    layers = paths.get("WeightedLayerPooling")
-    alike = [
-        it
-        for it in POOLERS.values()
-        if it.st_mode and [mode_of(it.st_mode)] == modes and not (layers and it.first_only)
-    ]
-    if not alike or ("CNN" in paths and modes != ["mean"]):
-        *others, last = dict.fromkeys(mode_of(it.st_mode) for it in POOLERS.values() if it.st_mode)
-        raise CheckpointError(
-            f"{paths['Pooling']} pools by {' + '.join(modes)}; only {', '.join(others)} and {last} "
-            "are computed, over several layers not cls, and over convolutions only mean"
-        )
-    shares = {depth: 1.0}
+    shares, layers = {depth: 1.0}, paths.get("WeightedLayerPooling")
     if layers is not None:
         config = read_settings("WeightedLayerPooling", layers)
         weights = read_tensors(layers, ["layer_weights"]).get("layer_weights", torch.zeros(0))
         numbered = enumerate((weights / weights.sum()).tolist(), start=config.layer_start)
         shares = {number: round(share, 6) for number, share in numbered if share}
         depth = config.num_hidden_layers
-    same = [it.name for it in alike if it.shares(depth) == shares]
-    if not same:
-        raise CheckpointError(f"{layers} weighs layers in a way that is none of our poolers")
+    same = [
+        it.name
+        for it in POOLERS.values()
+        if it.st_mode and [mode_of(it.st_mode)] == modes and it.shares(depth) == shares
+        if not (layers and it.first_only)
+    ]
+    if not same or ("CNN" in paths and modes != ["mean"]):
+        raise CheckpointError(
+            f"{paths['Pooling']} pools by {' + '.join(modes)} the layers {shares}, which is none "
+            f"of the poolers {', '.join(POOLERS)}, of which convolutions take mean"
+        )
     saved: str | None = info.get("pooler")
     return saved if saved in same else same[0]
-
-
-def _read_cnn(path: Path, width: int, pooler: str | None) -> Convolutions:
-    """The convolutions of a CNN module, for token states of ``width`` dimensions."""
-    if pooler not in (None, "mean"):
-        raise ConfigError(
-            f"{path} convolves token states for their mean, so its folder cannot be "
-            f"used with pooler {pooler!r}; leave the pooler out"
-        )
-    config = read_settings("CNN", path)
-    sizes = config.kernel_sizes
-    if len(config.stride_sizes or sizes) != len(sizes) or any(size % 2 == 0 for size in sizes):
-        raise CheckpointError(
-            f"{path} has kernel_sizes {sizes} and stride_sizes {config.stride_sizes}; only odd "
-            "sizes, and a stride of 1 for each, are computed"
-        )
-    convolutions = Convolutions(width, sizes, config.out_channels)
-    read_exact(convolutions, path, f"its configuration with token states of {width} dimensions")
-    return convolutions
 
 
 def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) -> MlpHead:
     """The stored head; CheckpointError if there is none, or one of another width."""
     reason = f"a head over embeddings of {width} dimensions"
-    kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
-    if (path := dense or kept) is not None:
-        tensors, rows = _dense_tensors(path)
-        head = MlpHead(width, rows)
-        load_exact(head.linear, tensors, path, reason, "linear.")
+    if dense is not None or (folder / KEPT_HEAD).is_dir():
+        head: MlpHead = _read_dense(dense or folder / KEPT_HEAD, MlpHead, width, reason)
         return head
-    # The layer over [CLS] among our own weights is `unused_pooler`.
+    # The layer over [CLS] among our own weights is `_unused_pooler`.
     names = () if (folder / INFO_FILE).is_file() and is_in(folder) else _STORED_HEADS
     wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
     tensors = read_tensors(transformer, wanted)
@@ -300,38 +271,37 @@ def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) 
     )
 
 
-def _dense_tensors(path: Path) -> tuple[dict[str, Tensor], int]:
-    """The weight and bias of a Dense module, 0 of one without, and the width that it gives."""
-    config, tensors = read_settings("Dense", path), read_tensors(path, _DENSE)
-    weight = tensors.get(_DENSE[0], torch.zeros(0))
+def _read_dense(path: Path, kind: Callable[[int, int], Any], width: int, reason: str) -> Any:
+    """A Dense module as ``kind`` of both widths; a bias that it does not have is 0."""
+    names = ("linear.weight", "linear.bias")
+    config, tensors = read_settings("Dense", path), read_tensors(path, names)
+    weight = tensors.get(names[0], torch.zeros(0))
     if not config.bias:
-        tensors.setdefault(_DENSE[1], torch.zeros(len(weight)))
-    return tensors, config.out_features or len(weight)
+        tensors.setdefault(names[1], torch.zeros(len(weight)))
+    made = kind(width, config.out_features or len(weight))
+    load_exact(getattr(made, "linear", made), tensors, path, reason, "linear.")
+    return made
 
 
 def _read_map(
     linear: Sequence[Path], fitted: Path | None, width: int, info: Mapping[str, Any]
 ) -> Transform | None:
-    """The map after the head of ``width`` dimensions: several ``linear`` ones as one, or a fitted.
+    """The map after the head: the ``linear`` ones as one, or a fitted; of our file's class."""
+    about, maps = section(info, "transform"), list[DenseMap]()
 
-    A single one is of the class that our file names.
-    """
-    about, transform = section(info, "transform"), None
-    if fitted is not None:
-        transform = read_transform(fitted)
-    elif linear:
-        maps: list[DenseMap] = []
-        for path in linear:
-            tensors, rows = _dense_tensors(path)
-            after: Any = DenseMap(width, rows)
-            if len(linear) == 1 and about.get("name") in Transform.kinds:
-                after = transform_named(about["name"], about.get("settings", after.settings()))
-            load_exact(after, tensors, path, f"a linear map of {width} dimensions", "linear.")
-            maps.append(after)
-            width = after.width
-        transform = reduce(DenseMap.then, maps)
-    if transform is not None:
-        transform.described = str(about.get("described", transform.described))
+    def kind(columns: int, rows: int) -> Any:
+        plain = DenseMap(columns, rows)
+        if len(linear) > 1 or about.get("name") not in Transform.kinds:
+            return plain
+        return transform_named(about["name"], about.get("settings", plain.settings()))
+
+    for path in linear:
+        maps.append(_read_dense(path, kind, width, f"a linear map of {width} dimensions"))
+        width = maps[-1].width
+    if not maps and fitted is None:
+        return None
+    transform = read_transform(fitted) if fitted is not None else reduce(DenseMap.then, maps)
+    transform.described = str(about.get("described", transform.described))
     return transform
 
 
@@ -341,18 +311,14 @@ def write(
     info: Mapping[str, Any],
     kept_head: MlpHead | None = None,
 ) -> None:
-    """Write a sentence-transformers folder, replacing ``folder`` as a whole.
-
-    ``kept_head`` is a head of training that the encoder is used without. ConfigError for a pooler
-    that sentence-transformers does not have.
-    """
+    """Write a sentence-transformers folder, whole; ``kept_head`` is of training alone."""
     with writing_encoder(folder) as partial:
         if not isinstance(encoder.backbone, WordLstm):
             model = encoder.backbone.model
             head = encoder.head if encoder.pooler == "cls" else None
             state = merged_state(model)
             with quiet():
-                unused = unused_pooler(model, state.keys(), head)
+                unused = _unused_pooler(model, state.keys(), head)
                 model.save_pretrained(partial, state_dict=state | unused)
             encoder.tokenizer.save(partial)
         _write_modules(partial, encoder)
@@ -379,21 +345,20 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     backbone, tokenizer, width = encoder.backbone, encoder.tokenizer, encoder.backbone.width
     rows: list[tuple[str, str]] = []
 
-    def add(name: str) -> Path:
+    def add(name: str, *content: Any) -> Path:
+        """Add a module, and what :func:`write_module` takes of it."""
         rows.append((name, f"{len(rows)}_{name}"))
+        if content:
+            write_module(name, folder / rows[-1][1], *content)
         return folder / rows[-1][1]
 
     if isinstance(backbone, WordLstm):
         words: Any = tokenizer
-        write_words(add("WordVectors"), words, encoder.max_tokens)
-        lstm = {
-            "word_embedding_dimension": backbone.store.width,
-            "hidden_dim": width // 2,
-            "num_layers": 1,
-            "dropout": 0,
-            "bidirectional": True,
-        }
-        write_module("LSTM", add("LSTM"), lstm, backbone.lstm.state_dict(), "encoder.")
+        config = {"marks": list(words.marks), "max_seq_length": encoder.max_tokens}
+        words.save(add("WordVectors", config))
+        sizes = {"word_embedding_dimension": backbone.store.width, "hidden_dim": width // 2}
+        kind = {"num_layers": 1, "dropout": 0, "bidirectional": True}
+        add("LSTM", {**sizes, **kind}, backbone.lstm.state_dict(), "encoder.")
     else:
         rows.append(("Transformer", ""))
         limits = {"max_seq_length": encoder.max_tokens, "do_lower_case": tokenizer.lower_case}
@@ -403,29 +368,27 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
         shares = pooler.shares(backbone.depth)
         start = min(shares)
         weights = [shares.get(number, 0.0) for number in range(start, backbone.depth + 1)]
-        layers = {"layer_start": start, "num_hidden_layers": backbone.depth}
-        state = {"layer_weights": torch.tensor(weights)}
-        place = add("WeightedLayerPooling")
-        config = {"word_embedding_dimension": width, **layers}
-        write_module("WeightedLayerPooling", place, config, state)
+        config = {"word_embedding_dimension": width, "layer_start": start}
+        config |= {"num_hidden_layers": backbone.depth}
+        add("WeightedLayerPooling", config, {"layer_weights": torch.tensor(weights)})
         # sentence-transformers hands on the states of every layer only if the config asks for it.
-        config = read_json(folder / "config.json")
-        write_json(folder / "config.json", {**config, "output_hidden_states": True})
+        stated = read_json(folder / "config.json")
+        write_json(folder / "config.json", {**stated, "output_hidden_states": True})
     if (cnn := encoder.convolutions) is not None:
         sizes = {"in_word_embedding_dimension": width, "out_channels": cnn.channels}
         kernels = {"kernel_sizes": [*cnn.widths], "stride_sizes": [1] * len(cnn.widths)}
-        write_module("CNN", add("CNN"), {**sizes, **kernels}, cnn.state_dict())
+        add("CNN", {**sizes, **kernels}, cnn.state_dict())
         width = cnn.width
     modes = dict.fromkeys(it.st_mode for it in POOLERS.values() if it.st_mode)
     flags = {flag: flag == pooler.st_mode for flag in (*modes, _ALWAYS_OFF)}
-    write_module("Pooling", add("Pooling"), {"word_embedding_dimension": width, **flags})
+    add("Pooling", {"word_embedding_dimension": width, **flags})
     if encoder.head is not None:
         _write_dense(add("Dense"), encoder.head.linear, _TANH)
     transform = encoder.transform
     if transform is not None and transform.is_dense:
         _write_dense(add("Dense"), transform, _IDENTITY)
     elif transform is not None:
-        write_transform(add("FittedTransform"), transform)
+        FittedTransform(transform).save(str(add("FittedTransform")))
     if encoder.normalize:
         add("Normalize").mkdir()
     write_rows(folder, rows)
@@ -441,33 +404,30 @@ def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
     write_module("Dense", path, config, state, "linear.")
 
 
-def unused_pooler(
+def _unused_pooler(
     model: PreTrainedModel, known: Set[str], head: MlpHead | None
 ) -> dict[str, Tensor]:
     """Weights of the layer over [CLS] that this architecture has and ``known`` ones lack.
 
-    Others load a folder with that layer and would draw them at random, with a warning. They are
-    the head's if that is such a layer, else the identity; nothing here reads them.
+    Others would draw them at random, with a warning; they are the head's, or the identity.
     """
     kind = type(model)
     if "add_pooling_layer" not in inspect.signature(kind).parameters:
         return {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         whole = kind(copy.deepcopy(model.config))
-    lacking = {n: value.shape for n, value in whole.state_dict().items() if n not in known}
-    if head is not None and head.linear.weight.shape in lacking.values():
-        parts = {2: head.linear.weight.detach(), 1: head.linear.bias.detach()}
-        return {name: parts[len(shape)].clone() for name, shape in lacking.items()}
     blank: dict[int, Any] = {1: torch.zeros, 2: torch.eye}
-    return {name: blank[len(shape)](*shape) for name, shape in lacking.items()}
+    own = {} if head is None else {it.shape: it.detach() for it in head.linear.parameters()}
+    return {
+        name: own[shape].clone() if shape in own else blank[len(shape)](*shape)
+        for name, shape in ((name, it.shape) for name, it in whole.state_dict().items())
+        if name not in known
+    }
 
 
 @contextmanager
 def writing_encoder(folder: str | Path) -> Iterator[Path]:
-    """:func:`writing_folder`, which here replaces what contrasent saved, and nothing else.
-
-    ConfigError if ``folder`` holds something else.
-    """
+    """Replace a folder that contrasent saved, as :func:`writing_folder`; ConfigError for others."""
     recover_folder(folder)
     if Path(folder).is_dir() and not (Path(folder) / INFO_FILE).is_file():
         refuse_existing(

@@ -30,24 +30,15 @@ since version 5 it always is."""
 class QueryExpansion:
     """Tokens after a query that is shorter than ``length``, as in ColBERT."""
 
-    strategy: Literal["fixed", "min"]
-    """With fixed, a longer query is cut at that length."""
-
+    strategy: Literal["fixed", "min"]  # with fixed, a longer query is cut at that length
     length: Annotated[StrictInt, Field(gt=0)]
-
-    attend: StrictBool = False
-    """Let the query see them, and pool them; otherwise they count for nothing here."""
-
-    token: str | None = None
-    """By default the mask, else the end of a text."""
+    attend: StrictBool = False  # the query sees them, and they are pooled; else they do not count
+    token: str | None = None  # by default the mask, else the end of a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conventions:
-    """How embeddings are meant to be made and compared.
-
-    ConfigError if one of them cannot be.
-    """
+    """How embeddings are meant to be made and compared; ConfigError if one cannot be."""
 
     # texts that are put before a sentence, by name
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -62,14 +53,8 @@ class Conventions:
     query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
-        if self.default_prompt_name is not None:
-            self._require(self.default_prompt_name)
         pick("similarity_fn_name", self.similarity, SIMILARITIES)
-        expansion, length = self.query_expansion, self.query_length
-        if expansion is not None and length is not None and length < expansion.length:
-            raise ConfigError(
-                f"query_length {length} is below the {expansion.length} tokens of query_expansion"
-            )
+        self.resolve()
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -91,39 +76,23 @@ class Conventions:
 
     def with_prompt(self, name: str) -> Conventions:
         """The same with the prompt ``name`` for every sentence; ConfigError if there is none."""
-        self._require(name)
         return replace(self, default_prompt_name=name, chosen=True)
 
     def resolve(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """The text to put before a sentence: ``prompt``, the one of that name, or the default.
-
-        Raises ConfigError for an unknown name, or if both are given.
-        """
-        if prompt is not None and prompt_name is not None:
-            raise ConfigError(
-                f"prompt is {prompt!r} and prompt_name {prompt_name!r}; give one of them"
-            )
-        if prompt is not None:
-            return prompt
+        """``prompt``, the one of that name, or the default; ConfigError for an unknown name."""
         name = self.default_prompt_name if prompt_name is None else prompt_name
-        if name is None:
-            return ""
-        self._require(name)
+        if prompt is not None or name is None:
+            return prompt or ""
+        if name not in self.prompts:
+            raise ConfigError(
+                f"there is no prompt named {name!r}; the encoder's prompts are: "
+                f"{', '.join(self.prompts) or 'none'}"
+            )
         return self.prompts[name]
 
     def prompt_of(self, role: str) -> str:
-        """The text before a query or document, as in sentence-transformers 6.
-
-        It is the prompt of that name; without one it is empty, whatever the default prompt is.
-        """
+        """The text before a query or document: the prompt of that name, or nothing."""
         return self.resolve() if self.chosen else self.prompts.get(role, "")
-
-    @property
-    def unused(self) -> str | None:
-        """The name of a prompt that was meant for documents, which get none; else None."""
-        if self.prompt_of("document"):
-            return None
-        return next((name for name in _UNUSED if self.prompts.get(name)), None)
 
     def length_of(self, role: str | None) -> int | None:
         """The most tokens of a query or document, where that is not as usual."""
@@ -131,6 +100,10 @@ class Conventions:
         if expansion is not None and expansion.strategy == "fixed":
             return expansion.length
         return {"query": self.query_length, "document": self.document_length}.get(role or "")
+
+    def expansion_of(self, role: str | None) -> QueryExpansion | None:
+        """The expansion of a query."""
+        return self.query_expansion if role == "query" else None
 
     @property
     def stated_lengths(self) -> dict[str, Any]:
@@ -143,46 +116,31 @@ class Conventions:
         }
         return {name: value for name, value in stated.items() if value is not None}
 
-    def expansion_of(self, role: str | None) -> QueryExpansion | None:
-        """The expansion of a query."""
-        return self.query_expansion if role == "query" else None
-
-    def _require(self, name: str) -> None:
-        if name not in self.prompts:
-            known = ", ".join(self.prompts) or "none"
-            raise ConfigError(
-                f"there is no prompt named {name!r}; the encoder's prompts are: {known}"
-            )
-
 
 def role_options(encoder: object, role: str) -> dict[str, str]:
-    """What an ``encode`` call of ``encoder`` takes for the ``role`` query or document.
+    """What an ``encode`` call takes for a query or document; nothing if it reads both as any text.
 
-    Nothing for an encoder that reads both as any text. Warns of a prompt that was meant for
-    documents, and is not used for them.
+    Warns of a prompt that was meant for documents, and is not used for them.
     """
     conventions: Conventions | None = getattr(encoder, "conventions", None)
     if conventions is None:
         return {}
-    if role == "document" and (name := conventions.unused):
-        text = conventions.prompts[name]
+    prompt, prompts = conventions.prompt_of(role), conventions.prompts
+    unused = next((name for name in _UNUSED if prompts.get(name)), None)
+    if role == "document" and unused and not prompt:
+        text = prompts[unused]
         warn(
-            f"the prompt {name!r} ({text!r}) is put before no document, as in "
+            f"the prompt {unused!r} ({text!r}) is put before no document, as in "
             "sentence-transformers, which takes 'document' alone; load the encoder with "
-            f"prompts={{'document': {text!r}}}, or encode with prompt_name={name!r}"
+            f"prompts={{'document': {text!r}}}, or encode with prompt_name={unused!r}"
         )
-    reads_apart = conventions.length_of(role) or conventions.expansion_of(role)
-    of_task = {"task": role} if reads_apart else {}
-    if not of_task and not any(conventions.prompts.values()):
-        return {}
-    return {"prompt": conventions.prompt_of(role), **of_task}
+    if conventions.length_of(role) or conventions.expansion_of(role):
+        return {"prompt": prompt, "task": role}
+    return {"prompt": prompt} if any(prompts.values()) else {}
 
 
 def similarity_of(encoder: object) -> str:
-    """The function by which embeddings of ``encoder`` are compared; the cosine if it states none.
-
-    What ranks by another one takes embeddings as they are, not scaled to length 1.
-    """
+    """The function by which embeddings of ``encoder`` are compared; the usual one is cosine."""
     return getattr(encoder, "similarity_fn_name", "cosine")
 
 
@@ -215,10 +173,9 @@ def read_conventions(folder: Path, **lengths: Any) -> Conventions:
 
 
 def write_conventions(folder: Path, conventions: Conventions) -> None:
-    """Write them for ``folder``, in the form that sentence-transformers reads.
+    """Write them in the form that sentence-transformers reads.
 
-    The prompts of queries and documents stand there too where they are empty: older versions would
-    take another one.
+    Empty prompts of roles stand there too: older versions would take another one.
     """
     installed = installed_versions()
     versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
@@ -242,13 +199,21 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     import torch
     from torch.nn import functional as F
 
-    left, right = map(_matrix, (first, second))
-    left = left.to(right.device)
-    if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
+    def matrix(rows: Any) -> Tensor:
+        is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
+        made = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
+        return made.float().view(-1, made.shape[-1])
+
+    try:
+        left, right = map(matrix, (first, second))
+        left = left.to(right.device)
+        if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
+            raise ValueError(f"shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit")
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"embeddings of shapes {tuple(left.shape)} and {tuple(right.shape)} cannot be compared"
-            f"{' row by row' * pairwise}; give those of one encoder"
-        )
+            f"a similarity is of embeddings (N, D) and (M, D) of one encoder ({error}); give "
+            "encoder.encode(texts)"
+        ) from error
     if name == "cosine":
         left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
     if name in ("cosine", "dot"):
@@ -259,18 +224,3 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     # By products of matrices, those of near vectors would be lost in rounding.
     exact = "donot_use_mm_for_euclid_dist"
     return torch.neg(torch.cdist(left, right, p=order, compute_mode=exact))
-
-
-def _matrix(rows: Any) -> Tensor:
-    """``(N, D)`` in fp32; of one vector ``(1, D)``."""
-    import torch
-
-    is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
-    try:
-        matrix = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
-        return matrix.float().view(-1, matrix.shape[-1])
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"a similarity is of embeddings (N, D), not of {type(rows).__name__} {rows!r:.60}; "
-            "give encoder.encode(texts)"
-        ) from error

@@ -1,15 +1,17 @@
-"""The sentence encoder: backbone, pooler, inference head, normalisation.
+"""The sentence encoder: backbone, pooler, inference head, normalisation; and how it encodes.
 
-Shapes: N sentences of a call, S sentences of a batch, D embedding width.
+Sentences are sorted by length and batched by tokens. Shapes: N sentences of a call, S sentences of
+a batch, D embedding width.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,15 +19,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError
+from contrasent.data.batch import Batch, pack
+from contrasent.data.loader import prefetch
+from contrasent.data.tokenizer import require_text
+from contrasent.errors import ConfigError, DataError, warn
 from contrasent.model import checkpoint
-from contrasent.model.encoding import encode_blocks, evaluating
+from contrasent.model.backbones.base import evaluating
 from contrasent.model.heads import MlpHead
 from contrasent.model.int8 import Int8Bert, require_engine
 from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.precision import SharedContext, default_device
+from contrasent.model.precision import SharedContext, default_device, matrix_precision
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
+from contrasent.profiling import give_back_freed_memory, keep_freed_memory
+from contrasent.progress import sentence_progress
+
+_BATCH_TOKENS = {False: 4096, True: 65_536}
+"""Padded tokens computed at once on a CPU, and on a device beside it."""
+_PADDED_TOKENS = 1024
+"""On a CPU, where a batch is computed with its padding, of which a small one has less."""
+_BATCHES_ON_A_DEVICE = 16
+"""After how many batches their rows are copied: a device stands still while it is asked."""
+_BATCHES_BETWEEN_TRIMS = 25
 
 
 class SentenceEncoder(nn.Module, Encoder):
@@ -68,7 +82,6 @@ class SentenceEncoder(nn.Module, Encoder):
             CheckpointError: the folder is missing or damaged, or does not store the head.
             ConfigError: no such pooler, head, engine or prompt; an engine that does not compute
                 this architecture, or not on this device; too many dimensions.
-            MissingExtraError: the engine's packages are not installed.
         """
         super().__init__()
         loads = not isinstance(name, EncoderParts)
@@ -162,10 +175,6 @@ class SentenceEncoder(nn.Module, Encoder):
     def most_tokens(self) -> int:
         return self.backbone.max_tokens
 
-    def limit_of(self, task: str | None) -> int:
-        """The most tokens of a text with this task; most are `max_tokens`."""
-        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
-
     @property
     def is_serving(self) -> bool:
         """Whether somebody promised, with `serving`, that only `encode` is called."""
@@ -200,7 +209,34 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.tokenizer.ids([prompt + text for text in texts], self.max_tokens)[1]
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
-        return encode_blocks(self, sentences, options)
+        def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
+            before, texts = numbered
+            how = options.on_overflow, options.prompt, options.task
+            return token_ids(self, texts, before, *how)
+
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        is_fast = overlaps(self)
+        usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
+        budget = options.batch_tokens or usual
+        rest = iter(sentences)
+        texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
+        chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
+        ahead = is_fast and (total is None or total > options.chunk)
+        truncated = wordless = done = 0
+        with sentence_progress(total, options.show_progress) as advance:
+            for ids, cut in prefetch(chunks, tokens) if ahead else map(tokens, chunks):
+                truncated, done = truncated + cut, done + len(ids)
+                wordless += self.tokenizer.wordless(ids)
+                rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
+                yield options.finish(rows)
+        if truncated and options.on_overflow == "warn":
+            limit = _limit(self, options.task)
+            warn(f"{truncated} of {done} sentences were cut at {limit} tokens")
+        if wordless:
+            warn(
+                f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows, "
+                "and all get the same vector"
+            )
 
     @contextmanager
     def serving(self) -> Iterator[Self]:
@@ -211,3 +247,107 @@ class SentenceEncoder(nn.Module, Encoder):
         """
         with self._serving, self.backbone.serving():
             yield self
+
+
+def overlaps(encoder: SentenceEncoder) -> bool:
+    """Whether tokenizing leaves the device of ``encoder`` free to compute."""
+    return encoder.device.type != "cpu"
+
+
+def _limit(encoder: SentenceEncoder, task: str | None) -> int:
+    """The most tokens of a text with this task."""
+    return min(encoder.conventions.length_of(task) or encoder.max_tokens, encoder.most_tokens)
+
+
+def token_ids(
+    encoder: SentenceEncoder,
+    texts: Sequence[str],
+    before: int,
+    on_overflow: str,
+    prompt: str = "",
+    task: str | None = None,
+) -> tuple[list[np.ndarray], int]:
+    """Token ids of ``texts``, and how many were cut at the encoder's length for the ``task``.
+
+    Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
+    valid string, has no token, or is too long and ``on_overflow`` is ``error``.
+    """
+    require_text(texts, "sentence", before)
+    if prompt:
+        texts = [prompt + text for text in texts]
+    limit = _limit(encoder, task)
+    ids, cut = encoder.tokenizer.ids(texts, limit)
+    empty = next((n for n, row in enumerate(ids) if not len(row)), None)
+    if empty is not None:
+        raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
+    if cut and on_overflow == "error":
+        raise DataError(
+            f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
+            f"{limit} tokens; shorten them or pass on_overflow='truncate'"
+        )
+    expansion = encoder.conventions.expansion_of(task)
+    if expansion is not None and expansion.attend:
+        token = encoder.tokenizer.filler(expansion.token)
+        ids = [
+            np.pad(row, (0, max(0, expansion.length - len(row))), constant_values=token)
+            for row in ids
+        ]
+    return ids, cut
+
+
+def embed(
+    encoder: SentenceEncoder,
+    ids: Sequence[np.ndarray],
+    batch_tokens: int,
+    precision: str,
+    advance: Callable[[int], None],
+    batch_size: int | None = None,
+) -> np.ndarray:
+    """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
+
+    ``batch_tokens`` padded tokens, of at most ``batch_size`` sentences, are computed at once, and
+    no embedding is cut to the encoder's ``truncate_dim``; ``advance`` is called after each batch
+    with its number of sentences.
+    """
+    rows = np.empty((len(ids), encoder.full_width), np.float32)
+    device = encoder.device
+    keep_freed_memory()
+    together = 1 if device.type == "cpu" else _BATCHES_ON_A_DEVICE
+    waiting: list[np.ndarray] = []
+    pooled: list[torch.Tensor] = []
+    with (
+        nullcontext() if encoder.is_serving else evaluating(encoder),
+        torch.inference_mode(),
+        matrix_precision(precision, device),
+        encoder.backbone.unchanging(),
+    ):
+        batches = list(by_length([len(i) for i in ids], batch_tokens, batch_size))
+        for number, numbers in enumerate(batches, start=1):
+            batch = pack([ids[n] for n in numbers]).to(device)
+            pooled.append(encoder(batch).pooled[0].float())
+            waiting.append(numbers)
+            if len(waiting) == together or number == len(batches):
+                rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
+                waiting.clear()
+                pooled.clear()
+            if number % _BATCHES_BETWEEN_TRIMS == 0:
+                give_back_freed_memory()
+            advance(len(numbers))
+    return rows
+
+
+def by_length(
+    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yield the numbers of a batch's sentences, longest first, of ``batch_tokens`` padded tokens.
+
+    And of at most ``batch_size`` sentences. What the first batches free suffices for the others. A
+    sentence that is longer is a batch of its own.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    start = 0
+    while start < len(order):
+        count = max(batch_tokens // max(lengths[order[start]], 1), 1)
+        end = start + min(count, batch_size or count)
+        yield order[start:end]
+        start = end

@@ -1,8 +1,7 @@
 """Generators: frozen masked language models that write tokens into sentences; edits by them.
 
 The product with the vocabulary is as large as a forward pass through a small transformer, so its
-weights are cast and laid out once, and the logits are used up in pieces that fit the cache of a
-processor. Torch's own ``argmax`` and ``multinomial`` take as long as that product, or longer.
+weights are cast and laid out once, and the logits are used up in pieces that fit a cache.
 
 Shapes: S sentences, T tokens end to end, N states, D width, E width before the decoder, C rows of a
 piece, V token ids, V' >= V.
@@ -23,7 +22,7 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, rows_by_parts
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.layers import Linear, Map, has_products
 from contrasent.model.hub import resolve
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
@@ -52,10 +51,7 @@ class Predictor:
         self._dense, self._decoder = self._linear(dense.weight, dense.bias), self._linear(*padded)
 
     def predict(self, states: Tensor, *, sample: bool = False) -> Tensor:
-        """``(N,)`` int64, the token with the largest logit at each of ``(N, D)`` states.
-
-        Or drawn from the softmax of the logits, by two numbers of torch's generator: :func:`draw`.
-        """
+        """``(N,)`` int64, the likeliest token for ``(N, D)`` states, or one of their softmax."""
         inner = self._activation(self._dense(states.to(self._dtype)))
         normed = self._norm(inner.to(self._norm.weight.dtype)).to(self._dtype)
         pieces = torch.split(normed, self._rows)
@@ -65,7 +61,7 @@ class Predictor:
         tokens = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
         return torch.cat(tokens)
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> Map | Linear:
+    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         linear = Linear(*(each.detach().to(self._dtype) for each in (weight, bias)))
         return Map.of(linear, self._rows) if has_products(self._device, self._dtype) else linear
@@ -74,9 +70,8 @@ class Predictor:
 def argmax(logits: Tensor) -> Tensor:
     """``(C,)`` int64, the column with the largest number in each row of ``logits (C, V')``.
 
-    On a CPU in steps that its vector units can take, a sixth of the time of ``Tensor.argmax``.
-    The bits of two numbers of which one is positive compare as integers do; a row that has no
-    positive number is left to torch. Of equal numbers any may be named.
+    The bits of two numbers of which one is positive compare as integers do, a sixth of the time of
+    ``Tensor.argmax`` on a CPU. Of equal numbers any may be named.
     """
     rows, columns = logits.shape
     if logits.device.type != "cpu" or columns % _GROUPS:
@@ -94,10 +89,8 @@ def argmax(logits: Tensor) -> Tensor:
 def draw(logits: Tensor, numbers: Tensor) -> Tensor:
     """``(C,)`` int64, a column drawn in each row from the softmax of ``logits (C, V')``.
 
-    First a group of columns is drawn by its probability, then one of its columns: to sum up all
-    probabilities one after the other takes longer than the product that gives the logits. They
-    are rounded as the logits are, which changes none of them by more than a 256th in bf16.
-    V' is a multiple of 32; ``numbers (C, 2)`` are drawn evenly from [0, 1).
+    First a group of columns is drawn by its probability, then one of its columns. V' is a multiple
+    of 32; ``numbers (C, 2)`` are drawn evenly from [0, 1).
     """
     probabilities = torch.softmax(logits, -1).view(len(logits), _GROUPS, -1)
     # The columns of a group stand V' / 32 apart, so that vector units add whole groups at once.
@@ -114,10 +107,10 @@ def _exceeding(weights: Tensor, shares: Tensor) -> Tensor:
 
 
 class Generator:
-    """Predicts hidden tokens; it is never trained, and no part of what holds it.
+    """Predicts hidden tokens, in the precision that it is called in.
 
-    It is no module, so that its weights are in no state, no optimiser and no saved encoder. It
-    moves to the device of its batches, and computes in the precision that it is called in.
+    It is never trained, and no module, so that its weights are in no state, no optimiser and no
+    saved encoder.
     """
 
     def __init__(self, masked_lm: MaskedLm, vocabulary: int) -> None:
@@ -131,18 +124,17 @@ class Generator:
 
     @classmethod
     def load(cls, name: str | Path, tokenizer: Tokenizer) -> Self:
-        """Load the masked LM ``name`` for sentences that ``tokenizer`` cut into tokens.
-
-        Raises CheckpointError if it has no masked-LM head, ConfigError if it has other tokens.
-        """
-        refuse_other_vocabulary(name, tokenizer)
-        masked_lm = MaskedLm.load(name)
-        rows = len(masked_lm.head.decoder.weight)
-        if rows < tokenizer.vocabulary:
+        """Load the masked LM ``name``; ConfigError if it has other tokens than ``tokenizer``."""
+        folder, masked_lm = resolve(name), None
+        # Without a tokenizer only its size can be compared.
+        known = Tokenizer.load(folder) if any(folder.glob("*token*")) else tokenizer
+        if known.vocabulary_map == tokenizer.vocabulary_map:
+            masked_lm = MaskedLm.load(name)
+        if masked_lm is None or len(masked_lm.head.decoder.weight) < tokenizer.vocabulary:
             raise ConfigError(
-                f"the generator {name} predicts {rows} tokens, but the tokenizer of "
-                f"{tokenizer.source} has {tokenizer.vocabulary}; name a generator with the "
-                "vocabulary of the encoder"
+                f"the generator {name} has another vocabulary than the encoder "
+                f"({tokenizer.source}); name one with the encoder's vocabulary, or make one of the "
+                "encoder and your text with: contrasent pretrain"
             )
         return cls(masked_lm, tokenizer.vocabulary)
 
@@ -163,9 +155,8 @@ class Generator:
     ) -> Tensor:
         """``(T,)`` int64, the tokens of ``batch`` after the generator has written into it.
 
-        It reads ``masked``, and writes the most probable token or one drawn from the softmax: at
-        all tokens, also where none was hidden (as DiffCSE's reference implementation, which keeps
-        the dropout too), or at the chosen ones. The first token of a sentence is never changed.
+        It reads ``masked``, and writes the most probable token or one drawn from the softmax, at all
+        tokens, as DiffCSE's reference implementation, or at the chosen ones; never at the first.
         """
         backbone, device = self._masked_lm.backbone, batch.token_ids.device
         if device != self._device:  # move, and promise that the weights stay as they are
@@ -210,30 +201,6 @@ class Generator:
         return self
 
 
-def refuse_other_vocabulary(name: str | Path, tokenizer: Tokenizer) -> None:
-    """Raise ConfigError unless the model ``name`` numbers tokens as ``tokenizer`` does.
-
-    A folder without a tokenizer passes: only its size can be compared.
-    """
-    try:
-        other = Tokenizer.load(resolve(name))
-    except CheckpointError:
-        if any(resolve(name).glob("*token*")):
-            raise
-        return
-    mine = {number: token for token, number in tokenizer.vocabulary_map.items()}
-    theirs = {number: token for token, number in other.vocabulary_map.items()}
-    if mine == theirs:
-        return
-    first = min(n for n in mine.keys() | theirs.keys() if mine.get(n) != theirs.get(n))
-    raise ConfigError(
-        f"the generator {name} has another vocabulary than the encoder ({tokenizer.source}): "
-        f"token {first} is {theirs.get(first)!r} there and {mine.get(first)!r} here "
-        f"({len(theirs)} and {len(mine)} tokens); name one with the encoder's vocabulary, or make "
-        "one of the encoder and your text with: contrasent pretrain"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Edit:
     """The edited sentences, ``edited`` tokens ``(T',)`` to detect, and ``chosen`` masked ones.
@@ -273,10 +240,7 @@ class Editing:
 
 
 def replace(batch: Batch, editing: Editing) -> Edit:
-    """Mask tokens, and let the generator replace them.
-
-    A token that the generator restores is not labelled as edited, whether it was masked or not.
-    """
+    """Mask tokens, and let the generator replace them; one that it restores is not edited."""
     masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
     token_ids = editing.fill(batch, masked, editing.positions)
     replaced = dataclasses.replace(

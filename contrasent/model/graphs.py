@@ -18,8 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command
-from contrasent.model.backbones.base import Backbone
-from contrasent.model.encoding import evaluating
+from contrasent.model.backbones.base import Backbone, evaluating
 from contrasent.model.weights import quiet
 
 OPSET = 17
@@ -40,7 +39,6 @@ def write_graph(backbone: Backbone, path: Path, name: str) -> GraphBackbone:
 
     Inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right; the
     output is `last_hidden_state (S, L, D)`. ConfigError for an architecture without such a form.
-    Returns what was written, to be computed by its runtime.
     """
     if name == "onnx":
         export_onnx(backbone, path)
@@ -68,10 +66,7 @@ class _LastState(nn.Module):
 def export_onnx(backbone: Backbone, path: Path) -> None:
     """Write ONNX; weights of over 2 GB lie in files beside."""
     if backbone.depends_on_padding():
-        raise ConfigError(
-            f"padding changes the states of {backbone.kind}, and a graph is given padded "
-            "sentences; only torch computes them right"
-        )
+        backbone.refuse("padding, which graphs are given, changes the states of {}", "use torch")
     ids = torch.arange(1, 11).view(2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
@@ -90,16 +85,12 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
                 dynamo=False,  # the other exporter needs onnxscript
             )
     except Exception as error:  # the exporter and the tracer raise anything
-        raise ConfigError(
-            f"{backbone.kind} cannot be written as ONNX: {first_line(error)}"
-        ) from error
+        problem = f"cannot be written as ONNX: {first_line(error)}"
+        raise ConfigError(f"{backbone.kind} {problem}") from error
 
 
 class GraphBackbone(Backbone):
-    """The last states of ``backbone`` as the runtime ``name`` computes them from the file ``path``.
-
-    It is what an export is checked with.
-    """
+    """The last states of ``backbone`` by the runtime ``name``, to check its export ``path``."""
 
     pads = True
     kind = "an exported graph"

@@ -1,7 +1,4 @@
-"""Heads: trained maps after the pooler, and convolutions before it.
-
-Shapes: S sentences, T tokens end to end, D width of a token state.
-"""
+"""Heads: trained maps after the pooler; convolutions before it. S sentences, T tokens, D width."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ def init_linear(layers: nn.Module) -> None:
 class MlpHead(nn.Module):
     """``tanh(W h + b)``, the layer that BERT has over [CLS] and SimCSE trains from scratch.
 
-    Weights start as N(0, 0.02) with zero bias, as in SimCSE's code: the layer that comes with a
-    pretrained BERT was trained for next-sentence prediction and is not used.
+    Weights start as N(0, 0.02) with zero bias, as in SimCSE's code.
     """
 
     def __init__(self, width: int, embedding_width: int | None = None) -> None:
@@ -44,10 +40,7 @@ class MlpHead(nn.Module):
 
 
 class BatchNormHead(nn.Module):
-    """DiffCSE's projector: two linear layers, each normalised over the batch; for training only.
-
-    Chuang et al. 2022, Appendix A. Linear weights start as N(0, 0.02).
-    """
+    """DiffCSE's projector, normalised over the batch (Chuang et al. 2022, Appendix A)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,7 +82,7 @@ def head_named(name: str, width: int) -> nn.Module:
 
 
 class Convolutions(nn.Module):
-    """One-dimensional convolutions of several odd ``widths`` side by side, without an activation.
+    """Convolutions of several odd ``widths`` side by side, without an activation.
 
     Each gives ``channels`` numbers for a token. Beyond either end of a sentence there are zeros.
     """

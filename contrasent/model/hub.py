@@ -41,34 +41,20 @@ def resolve(name: str | Path) -> Path:
         return folder
     if str(name) in OFFLINE_NAMES and find_spec(_OFFLINE_PACKAGE):
         return offline_folder()
-    if folder.is_file():
-        raise CheckpointError(f"{name} is a file; an encoder is a folder that holds config.json")
-    require_possible(str(name))
+    # A folder that is gone, or a file, is no name for the hub.
+    within = folder.parent != Path() and folder.parent.is_dir()
+    if not _HUB_ID.fullmatch(str(name)) or within or folder.is_file():
+        raise CheckpointError(
+            f"there is no folder {name}; an encoder is a folder that holds config.json, or a "
+            f"Hugging Face id{_near_names(folder)}"
+        )
     return _download(str(name))
 
 
-def require_possible(name: str) -> None:
-    """Make sure that a name is not that of a folder which is gone, before the hub is asked.
-
-    CheckpointError if it is a path, or begins with the name of a folder here, and leads nowhere.
-    """
-    path = Path(name).expanduser()
-    is_path = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
-    if (is_path or (name.count("/") == 1 and path.parent.is_dir())) and not path.exists():
-        raise CheckpointError(
-            f"there is no folder {name}; look for a misspelling, or give a Hugging Face id"
-            f"{_near_names(name)}"
-        )
-
-
-def _near_names(name: str) -> str:
-    """A question for the nearest name of an encoder that is on this machine; empty if none is."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    here, cached = Path(name).expanduser(), Path(HF_HUB_CACHE).glob("models--*")
-    known = [*OFFLINE_NAMES, *(str(it) for it in here.parent.glob("*") if it.is_dir())]
-    known += [it.name.removeprefix("models--").replace("--", "/") for it in cached]
-    near = get_close_matches(str(here), known, n=1, cutoff=0.75)
+def _near_names(folder: Path) -> str:
+    """A question for the nearest name of an encoder that is here; empty if none is."""
+    known = [*OFFLINE_NAMES, *(str(it) for it in folder.parent.glob("*") if it.is_dir())]
+    near = get_close_matches(str(folder), known, n=1, cutoff=0.75)
     return f". Did you mean {near[0]!r}?" if near else ""
 
 
@@ -104,8 +90,8 @@ def _download(name: str) -> Path:
             return kept
         raise CheckpointError(
             f"{name!r} is not a local folder and was not found on the Hugging Face Hub"
-            f"{_near_names(name)} ({first_line(error)}); check the name, the network, and the "
-            "login if it is private, or give the path of a downloaded folder. Without a network, "
+            f"{_near_names(Path(name))} ({first_line(error)}); check the name, the network, and "
+            "the login if it is private, or give a folder. Without a network, "
             f"{OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
         ) from error
 
@@ -122,11 +108,7 @@ def files_to_read(files: Iterable[str]) -> list[str]:
 
 
 def find_download(name: str) -> Path | None:
-    """The folder of an earlier download, the newest of several; None if there was none.
-
-    The hub's library finds whole downloads of branches only, and ours are of a commit and leave
-    files out.
-    """
+    """The newest folder of earlier downloads; the hub's library finds those of branches only."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     snapshots = Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots")

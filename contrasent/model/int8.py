@@ -1,16 +1,12 @@
 """The BERT family on a CPU with 8-bit products, for encoding only.
 
-Torch's own products, and not OpenVINO's: they need no other package, and OpenVINO with NNCF's
-static quantisation was not faster when it was tried on all-MiniLM-L6-v2.
-
 Products are of integers; attention is in bf16; sums of states and LayerNorm are in fp32. With
 weights ``w = w_q * w_scale`` (one scale per output, ``w_q`` in [-127, 127]) and inputs
 ``x = (x_q - x_zero) * x_scale`` (one scale for all), a map is ``w_scale * x_scale *
 (w_q @ (x_q - x_zero)) + bias``: its only error is the rounding of weights and inputs.
 
-Fixed ranges, unlike ranges of each batch, let a sentence's vector not depend on its company.
-Random tokens serve as well as text: on all-MiniLM-L6-v2, their ranges and those of Wikipedia gave
-means over seven STS sets within 0.15 points.
+Fixed ranges, unlike ranges of each batch, let a sentence's vector not depend on its company. They
+are measured on random tokens, which served as well as text.
 
 Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, D width, H heads;
 I inputs and O outputs of a map.
@@ -31,10 +27,10 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, pick
+from contrasent.model.backbones.attention import Blocks
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import Layer, LayerModules, States, embed_tokens, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.backbones.packing import Blocks
 from contrasent.model.precision import FULL_FP32, cpu_has, device_named
 
 ENGINES = ("torch", "int8")
@@ -45,21 +41,16 @@ _SAFE = 1e30
 def require_engine(name: str, device: str | torch.device | None = None) -> None:
     """Raise ConfigError if an engine cannot be had on ``device``."""
     pick("engine", name, ENGINES)
-    if device is None:
-        return
-    if name != "torch" and not str(device).startswith("cpu"):
+    if device is not None and name != "torch" and not str(device).startswith("cpu"):
         raise ConfigError(
             f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
             "out, or load with engine 'torch'"
         )
-    device_named(device)
+    device_named("cpu" if device is None else device)
 
 
 class Int8Bert(Backbone):
-    """What :class:`PackedBert` computes, with rounded weights and inputs of linear maps.
-
-    It has no gradients.
-    """
+    """What :class:`PackedBert` computes, with rounded weights and inputs, without gradients."""
 
     engine = "int8"
     precisions = ("int8",)
@@ -87,14 +78,14 @@ class Int8Bert(Backbone):
 
     @classmethod
     def from_backbone(cls, backbone: Backbone) -> Self:
-        config = backbone.model.config
+        config, problem = backbone.model.config, ""
         used = getattr(config, "hidden_act", None) or getattr(config, "activation", None)
         if not (isinstance(backbone, PackedBert) and backbone.is_plain and used == "gelu"):
-            raise ConfigError(
-                "the engine 'int8' computes the BERT family with the activation 'gelu', not "
-                f"{config.model_type!r} with {used!r}; load with engine 'torch'"
-            )
-        require_products()
+            problem = f"computes BERT's family with 'gelu', not {config.model_type!r} with {used!r}"
+        elif not has_products():
+            problem = "needs a CPU with VNNI instructions and torch's build for x86"
+        if problem or not isinstance(backbone, PackedBert):
+            raise ConfigError(f"the engine 'int8' {problem}; load with engine 'torch'")
         return cls(backbone, measure(backbone))
 
     @torch.no_grad()
@@ -129,7 +120,7 @@ class Int8Bert(Backbone):
 
 
 class _Maps:
-    """The maps of a layer whose inputs are as wide as ``ranges (I,)`` each; see :func:`measure`."""
+    """The maps of a layer whose inputs are as wide as :func:`measure` says."""
 
     def __init__(self, modules: LayerModules, ranges: Mapping[str, Tensor], heads: int) -> None:
         parts = (modules.query, modules.key, modules.value)
@@ -156,25 +147,21 @@ class _Maps:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks) -> Tensor:
-    """``softmax(q k) v``, ``(S * H, L, d)`` each.
+    """``softmax(q k) v``, ``(S * H, L, d)`` each; the division by the sum comes last.
 
-    The division by the sum comes last, on few numbers, and the largest score is subtracted only
-    where it must be: torch's softmax over short rows of bf16 takes four times all of this.
+    The largest score is subtracted only where it must be: torch's softmax takes four times this.
     """
-    scores = _scores(query, key, blocks)
-    weights = scores.exp_()
+
+    def scores() -> Tensor:
+        bias, across = blocks.bias(query.dtype), key.transpose(1, 2)
+        return torch.bmm(query, across) if bias is None else torch.baddbmm(bias, query, across)
+
+    weights = scores().exp_()
     total = weights.sum(-1, keepdim=True)
     least, most = torch.aminmax(total)
     if not (least > 1 / _SAFE and most < _SAFE):
-        return torch.bmm(_scores(query, key, blocks).softmax(-1), value)
+        return torch.bmm(scores().softmax(-1), value)
     return torch.bmm(weights, value).div_(total)
-
-
-def _scores(query: Tensor, key: Tensor, blocks: Blocks) -> Tensor:
-    bias = blocks.bias(query.dtype)
-    if bias is None:
-        return torch.bmm(query, key.transpose(1, 2))
-    return torch.baddbmm(bias, query, key.transpose(1, 2))
 
 
 _MOST = 127
@@ -184,17 +171,10 @@ _GELU_LEAST = -0.17
 """GELU is nowhere less."""
 
 
-def require_products() -> None:
-    """Raise ConfigError if this machine or this torch does not multiply 8-bit integers."""
-    # Without VNNI, sums of two products saturate at 16 bits.
-    if not (hasattr(torch.ops.onednn, "qlinear_prepack") and _has_vnni()):
-        raise ConfigError(
-            "the engine 'int8' needs a CPU with VNNI instructions (x86 servers since 2019, "
-            "laptops since 2021) and torch's build for x86; load with engine 'torch'"
-        )
-
-
-def _has_vnni() -> bool:
+def has_products() -> bool:
+    """Whether this machine and torch multiply 8-bit integers: without VNNI two sums saturate."""
+    if not hasattr(torch.ops.onednn, "qlinear_prepack"):
+        return False
     if not hasattr(torch.cpu, "get_capabilities"):
         return bool(torch.cpu._is_vnni_supported())
     return cpu_has("avx512_vnni", "avx_vnni")
@@ -216,8 +196,7 @@ class Scales:
     """How the inputs of a map are brought to integers: x_scale, and x_zero, 0 for int8 inputs.
 
     An input is divided by its number in ``per_input (I,)`` before the rounding, and the weights
-    are multiplied by it. A wide input would otherwise leave few steps to the others (Xiao et al.
-    2023, SmoothQuant, with alpha = 1/2).
+    are multiplied by it (Xiao et al. 2023, SmoothQuant, with alpha = 1/2).
     """
 
     per_input: Tensor
@@ -290,10 +269,9 @@ _SENTENCES_AT_ONCE = 64
 
 
 def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
-    """The largest size that each input of the maps of every layer has, in its own precision.
+    """The largest size of each input of the maps of every layer.
 
-    `state (D,)` goes into query, key and value, `mixed (D,)` into the output map, `normed (D,)`
-    into the up map, and `inner (M,)`, of the inner width, into the down map.
+    `state` goes into query, key and value, `mixed` into output, `normed` into up, `inner` into down.
     """
     ranges: list[dict[str, Tensor]] = []
 
@@ -316,9 +294,7 @@ def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
 def _sentences(backbone: PackedBert) -> Tensor:
     """``(256, L)`` token ids: random ones between two low ones that are one or two apart.
 
-    Where a sentence starts and ends, some states are far larger than elsewhere, and only if the
-    tokenizer's own tokens stand there; those have low ids, close to each other, in every
-    tokenizer of the family (101 and 102; 0 and 2; 5 and 6).
+    At the tokenizer's own tokens, which have such ids, some states are far larger than elsewhere.
     """
     vocabulary = backbone.model.config.vocab_size
     length = min(_TOKENS, backbone.max_tokens)

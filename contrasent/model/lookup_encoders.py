@@ -1,8 +1,5 @@
 """Encoders without a transformer: means of vectors of word pieces or words, and SIF embeddings.
 
-Model2Vec (Tulkens and van Dongen 2024): each word piece is embedded alone, the rows are reduced by
-PCA, and weighted by how frequent a piece is. The folder is sentence-transformers' StaticEmbedding.
-
 Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, C components.
 """
 
@@ -15,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -28,16 +25,13 @@ from contrasent.errors import CheckpointError, first_line, warn
 from contrasent.files import read_json, write_json
 from contrasent.model import checkpoint
 from contrasent.model.conventions import read_conventions, write_conventions
-from contrasent.model.encoding import embed
+from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
 from contrasent.model.st_modules import STATIC, is_in, read_rows, write_rows
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
-
-if TYPE_CHECKING:
-    from contrasent.model.encoder import SentenceEncoder
 
 _MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
@@ -51,15 +45,11 @@ _ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
 
 class LookupEncoder(Encoder):
-    """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer.
-
-    ``vectors_named`` is what messages call the vectors, and ``known_part`` what has one.
-    """
+    """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer."""
 
     head_name = "none"
     max_tokens = 0
-    vectors_named: str
-    known_part: str
+    known_part: str  # what has a vector, in messages
     at_once = 4_096
 
     @abstractmethod
@@ -71,9 +61,7 @@ class LookupEncoder(Encoder):
         return self
 
     def resolve_precision(self, name: str) -> str:
-        return resolve_precision(
-            name, ("fp32",), f"the mean of {self.vectors_named} in {self.name}"
-        )
+        return resolve_precision(name, ("fp32",), f"the mean of the vectors in {self.name}")
 
     def cut(self, texts: Sequence[str]) -> list[bool]:
         """Of each text whether it is longer than ``max_tokens``; no prompt is added."""
@@ -101,14 +89,11 @@ class LookupEncoder(Encoder):
 
 
 class StaticEncoder(LookupEncoder):
-    """The mean of the rows ``table (V, D)`` of a sentence's word pieces.
-
-    Of a folder of model2vec without ``modules.json``, pieces that are ``unknown`` do not count.
-    """
+    """The mean of the rows ``table (V, D)`` of a sentence's word pieces."""
 
     unknown: int | None = None
     pooler, engine = "mean", "static"
-    vectors_named, known_part = "the rows of a static table", "known word piece"
+    known_part = "known word piece"
 
     def __init__(
         self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
@@ -127,19 +112,23 @@ class StaticEncoder(LookupEncoder):
             is_normal = read_json(folder / "config.json").get("normalize")
             rows = [(STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
         modules, path = [kind for kind, _ in rows], rows[0][1]
+        tokenizer, problem, table = Tokenizer.load(path), "", torch.zeros(0)
         if modules[1:] not in ([], ["Normalize"]):
-            raise CheckpointError(
-                f"{folder} is made of {', '.join(modules)}; after {STATIC} only Normalize can "
-                "follow"
-            )
-        table = _table(path)
-        tokenizer = Tokenizer.load(path)
-        if table is None or table.dim() != 2 or len(table) < tokenizer.vocabulary:
-            shape = None if table is None else tuple(table.shape)
-            raise CheckpointError(
-                f"{path} holds no table with a row for each of {tokenizer.vocabulary} word pieces "
-                f"(shape {shape}); export it again"
-            )
+            problem = f"modules {', '.join(modules)}; after {STATIC} only Normalize can follow"
+        else:
+            tensors = read_tensors(path, (*_TABLES, _ROWS, _WEIGHTS))
+            table = next((tensors[it] for it in _TABLES if it in tensors), table)
+            try:  # model2vec's pieces may share rows, weighted
+                if _TABLES[0] not in tensors and _ROWS in tensors:
+                    table = table[tensors[_ROWS].long()]
+                if _TABLES[0] not in tensors and _WEIGHTS in tensors:
+                    table = table * tensors[_WEIGHTS].unsqueeze(1)
+            except (IndexError, RuntimeError) as error:
+                problem = first_line(error)
+            if table.dim() != 2 or len(table) < tokenizer.vocabulary:
+                problem = f"a table {[*table.shape]} for {tokenizer.vocabulary} word pieces"
+        if problem:
+            raise CheckpointError(f"{folder} cannot be read as a static table: {problem}")
         encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
         encoder.conventions = read_conventions(folder)
         described = read_json(path / "tokenizer.json")
@@ -205,20 +194,6 @@ class StaticEncoder(LookupEncoder):
         return rows, int((~rows.any(axis=1)).sum())
 
 
-def _table(path: Path) -> torch.Tensor | None:
-    """``(V, D)`` in fp32; None if there is none. Model2vec's pieces may share rows, weighted."""
-    tensors = read_tensors(path, (*_TABLES, _ROWS, _WEIGHTS))
-    if _TABLES[0] in tensors or _TABLES[1] not in tensors:
-        return tensors.get(_TABLES[0])
-    table = tensors[_TABLES[1]]
-    try:
-        if _ROWS in tensors:
-            table = table[tensors[_ROWS].long()]
-        return table * tensors[_WEIGHTS].unsqueeze(1) if _WEIGHTS in tensors else table
-    except (IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{path} holds no whole table: {first_line(error)}") from error
-
-
 def distil_static(
     encoder: SentenceEncoder,
     dimensions: int = 256,
@@ -226,12 +201,11 @@ def distil_static(
     *,
     show_progress: bool = False,
 ) -> StaticEncoder:
-    """A static encoder of the word pieces of ``encoder``, as Model2Vec makes it.
+    """A static encoder as Model2Vec makes it (Tulkens and van Dongen 2024).
 
     Each piece is embedded alone, between the special tokens; the rows are centred, and mapped to
-    the ``dimensions`` in which they vary most; each is weighted by ``a / (a + p)``. ``p`` is
-    the share of the piece in ``counts (V,)``, or without those a share after its rank in the
-    vocabulary, by Zipf's law: tokenizers list pieces by frequency. Special and unused
+    the ``dimensions`` in which they vary most; each is weighted by ``a / (a + p)``. ``p`` is its
+    share in ``counts (V,)``, or by Zipf's law after its rank in the vocabulary. Special and unused
     pieces get zeros, but for the unknown one.
     """
     tokenizer = encoder.tokenizer
@@ -265,13 +239,10 @@ class WordEncoder(LookupEncoder):
     """Sentences in, means of word vectors out.
 
     Words are what stands between spaces. One that the vectors do not have is looked for in lower
-    case, and left out of the mean if that is not there either. ``weights (W,)`` say what each
-    counts; ``components (C, D)`` of length 1 are taken out. A sentence without a known word gets
-    a vector of zeros; their number is warned of once in a call.
+    case. ``weights (W,)`` say what each counts; ``components (C, D)`` of length 1 are taken out.
     """
 
     pooler = "vectors"
-    vectors_named = "the word vectors"
     at_once = 8_192
     normalize = False
     transform_described: str | None = None
@@ -300,10 +271,17 @@ class WordEncoder(LookupEncoder):
             return cls(open_words(folder), str(name))
         store = WordStore(folder)
         try:
-            weights = _array(folder / _WORD_WEIGHTS, (store.words,))
-            components = _array(folder / _COMPONENTS, (-1, store.width))
+            weights, components = (
+                np.load(folder / it, allow_pickle=False).astype(np.float32, casting="no")
+                for it in (_WORD_WEIGHTS, _COMPONENTS)
+            )
+            weights = weights.reshape(store.words)
             info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-            return cls(store, str(name), weights, components, info["transform"]["described"])
+            components, described = (
+                components.reshape(-1, store.width),
+                info["transform"]["described"],
+            )
+            return cls(store, str(name), weights, components, described)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise CheckpointError(
                 f"{folder} is damaged ({type(error).__name__}: {error}); fit it again"
@@ -352,10 +330,3 @@ class WordEncoder(LookupEncoder):
         counted = csr_matrix((weights, columns, ends), shape=(len(texts), len(used)))
         sums = counted @ self.store.vectors[used].astype(np.float64)
         return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
-
-
-def _array(path: Path, shape: tuple[int, ...]) -> Vectors:
-    values: Vectors = np.load(path, allow_pickle=False)
-    if values.dtype != np.float32 or values.shape != values.reshape(shape).shape:
-        raise ValueError(f"{path.name} holds {values.dtype} of shape {values.shape}")
-    return values

@@ -1,8 +1,7 @@
 """Masked language models: a backbone, the head that predicts tokens, and masking.
 
 Every head known here is the same map, with its parts under other names: Linear, activation,
-LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
-Shapes: T tokens, N token states, D width, E width before the decoder.
+LayerNorm, and a decoder. Shapes: T tokens, N token states, D width, E width before the decoder.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ _MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A batch's tokens, some of them hidden.
-
-    ``chosen (T,)`` bool are the tokens to predict, also those that were kept.
-    """
+    """A batch's tokens, some of them hidden; ``chosen (T,)`` bool are those to predict."""
 
     token_ids: Tensor
     chosen: Tensor
@@ -50,9 +46,8 @@ def mask_tokens(
 ) -> Masked:
     """Choose tokens to predict, each by itself with probability ``rate``; never a special one.
 
-    Of the chosen 80 % become the mask token, 10 % a random token and 10 % stay, unless
-    ``always_mask``. A random token may be any of the ``vocabulary``, special ones included, as in
-    the reference implementations. Drawn from torch's generator of the batch's device.
+    Of the chosen 80 % become the mask token, 10 % a random token of the ``vocabulary``, special
+    ones included, and 10 % stay, unless ``always_mask``. Drawn on the batch's device.
     """
     mask = require_mask_token(special_ids)
     tokens = batch.token_ids
@@ -125,10 +120,7 @@ class MlmHead(nn.Module):
 
 
 class MaskedLm(nn.Module):
-    """A transformer and its masked-LM head, in fp32, computed one after the other.
-
-    It is ``tied`` if the decoder has the embeddings.
-    """
+    """A transformer and its masked-LM head, in fp32; ``tied`` if the decoder has the embeddings."""
 
     def __init__(self, model: Any, name: str = "") -> None:
         """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
@@ -141,35 +133,25 @@ class MaskedLm(nn.Module):
 
     @classmethod
     def load(cls, name: str | Path, *, new_head: bool = False) -> Self:
-        """Load a masked LM from a folder, a training run, or a Hugging Face id.
-
-        With ``new_head`` a checkpoint without a head gets a new one, with a warning. Otherwise, or
-        if a weight below it would be random, CheckpointError is raised.
-        """
+        """Load a masked LM; CheckpointError if a weight would be random, but for a ``new_head``."""
         folder = resolve(name)
         if not (folder / "config.json").is_file():
             folder = read_modules(folder)[0][1]
         model, lost = load_masked_lm(folder, _HEADS)
         below = f"{model.base_model_prefix}."
         refuse_random(name, [weight for weight in lost if weight.startswith(below)])
-        if lost and not new_head:
-            raise CheckpointError(
-                f"{name} has no masked-LM head, or not the whole of it (first missing: "
-                f"{lost[0]}), so that its predictions would be random; name a masked language "
-                "model, or make one of it and your text with: contrasent pretrain "
-                f"{name} --data FILE"
-            )
         if lost:
-            warn(
-                f"{name} has no masked-LM head (first missing: {lost[0]}); starting with a new one"
-            )
+            problem = f"{name} has no masked-LM head (first missing: {lost[0]})"
+            if not new_head:
+                raise CheckpointError(
+                    f"{problem}, so that its predictions would be random; make one of it and your "
+                    f"text with: contrasent pretrain {name} --data FILE"
+                )
+            warn(f"{problem}; starting with a new one")
         return cls(model, str(name))
 
     def share(self, backbone: Backbone) -> None:
-        """Put ``backbone``, of the same architecture, in the place of its own.
-
-        A decoder that is tied to the embeddings is tied to those of ``backbone`` from then on.
-        """
+        """Take ``backbone``, of the same architecture; a tied decoder is tied to its embeddings."""
         (whole,) = self._whole
         setattr(whole, whole.base_model_prefix, backbone.model)
         self.backbone = backbone
@@ -190,17 +172,10 @@ class MaskedLm(nn.Module):
 
 def _head_of(model: Any) -> MlmHead:
     place, dense, activation, norm = _HEADS[model.config.model_type]
-    try:
-        head = attrgetter(place)(model) if place else model
-        return MlmHead(
-            getattr(head, dense),
-            getattr(head, activation) if activation else F.gelu,
-            getattr(head, norm),
-            model.get_output_embeddings(),
-        )
-    except AttributeError as error:
-        raise CheckpointError(
-            f"{model.name_or_path or 'the model'} is of the architecture "
-            f"{model.config.model_type!r} with a masked-LM head of another form than is known "
-            f"here: {error}"
-        ) from error
+    head = attrgetter(place)(model) if place else model
+    return MlmHead(
+        getattr(head, dense),
+        getattr(head, activation) if activation else F.gelu,
+        getattr(head, norm),
+        model.get_output_embeddings(),
+    )

@@ -42,10 +42,7 @@ class Pooler:
         return {number: numbers.count(number) / len(numbers) for number in sorted(numbers)}
 
     def __call__(self, states: Mapping[int, Tensor], batch: Batch) -> Tensor:
-        """Pool ``states``, by the numbers in :attr:`layers`, to ``(S, D)``.
-
-        With :attr:`first_only`, each may be cut down to the ``(S, D)`` rows of first tokens.
-        """
+        """Pool ``states``, by the numbers in :attr:`layers`, to ``(S, D)``."""
         import torch
 
         chosen = [states[layer] for layer in self.layers]

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError, first_line, pick
 
 T = TypeVar("T")
 
@@ -31,10 +31,9 @@ def device_named(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"cannot compute on the device {str(name)!r} here: {reason}; name another one, such as "
-            "cpu, cuda or cuda:1, or leave it out"
+            f"cannot compute on the device {str(name)!r} here: {first_line(error)}; name another "
+            "one, such as cpu, cuda or cuda:1, or leave it out"
         ) from error
     return device
 
@@ -48,8 +47,20 @@ def training_device(name: str | torch.device | None) -> torch.device:
 
 
 def torch_precisions(device: torch.device) -> tuple[str, ...]:
-    """The precisions of torch's products on ``device``, the usual one first."""
-    return ("bf16", "fp32") if has_bf16(device) else ("fp32", "bf16")
+    """The precisions of torch's products on ``device``, first what it multiplies natively."""
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        has_bf16 = cpu_has("avx512_bf16", "amx_bf16")
+    else:
+        has_bf16 = False
+    return ("bf16", "fp32") if has_bf16 else ("fp32", "bf16")
+
+
+def cpu_has(*features: str) -> bool:
+    """Whether torch knows of any of these instructions here; an old torch of none."""
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(feature) for feature in features)
 
 
 def resolve_precision(
@@ -69,15 +80,6 @@ def resolve_precision(
             "out"
         )
     return name
-
-
-def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which torch's matrix products run in ``fp32`` or ``bf16``, else ConfigError.
-
-    With ``int8``, whose products are not torch's, others run in fp32.
-    """
-    pick("precision", precision, ("bf16", "fp32", "int8"))
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _fp32(device)
 
 
 class SharedContext(AbstractContextManager[None]):
@@ -117,23 +119,20 @@ class WeightCache(SharedContext):
 
     def __init__(self) -> None:
         super().__init__(self._empty)
-        self._kept: dict[Hashable, Any] = {}
+        self.kept: dict[Hashable, Any] = {}
 
     @contextmanager
     def _empty(self) -> Iterator[None]:
-        self._kept = {}  # a thread may have put something here after the last promise ended
+        self.kept = {}  # a thread may have put something here after the last promise ended
         yield
-        self._kept = {}
+        self.kept = {}
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._kept
-
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is kept under ``key``, or is made now."""
-        kept = self._kept
+        kept = self.kept
         value: T | None = kept.get(key)
         if value is None:
             value = kept[key] = make()
@@ -144,8 +143,7 @@ class WeightCache(SharedContext):
 def _without_tf32() -> Iterator[None]:
     """Fp32 products computed in fp32, whatever the process has set.
 
-    Its setting may let them be computed with the 10 bits of TF32 on a GPU, or in bf16 on a CPU; a
-    cosine divided by a temperature of 0.05 shows that.
+    TF32 has 10 bits; a cosine divided by a temperature of 0.05 shows that.
     """
     change: Callable[[str], object] = torch.set_float32_matmul_precision
     try:
@@ -165,23 +163,14 @@ FULL_FP32 = SharedContext(_without_tf32)
 """The context in which fp32 products are computed in fp32; may be entered again, by any thread."""
 
 
+def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context of matrix products in ``fp32`` or ``bf16``; with ``int8`` others are in fp32."""
+    pick("precision", precision, ("bf16", "fp32", "int8"))
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _fp32(device)
+
+
 @contextmanager
 def _fp32(device: torch.device) -> Iterator[None]:
     """Fp32, also inside a context of another precision."""
     with FULL_FP32, torch.autocast(device.type, enabled=False):
         yield
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Whether ``device`` multiplies bf16 natively; oneDNN's ``ONEDNN_MAX_CPU_ISA`` counts."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    return cpu_has("avx512_bf16", "amx_bf16")
-
-
-def cpu_has(*features: str) -> bool:
-    """Whether torch knows of any of these instructions here; an old torch of none."""
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return any(known.get(feature) for feature in features)

@@ -21,7 +21,7 @@ from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.conventions import ROLES, Conventions, role_options, similarities
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.precision import device_named
-from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")
 _CHUNK = 65_536
@@ -29,16 +29,14 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Embeddings ``pooled (V, B, D)``, and the token states, ``(T, D)`` each, that were asked for.
-
-    ``convolved`` are the last states after the encoder's convolutions, if it has any. In a run of
-    several processes, each has the token states of the sentences with the numbers ``own`` alone.
-    """
+    """Embeddings ``pooled (V, B, D)``, and the token states ``(T, D)`` that were asked for."""
 
     pooled: Tensor
     states: Mapping[int, Tensor]
-    convolved: Tensor | None = None
-    own: Tensor | None = None
+    convolved: Tensor | None = None  # the last states after the encoder's convolutions, if any
+    own: Tensor | None = (
+        None  # of several processes, numbers of the sentences whose states these are
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +64,15 @@ class EncodingOptions:
 
     chunk: int
     batch_tokens: int | None
+    batch_size: int | None
     normalize: bool
+    normalize_last: bool
     precision: str
     show_progress: bool
     on_overflow: str
-    batch_size: int | None = None
-    prompt: str = ""
-    task: str | None = None
-    truncate_dim: int | None = None
-    normalize_last: bool = False
+    prompt: str
+    task: str | None
+    truncate_dim: int | None
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
@@ -102,34 +100,25 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-class _Stated:
-    """A setting of an encoder's `conventions`, by its name in sentence-transformers."""
+def _stated(name: str) -> Any:
+    """A setting of an encoder's `conventions`."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def change(encoder: Encoder, value: Any) -> None:
+        encoder.conventions = replace(encoder.conventions, **{name: value})
 
-    def __get__(self, encoder: Encoder | None, _: type) -> Any:
-        return self if encoder is None else getattr(encoder.conventions, self.name)
-
-    def __set__(self, encoder: Encoder, value: Any) -> None:
-        encoder.conventions = replace(encoder.conventions, **{self.name: value})
+    return property(lambda encoder: getattr(encoder.conventions, name), change)
 
 
 class Encoder(ABC):
-    """Sentences in, rows of D numbers out.
+    """Sentences in, rows of D numbers out."""
 
-    ``name`` is what it was loaded from. Rows have length 1 if ``normalize``, unless a call says
-    otherwise; sentences longer than ``max_tokens`` are cut, if that is not 0. ``conventions`` are
-    its prompts, and how many dimensions are kept.
-    """
-
-    name: str
-    normalize: bool
-    max_tokens: int
+    name: str  # what it was loaded from
+    normalize: bool  # rows have length 1, unless a call says otherwise
+    max_tokens: int  # longer sentences are cut, if that is not 0
     conventions: Conventions = Conventions()
-    prompts = _Stated("prompts")  # texts to put before a sentence, by name
-    default_prompt_name = _Stated("default_prompt_name")  # of the one that `encode` uses, or None
-    similarity_fn_name = _Stated("similarity")  # cosine, dot, euclidean or manhattan
+    prompts = _stated("prompts")  # texts to put before a sentence, by name
+    default_prompt_name = _stated("default_prompt_name")  # of the one that `encode` uses, or None
+    similarity_fn_name = _stated("similarity")  # cosine, dot, euclidean or manhattan
     # where sentence-transformers' evaluators write their scores, which cards here do not have
     model_card_data = SimpleNamespace(set_evaluation_metrics=lambda *_: None)
 
@@ -322,8 +311,15 @@ class Encoder(ABC):
             truncate_dim=truncate_dim,
             task=task,
         )
-        total = len(texts) if isinstance(texts, Sequence) else None
-        rows: Any = _concat(blocks, total, truncate_dim or self.width)
+        width = truncate_dim or self.width
+        if isinstance(texts, Sequence):  # each block is freed once it is copied
+            rows: Any = np.empty((len(texts), width), np.float32)
+            done = 0
+            for block in blocks:
+                rows[done : done + len(block)] = block
+                done += len(block)
+        else:
+            rows = np.concatenate([np.empty((0, width), np.float32), *blocks])
         as_list = convert_to_numpy is not None and not (convert_to_numpy or convert_to_tensor)
         if convert_to_tensor or as_list:
             rows = torch.from_numpy(rows).to(getattr(self, "device", "cpu"))
@@ -339,10 +335,7 @@ class Encoder(ABC):
         return self._encode_as("query", sentences, options)
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """`encode` with the prompt ``document``, as `encode_query`.
-
-        Warns of a prompt ``passage`` or ``corpus`` beside which there is none.
-        """
+        """`encode` with the prompt ``document``, as `encode_query`."""
         return self._encode_as("document", sentences, options)
 
     def similarity(self, first: Any, second: Any) -> Tensor:
@@ -373,14 +366,3 @@ class Encoder(ABC):
                 f"dimensions; give a number from 1 to {self.full_width}"
             )
         return dimensions
-
-
-def _concat(blocks: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:
-    """One matrix of all blocks; with ``total`` rows known, each is freed once it is copied."""
-    if total is None:
-        return np.concatenate([np.empty((0, width), np.float32), *blocks])
-    rows, done = np.empty((total, width), np.float32), 0
-    for block in blocks:
-        rows[done : done + len(block)] = block
-        done += len(block)
-    return rows

@@ -10,32 +10,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import AfterValidator, AliasChoices, Field, PositiveInt, StrictInt
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.files import inside, read_config, read_json, write_json
 from contrasent.model.conventions import QueryExpansion
-from contrasent.model.transforms.base import Transform, transform_named
+from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, read_exact
-from contrasent.settings import settings
+from contrasent.settings import OddInt, settings
 
 STATIC = "StaticEmbedding"
 _ROWS = "modules.json"
+_FLAG = "pooling_mode_"
 _TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+
+
+def _named(*names: str) -> Any:
+    """A setting with an older name."""
+    return Field(validation_alias=AliasChoices(*names))
+
 
 Length = Annotated[StrictInt, Field(gt=0)] | None
 Embedding = Literal["sentence_embedding"]
-
-
-Width = Annotated[
-    int | None,
-    Field(validation_alias=AliasChoices("embedding_dimension", "word_embedding_dimension")),
-]
+Width = Annotated[int | None, _named("embedding_dimension", "word_embedding_dimension")]
 
 
 def _only(*names: str) -> AfterValidator:
@@ -59,36 +58,18 @@ def _of_text(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOADING = ("trust_remote_code", "token", "revision", "local_files_only", "cache_dir")
+_NUMBERS = ("attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors")
+_TEXT = ("model_max_length", "use_fast", "clean_up_tokenization_spaces")
 _Options = dict[str, Any] | None
-_ModelOptions = Annotated[
-    _Options,
-    _only(
-        *_LOADING, "attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors"
-    ),
-]
-_TokenizerOptions = Annotated[
-    _Options, _only(*_LOADING, "model_max_length", "use_fast", "clean_up_tokenization_spaces")
-]
-_ConfigOptions = Annotated[
-    _Options, _only(*_LOADING, "attn_implementation", "output_hidden_states")
-]
 
 
 @settings
-class ModuleRow:
-    """A row of ``modules.json``."""
-
+class _ModuleRow:
     type: str
     path: str
     idx: Any = None
     name: Any = None
     kwargs: Any = None  # names of options that `encode` hands on
-
-    @property
-    def kind(self) -> str:
-        """The name of its class; of one that neither they nor we made the whole type."""
-        known = self.type.startswith(("sentence_transformers.", "contrasent."))
-        return self.type.rpartition(".")[2] if known else self.type
 
 
 @settings
@@ -108,52 +89,46 @@ class TransformerConfig:
     unpad_inputs: bool | None = None
     tokenizer_name_or_path: None = None
     processing_kwargs: Annotated[_Options, _only("image", "audio", "video")] = None
-    model_kwargs: _ModelOptions = None
-    model_args: _ModelOptions = None
-    processor_kwargs: _TokenizerOptions = None
-    tokenizer_args: _TokenizerOptions = None
-    config_kwargs: _ConfigOptions = None
-    config_args: _ConfigOptions = None
+    model_kwargs: Annotated[
+        _Options, _only(*_LOADING, *_NUMBERS), _named("model_kwargs", "model_args")
+    ] = None
+    tokenizer_args: Annotated[
+        _Options, _only(*_LOADING, *_TEXT), _named("tokenizer_args", "processor_kwargs")
+    ] = None
+    config_kwargs: Annotated[
+        _Options,
+        _only(*_LOADING, "attn_implementation", "output_hidden_states"),
+        _named("config_kwargs", "config_args"),
+    ] = None
 
     @property
     def limit(self) -> int | None:
         """The most tokens of a text, if it is stated."""
-        options = self.tokenizer_args or self.processor_kwargs or {}
-        return options.get("model_max_length") or self.max_seq_length
-
-    @property
-    def lengths(self) -> dict[str, Any]:
-        """What a query and a document have of their own."""
-        names = ("query_length", "document_length", "query_expansion")
-        return {name: getattr(self, name) for name in names}
+        return (self.tokenizer_args or {}).get("model_max_length") or self.max_seq_length
 
 
 @settings
-class LayersConfig:
-    """Settings of a WeightedLayerPooling module."""
-
+class _Layers:
     embedding_dimension: Width = None
     num_hidden_layers: int = 12
     layer_start: int = 4
 
 
 @settings
-class CnnConfig:
-    """Settings of a CNN module, of strides of 1."""
-
+class _Cnn:
     out_channels: PositiveInt = 256
-    kernel_sizes: Annotated[list[PositiveInt], Field(min_length=1)] = Field(
+    kernel_sizes: Annotated[list[OddInt], Field(min_length=1)] = Field(
         default_factory=lambda: [1, 3, 5]
     )
     stride_sizes: list[Literal[1]] | None = None
-    in_embedding_dimension: int | None = Field(
-        None, validation_alias=AliasChoices("in_embedding_dimension", "in_word_embedding_dimension")
-    )
+    in_embedding_dimension: Annotated[
+        int | None, _named("in_embedding_dimension", "in_word_embedding_dimension")
+    ] = None
 
 
 @settings
-class PoolingConfig:
-    """Settings of a Pooling module; older ones have a flag for each mode."""
+class _Pooling:
+    """Older folders have a flag for each mode."""
 
     embedding_dimension: Width = None
     pooling_mode: str | list[str] | None = None
@@ -168,14 +143,9 @@ class PoolingConfig:
     @property
     def modes(self) -> list[str]:
         """What is pooled, one behind the other."""
-        if self.pooling_mode:
-            given = self.pooling_mode
-            return [mode_of(it) for it in ([given] if isinstance(given, str) else given)]
         flags = [name for name in vars(self) if name.startswith(_FLAG) and getattr(self, name)]
-        return [mode_of(flag) for flag in flags] or ["mean"]
-
-
-_FLAG = "pooling_mode_"
+        given = self.pooling_mode or flags or ["mean"]
+        return [mode_of(it) for it in ([given] if isinstance(given, str) else given)]
 
 
 def mode_of(flag: str) -> str:
@@ -184,9 +154,7 @@ def mode_of(flag: str) -> str:
 
 
 @settings
-class DenseConfig:
-    """Settings of a Dense module: a linear map, with Tanh after it or nothing."""
-
+class _Dense:
     in_features: int | None = None
     out_features: int | None = None
     bias: bool = True
@@ -202,17 +170,13 @@ class DenseConfig:
 
 
 @settings
-class NormalizeConfig:
-    """Settings of a Normalize module."""
-
+class _Normalize:
     module_input_name: Embedding = "sentence_embedding"
     module_output_name: Embedding | None = None
 
 
 @settings
-class LstmConfig:
-    """Settings of an LSTM module of one layer in both directions."""
-
+class _Lstm:
     embedding_dimension: Width = None
     hidden_dim: PositiveInt
     num_layers: Literal[1] = 1
@@ -221,22 +185,22 @@ class LstmConfig:
 
 
 @settings
-class WordsConfig:
-    """Settings of our module of word vectors: the words around a sentence, and its length."""
+class _Words:
+    """Of our own module: the words around a sentence, and where long ones are cut."""
 
     marks: list[str]
     max_seq_length: int | None
 
 
-MODULES: Mapping[str, tuple[tuple[str, ...], Any]] = {
+_SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
     "Transformer": (tuple(f"sentence_{it}_config.json" for it in _TRANSFORMERS), TransformerConfig),
-    "WeightedLayerPooling": (("config.json",), LayersConfig),
-    "CNN": (("cnn_config.json",), CnnConfig),
-    "WordVectors": (("config.json",), WordsConfig),
-    "LSTM": (("lstm_config.json",), LstmConfig),
-    "Pooling": (("config.json",), PoolingConfig),
-    "Dense": (("config.json",), DenseConfig),
-    "Normalize": (("config.json",), NormalizeConfig),
+    "WeightedLayerPooling": (("config.json",), _Layers),
+    "CNN": (("cnn_config.json",), _Cnn),
+    "WordVectors": (("config.json",), _Words),
+    "LSTM": (("lstm_config.json",), _Lstm),
+    "Pooling": (("config.json",), _Pooling),
+    "Dense": (("config.json",), _Dense),
+    "Normalize": (("config.json",), _Normalize),
     "FittedTransform": (("config.json",), dict),
 }
 """Of each module the files that may hold its settings, the first of which counts, and these."""
@@ -257,32 +221,30 @@ def is_static(folder: Path) -> bool:
 
 
 def read_rows(folder: Path) -> list[tuple[str, Path]]:
-    """The name and folder of each module; CheckpointError for a path outside ``folder``.
-
-    Dropout, which does nothing here, is left out.
-    """
-    rows: list[ModuleRow] = read_config(list[ModuleRow], folder / _ROWS)
-    return [(row.kind, inside(folder, row.path)) for row in rows if row.kind != "Dropout"]
+    """The name and folder of each module but Dropout; of somebody's own, its whole type."""
+    rows: list[_ModuleRow] = read_config(list[_ModuleRow], folder / _ROWS)
+    known = ("sentence_transformers.", "contrasent.")
+    names = [it.type.rpartition(".")[2] if it.type.startswith(known) else it.type for it in rows]
+    modules = zip(names, rows, strict=True)
+    return [(name, inside(folder, row.path)) for name, row in modules if name != "Dropout"]
 
 
 def read_settings(name: str, path: Path) -> Any:
     """The settings of the module ``name`` in the folder ``path``, as of its class above."""
-    files, kind = MODULES[name]
+    files, kind = _SETTINGS[name]
     present = [path / file for file in files if (path / file).is_file()]
     return read_config(kind, [*present, path / files[0]][0])
 
 
 def write_rows(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
     """Write ``modules.json``: the name and path of each module."""
-    types = {
-        kind.__name__: f"{__name__}.{kind.__name__}" for kind in (FittedTransform, WordVectors)
-    }
+    places = dict.fromkeys(("FittedTransform", "WordVectors"), __name__)
     rows = [
         {
             "idx": number,
             "name": str(number),
             "path": path,
-            "type": types.get(name) or f"sentence_transformers.models.{name}",
+            "type": f"{places.get(name, 'sentence_transformers.models')}.{name}",
         }
         for number, (name, path) in enumerate(modules)
     ]
@@ -297,19 +259,13 @@ def write_module(
     prefix: str = "",
 ) -> None:
     """Write the settings of the module ``name`` into the folder ``path``, and its weights."""
-    write_json(path / MODULES[name][0][0], config)
+    write_json(path / _SETTINGS[name][0][0], config)
     if state is not None:
         save_file({prefix + it: tensor.detach().cpu() for it, tensor in state.items()}, path / SAFE)
 
 
-def write_transform(folder: Path, transform: Transform) -> None:
-    """Write a transform's settings and weights into ``folder``."""
-    config = {"transform": transform.name, **transform.settings()}
-    write_module("FittedTransform", folder, config, transform.state_dict())
-
-
 def read_transform(folder: Path) -> Transform:
-    """Read what :func:`write_transform` wrote; CheckpointError if it is damaged or unknown."""
+    """Read a fitted transform; CheckpointError if it is damaged or unknown."""
     try:
         config = read_settings("FittedTransform", folder)
         transform = transform_named(config.pop("transform"), config)
@@ -317,19 +273,6 @@ def read_transform(folder: Path) -> Transform:
     except (LookupError, TypeError, ContrasentError) as error:
         raise CheckpointError(f"cannot read the transform in {folder}: {error}") from error
     return transform.requires_grad_(False).eval()
-
-
-def write_words(path: Path, tokenizer: WordTokenizer, max_tokens: int | None) -> None:
-    """Write the vectors, which words stand around every sentence, and where long ones are cut."""
-    config = {"marks": list(tokenizer.marks), "max_seq_length": max_tokens}
-    write_module("WordVectors", path, config)
-    tokenizer.save(path)
-
-
-def read_words(path: Path) -> tuple[WordTokenizer, int | None]:
-    """The vectors and marks, and where long sentences are cut."""
-    config: WordsConfig = read_settings("WordVectors", path)
-    return WordTokenizer(WordStore(path), config.marks), config.max_seq_length
 
 
 class FittedTransform(nn.Module):
@@ -349,51 +292,11 @@ class FittedTransform(nn.Module):
         return self.transform.width
 
     def save(self, output_path: str, *_: object, **__: object) -> None:
-        """Write it into a folder."""
-        write_transform(Path(output_path), self.transform)
+        """Write settings and weights into a folder."""
+        config = {"transform": self.transform.name, **self.transform.settings()}
+        write_module("FittedTransform", Path(output_path), config, self.transform.state_dict())
 
     @classmethod
     def load(cls, input_path: str) -> Self:
         """Read it from a folder."""
         return cls(read_transform(Path(input_path)))
-
-
-class WordVectors(nn.Module):
-    """How sentence-transformers loads the words, where this package is installed and trusted."""
-
-    def __init__(self, tokenizer: WordTokenizer, max_tokens: int | None) -> None:
-        super().__init__()
-        self.tokenizer = tokenizer
-        self.max_seq_length = max_tokens
-
-    def preprocess(self, texts: Sequence[str], *_: object, **__: object) -> dict[str, Tensor]:
-        """Rows of the words of each text, padded on the right."""
-        ids, _cut = self.tokenizer.ids(list(texts), self.max_seq_length)
-        rows = [torch.from_numpy(row).long() for row in ids]
-        lengths = torch.tensor([len(row) for row in rows])
-        padded = pad_sequence(rows, batch_first=True)
-        mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
-        return {"input_ids": padded, "attention_mask": mask.long(), "sentence_lengths": lengths}
-
-    tokenize = preprocess
-
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Put the vectors beside their rows."""
-        rows = features["input_ids"]
-        vectors = torch.from_numpy(self.tokenizer.store.select(rows.cpu().numpy()))
-        features["token_embeddings"] = vectors.to(rows.device)
-        return features
-
-    def get_word_embedding_dimension(self) -> int:
-        """D, dimensions of a vector."""
-        return self.tokenizer.store.width
-
-    def save(self, output_path: str, *_: object, **__: object) -> None:
-        """Write it into a folder."""
-        Path(output_path).mkdir(parents=True, exist_ok=True)
-        write_words(Path(output_path), self.tokenizer, self.max_seq_length)
-
-    @classmethod
-    def load(cls, input_path: str) -> Self:
-        """Read it from a folder."""
-        return cls(*read_words(Path(input_path)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,13 +34,18 @@ if TYPE_CHECKING:
 
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+_MOST = {
+    "num_hidden_layers": 1_000,
+    "hidden_size": 65_536,
+    "intermediate_size": 1_048_576,
+    "vocab_size": 10_000_000,
+}
+"""Larger settings would take hours, or all memory, before weights are found to be missing."""
+_MOST_OF_OTHERS = 100_000  # of what begins with ``num_``
 
 
 def load_backbone(folder: Path) -> Backbone:
-    """Load the transformer of ``folder`` in fp32; ``config.model_type`` decides how it is run.
-
-    Raises CheckpointError for a missing or unknown configuration, and damaged weights.
-    """
+    """Load the transformer of ``folder`` in fp32; ``config.model_type`` decides how it is run."""
     import transformers
 
     config = _config(folder)
@@ -91,10 +95,7 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
-    """A masked LM of ``folder`` in fp32, and the names of its weights that are missing, so random.
-
-    Raises CheckpointError also if its ``config.model_type`` is not ``known``.
-    """
+    """A masked LM of ``folder`` in fp32, and the names of its weights that would be random."""
     import transformers
 
     config = _config(folder)
@@ -110,22 +111,16 @@ def _pretrained(
     folder: Path, config: Any, kind: Any, **asked: Any
 ) -> tuple[PreTrainedModel, list[str]]:
     """A model of ``folder`` in fp32, and the names of its weights that are random."""
-    try:
-        with quiet():
-            model, report = kind.from_pretrained(
-                folder,
-                config=config,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-                torch_dtype=torch.float32,  # made in half precision, some numbers would be rounded
-                **asked,
-            )
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = f"{first_line(error)}{_about_pickles(folder)}"
-        raise CheckpointError(f"cannot load {folder}: {reason}") from error
+    with _naming(f"cannot load {folder}", folder), quiet():
+        model, report = kind.from_pretrained(
+            folder,
+            config=config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+            torch_dtype=torch.float32,  # made in half precision, some numbers would be rounded
+            **asked,
+        )
     mismatched = (key for key, *_ in report["mismatched_keys"])
     return model, [*sorted(report["missing_keys"]), *sorted(mismatched)]
 
@@ -135,45 +130,45 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     from safetensors import safe_open
 
     wanted, state = set(names), dict[str, Tensor]()
-    try:
+    with _naming(f"cannot read the weights in {folder}", folder):
         for file in (safe := _shards(folder, SAFE)):
             with safe_open(file, framework="pt") as stored:
                 state |= {name: stored.get_tensor(name) for name in wanted & {*stored.keys()}}
         for file in [] if safe else _shards(folder, PICKLED):
             state |= torch.load(file, map_location="cpu", weights_only=True)
         return {name: state[name].float() for name in wanted & state.keys()}
+
+
+@contextmanager
+def _naming(what: str, folder: Path) -> Iterator[None]:
+    """Raise a CheckpointError for whatever goes wrong but memory; ``what`` begins its message."""
+    try:
+        yield
     except Exception as error:
-        reason = f"{first_line(error)}{_about_pickles(folder)}"
-        raise CheckpointError(f"cannot read the weights in {folder}: {reason}") from error
-
-
-def _about_pickles(folder: Path) -> str:
-    """What to do about weights that are refused because they are pickled; else empty."""
-    if _shards(folder, SAFE) or not _shards(folder, PICKLED):
-        return ""
-    return (
-        f"; {PICKLED} is a pickle, of which nothing but tensors is read, since it could run code. "
-        "If it is damaged, download it again; if you trust who made it, load it once with "
-        f"transformers and write {SAFE} with model.save_pretrained(FOLDER)"
-    )
+        if is_out_of_memory(error):
+            raise
+        about = ""
+        if _shards(folder, PICKLED) and not _shards(folder, SAFE):
+            about = (
+                f"; {PICKLED} is a pickle, of which nothing but tensors is read, since it could "
+                "run code. If you trust who made it, load it once with transformers and write "
+                f"{SAFE} with model.save_pretrained(FOLDER)"
+            )
+        raise CheckpointError(f"{what}: {first_line(error)}{about}") from error
 
 
 def load_exact(
     module: nn.Module, tensors: Mapping[str, Tensor], path: Path, reason: str, prefix: str = ""
 ) -> None:
-    """Put ``tensors``, named as in ``module`` after ``prefix``, into ``module``.
-
-    Raises CheckpointError if one is missing, not finite, or of another shape; ``reason`` says why.
-    """
+    """Put ``tensors`` into ``module``; CheckpointError if one is missing or does not fit."""
     for name, weight in module.state_dict().items():
         stored = tensors.get(prefix + name)
-        if stored is None or stored.shape != weight.shape:
-            shape = "nothing" if stored is None else list(stored.shape)
+        if stored is None or stored.shape != weight.shape or not torch.isfinite(stored).all():
+            has = "nothing" if stored is None else list(stored.shape)
             raise CheckpointError(
-                f"{path} has {shape} for {prefix + name}, where {reason} needs {list(weight.shape)}"
+                f"{path} has {has} for {prefix + name}, where {reason} needs {list(weight.shape)} "
+                "finite numbers"
             )
-        if not torch.isfinite(stored).all():
-            raise CheckpointError(f"{path}: {prefix + name} has a NaN or an infinite number")
     module.load_state_dict({name: tensors[prefix + name].float() for name in module.state_dict()})
 
 
@@ -192,23 +187,30 @@ def _shards(folder: Path, name: str) -> list[Path]:
 
 
 def _config(folder: Path) -> Any:
+    """The configuration of a folder; CheckpointError for one that is not computed."""
     import transformers
 
+    path, problem = folder / "config.json", ""
     if (folder / _ADAPTER_CONFIG).is_file():
-        raise CheckpointError(
+        problem = (
             f"{folder} holds an adapter (LoRA), which changes the weights of the "
             f"base_model_name_or_path in its {_ADAPTER_CONFIG}; merge it into that with peft's "
             "merge_and_unload(), and load the folder that you save the result to"
         )
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
-    _require_possible(folder)
-    try:
+    elif not path.is_file():
+        problem = f"{folder} holds no config.json, so it is not an encoder"
+    stated = {} if problem else read_json(path)
+    for part in [stated, *stated.values()] if isinstance(stated, dict) else []:
+        for name, value in part.items() if isinstance(part, dict) else ():
+            most = _MOST.get(name, _MOST_OF_OTHERS if name.startswith("num_") else None)
+            if most is not None and isinstance(value, int) and value > most:
+                problem = f"{path} has {name} {value}, which no encoder has; it is damaged"
+    if problem:
+        raise CheckpointError(problem)
+    with _naming(f"cannot load {folder}", folder):
         config = transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:
-        raise CheckpointError(f"cannot load {folder}: {first_line(error)}") from error
     positions = getattr(config, "position_embedding_type", "absolute")
     if config.model_type in PACKED and positions != "absolute":
         raise CheckpointError(
@@ -216,36 +218,6 @@ def _config(folder: Path) -> Any:
             "'absolute' is computed"
         )
     return config
-
-
-_COUNTS = {r"(layers?|groups?|blocks?|group_num)$": 1_000, r"^num_": 100_000}
-"""The most of what is made one by one, by the names of settings."""
-_WIDTHS, _SIZES = ("hidden_size", "d_model", "dim"), ("vocab_size", "intermediate_size")
-_LEAST = 10**7
-"""Weights that are made without being asked for: some tens of megabytes."""
-
-
-def _require_possible(folder: Path) -> None:
-    """Refuse settings that would take hours, or all memory, before weights are found to be missing.
-
-    Each weight takes a byte of its file or more. CheckpointError, also if ``config.json`` is
-    damaged.
-    """
-    path, config = folder / "config.json", read_json(folder / "config.json")
-    files = [file for name in (SAFE, PICKLED) for file in _shards(folder, name) if file.is_file()]
-    stored = max(_LEAST, sum(file.stat().st_size for file in files))
-    sections = [config, *config.values()] if isinstance(config, dict) else []
-    for section in (it for it in sections if isinstance(it, dict)):
-        numbers = {name: value for name, value in section.items() if isinstance(value, int)}
-        layers = min(numbers.get("num_hidden_layers", 1), *_COUNTS.values())
-        for name, value in numbers.items():
-            most = next((most for kind, most in _COUNTS.items() if re.search(kind, name)), value)
-            weights = layers * value**2 if name in _WIDTHS else value * (name in _SIZES)
-            if value > most or weights > stored:
-                raise CheckpointError(
-                    f"{path} has {name} {value}, which no encoder of {stored:,} bytes has; it is "
-                    "damaged or belongs to other weights"
-                )
 
 
 @contextmanager
@@ -269,9 +241,7 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
     """Give every linear map of the layers of ``backbone`` a change ``alpha / rank * B A``.
 
     ``A`` is drawn and ``B`` is 0, so that nothing changes before the first update. Only they are
-    trained. There is no dropout on them, as the packed layers add the change to the weight.
-    MissingExtraError if peft is not installed; ConfigError if the architecture has no linear maps,
-    as an LSTM over word vectors.
+    trained, without dropout, as the packed layers add the change to the weight.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -290,16 +260,13 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The weights of ``model`` by the names of one without LoRA, with all changes added."""
-    changed = {
-        name: effective_weight(part).detach()
-        for name, part in model.named_modules()
-        if hasattr(part, "lora_A")
-    }
+    parts = model.named_modules()
+    adapted = {name: part for name, part in parts if hasattr(part, "lora_A")}
     state = {}
     for name, value in model.state_dict().items():
-        if ".lora_" in name:
-            continue
-        plain = name.replace(".base_layer.", ".")
-        owner, _, kind = plain.rpartition(".")
-        state[plain] = changed[owner] if kind == "weight" and owner in changed else value
+        if ".lora_" not in name:
+            plain = name.replace(".base_layer.", ".")
+            owner, _, kind = plain.rpartition(".")
+            is_changed = kind == "weight" and owner in adapted
+            state[plain] = effective_weight(adapted[owner]).detach() if is_changed else value
     return state

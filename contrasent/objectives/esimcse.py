@@ -15,8 +15,8 @@ from torch.func import functional_call
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import cosine_matrix
+from contrasent.model.backbones.base import evaluating
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import evaluating
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Contrast, ContrastConfig, Start, Terms
 from contrasent.settings import settings

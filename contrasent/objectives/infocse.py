@@ -76,5 +76,5 @@ class InfoCSE(diffcse.DiffCSE):
             states = lower(hidden, (self._depth,))[self._depth]
         states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
         with part("masked lm"):
-            above: Tensor = self.upper.continue_from(hidden, states)
+            above: Tensor = self.upper.last_states(hidden, states)
             return above.float()

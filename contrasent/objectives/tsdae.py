@@ -109,7 +109,7 @@ class Tsdae(Objective):
             given, wanted = shifted(sentences)
             with part("decoder"):
                 additions = [attend(embeddings) for attend in self.cross_attention]
-                logits = self.head(backbone.decode(given, additions))
+                logits = self.head(backbone.last_states(given, additions=additions))
             return F.cross_entropy(logits.float(), wanted, reduction="sum").unsqueeze(0)
 
         (summed,) = sums_by_parts(sums, whole, rows=[encoded.pooled[0]])

@@ -21,8 +21,7 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ContrasentError, DataError
 from contrasent.model.backbones.attention import LONG
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import by_length, embed
+from contrasent.model.encoder import SentenceEncoder, by_length, embed
 from contrasent.model.loading import LoadedEncoder
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache

@@ -22,7 +22,7 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms import whitening
+from contrasent.model.transforms import Moments, fit_whitening
 from contrasent.training.scoring import DevTask
 from contrasent.training.setup import start_as_it_comes
 
@@ -197,10 +197,10 @@ class Selection(Callback):
             for name, weight in weights.items():
                 weight.lerp_(self._start[name], share)
         if mapped:
-            text, moments = self.run.parts.whitening_text, whitening.Moments(encoder.width)
+            text, moments = self.run.parts.whitening_text, Moments(encoder.width)
             precision = self.run.recipe.evaluation.precision
             moments.add(encoder.encode(text, normalize=False, precision=precision))
-            fitted = whitening.fit(moments).transform
+            fitted, _, _ = fit_whitening(moments)
             fitted.described = f"whitening, fitted on {len(text)} training sentences"
             encoder.transform = fitted.to(encoder.device)
         try:

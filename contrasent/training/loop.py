@@ -20,8 +20,8 @@ from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.files import writing_folder
 from contrasent.functional import alignment, uniformity
+from contrasent.model.backbones.base import evaluating
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import evaluating
 from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective, Terms
 from contrasent.profiling import keep_freed_memory, part

@@ -14,7 +14,7 @@ from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchSt
 from contrasent.adaptation.halving import adapt
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms import whitening
+from contrasent.model.transforms import Moments, fit_whitening
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
 
@@ -112,9 +112,9 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
 
 def test_a_whitened_start_is_a_result_and_not_the_start(search, tiny_bert, tmp_path):
     start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    moments = whitening.Moments(16)
+    moments = Moments(16)
     moments.add(start.encode(LINES, normalize=False, precision="fp32"))
-    start.transform = whitening.fit(moments).transform
+    start.transform, _, _ = fit_whitening(moments)
     rate_by(start, tmp_path / "pairs.tsv")
     start.transform = None
     settings = {**FAST, "train.learning_rate": 1e-9, "train.whitening_sentences": 160}

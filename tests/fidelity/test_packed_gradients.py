@@ -72,7 +72,7 @@ def test_the_same_seed_draws_the_same_masks_and_another_seed_others():
 
 def test_spare_rows_change_no_state_and_no_gradient(tiny_encoder, monkeypatch):
     """bf16 rounds the rows of packed matrices up; fp32 with rounding must equal fp32 without."""
-    from contrasent.model.backbones.packing import Blocks
+    from contrasent.model.backbones.attention import Blocks
 
     batch = pack([[2, *range(5, 5 + n), 3] for n in (1, 9, 4, 17, 6, 2)], views=2)
     plain = Blocks.of.__func__

@@ -18,7 +18,7 @@ from contrasent.fitting.maps import (
 )
 from contrasent.fitting.text import DrawnRows, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms.flow import Flow
+from contrasent.model.transforms import Flow
 from contrasent.options import FlowSettings, WhiteningSettings
 
 TEN = WhiteningSettings(dimensions=10)

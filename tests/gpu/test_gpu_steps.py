@@ -10,7 +10,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model.backbones.packing import packed_attention_available
+from contrasent.model.backbones.attention import packed_attention_available
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32, matrix_precision
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import packing
+from contrasent.model.backbones import attention as packing
 
 pytestmark = pytest.mark.gpu
 

@@ -62,5 +62,5 @@ def test_less_is_kept_for_the_backward_pass(backbone):
 def test_a_model_that_cannot_is_refused(monkeypatch):
     model = transformer(config_of("bert", 60))
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
-    with pytest.raises(ConfigError, match=r"no gradient checkpointing for 'bert' models; set"):
+    with pytest.raises(ConfigError, match=r"no gradient checkpointing for .*bert"):
         AutoBackbone(model).set_checkpointing(True)

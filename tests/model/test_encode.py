@@ -7,8 +7,8 @@ import torch
 from helpers.tiny_models import SENTENCES, with_template
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.model import encoding
-from contrasent.model.encoding import by_length
+from contrasent.model import encoder as encoding
+from contrasent.model.encoder import by_length
 from contrasent.model.protocol import Encoder
 
 pytestmark = pytest.mark.precision

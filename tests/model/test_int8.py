@@ -146,7 +146,7 @@ def test_another_activation_is_refused():
 
 
 def test_a_machine_without_the_instructions_is_refused(monkeypatch):
-    monkeypatch.setattr(int8, "_has_vnni", lambda: False)
+    monkeypatch.setattr(int8, "has_products", lambda: False)
     with pytest.raises(ConfigError, match="needs a CPU with VNNI instructions"):
         Int8Bert.from_backbone(tiny())
 

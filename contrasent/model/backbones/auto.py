@@ -14,9 +14,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError
-from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position, name_failures
-from contrasent.model.encoding import evaluating
+from contrasent.model.backbones.base import (
+    UNBOUNDED,
+    Backbone,
+    evaluating,
+    first_position,
+    name_failures,
+)
 
 _BIG_BIRD = "big_bird"
 _PROBED, _OFF = 4, 1e-3
@@ -44,10 +48,8 @@ class AutoBackbone(Backbone):
         if wanted == self.checkpoint_layers:
             return
         if not self.model.supports_gradient_checkpointing:
-            raise ConfigError(
-                f"transformers has no gradient checkpointing for {self.model.config.model_type!r} "
-                "models; set train.gradient_checkpointing to false"
-            )
+            problem = "transformers has no gradient checkpointing for {}"
+            self.refuse(problem, "set train.gradient_checkpointing to false")
         verb = "enable" if wanted else "disable"
         # Its name since transformers 5; the old one then warns.
         name = f"activation_checkpointing_{verb}"
@@ -61,10 +63,8 @@ class AutoBackbone(Backbone):
             super().see_both_sides()
         self.model.config.is_causal = False
         if self._is_causal():
-            raise ConfigError(
-                f"transformers lets no token of {self.model.config.model_type!r} models see later "
-                "ones; set encoder.bidirectional to false, with encoder.pooler last"
-            )
+            remedy = "set encoder.bidirectional to false, with encoder.pooler last"
+            self.refuse("no token of {} sees later ones", remedy)
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -121,9 +121,6 @@ class AutoBackbone(Backbone):
                     self.model(input_ids=ids[:, :n], attention_mask=mask[:, :n]).last_hidden_state
                     for n in (_PROBED, longer)
                 )
-                if alone.shape[1:] != (_PROBED, self.width):
-                    shape, expected = list(alone.shape[1:]), [_PROBED, self.width]
-                    raise ValueError(f"it gives states of shape {shape}, not {expected}")
-            off = (beside[:, :_PROBED] - alone).abs().max()
+                off = (beside[:, :_PROBED] - alone.view(1, _PROBED, self.width)).abs().max()
             self._padding_counts = bool(off > _OFF * alone.abs().max())
         return self._padding_counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,22 @@ def first_position(model: nn.Module) -> int:
 
 
 @contextmanager
-def name_failures(kind: str, doing: str) -> Iterator[None]:
-    """Raise a ConfigError that names the architecture ``kind`` for whatever else is raised inside.
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off inside; afterwards every part is in the mode it was in."""
+    # Only what changes is written: a module takes microseconds to set an attribute.
+    changed = [part for part in module.modules() if part.training]
+    for part in changed:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.training = True
 
-    An error of ours, and one of memory, stays as it is.
-    """
+
+@contextmanager
+def name_failures(kind: str, doing: str) -> Iterator[None]:
+    """Raise a ConfigError that names ``kind`` for what is raised inside, but ours and of memory."""
     try:
         yield
     except Exception as error:
@@ -54,8 +65,7 @@ class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
     States are ``(T, width)``, and numbered 0 (embedding layer) to ``depth``. A sentence has at
-    most ``max_tokens``, special ones included. ``engine`` names what computes it; it ``pads`` if
-    padding is computed too.
+    most ``max_tokens``, special ones included. It ``pads`` if padding is computed too.
     """
 
     engine: ClassVar[str] = "torch"
@@ -110,13 +120,16 @@ class Backbone(nn.Module, ABC):
         states: T = checkpoint(layer, *given, use_reentrant=False)
         return states
 
+    def refuse(self, problem: str, remedy: str) -> Never:
+        """Raise a ConfigError in which the architecture stands for ``{}``."""
+        raise ConfigError(f"{problem.format(self.kind)}; {remedy}")
+
     def require_first_state(self) -> None:
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         if not self.takes_first_state:
-            raise ConfigError(
-                f"the first state of {self.kind} cannot be replaced; choose an encoder of another "
-                "architecture, such as BERT, MPNet, ELECTRA or ModernBERT"
-            )
+            others = "such as BERT, MPNet, ELECTRA or ModernBERT"
+            problem = "the first state of {} cannot be replaced"
+            self.refuse(problem, f"choose another architecture, {others}")
 
     def depends_on_padding(self) -> bool:
         """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
@@ -161,35 +174,22 @@ class Backbone(nn.Module, ABC):
         return self.unchanging()
 
     def set_checkpointing(self, wanted: bool) -> None:
-        """While training, keep only the input of each layer, and compute it once more, or not.
-
-        Dropout is the same both times. Raises ConfigError if layers cannot be computed again.
-        """
+        """Keep only the input of each layer in training, and compute it once more; or not."""
         self.checkpoint_layers = wanted
 
     def freeze_embeddings(self) -> None:
         """Leave the embedding layer as it is: of words, positions, and what normalises them."""
         layer = getattr(self.model, "embeddings", None) or self.model.get_input_embeddings()
-        for parameter in layer.parameters():
-            parameter.requires_grad_(False)
+        layer.requires_grad_(False)
 
     def freeze_layers(self, count: int) -> None:
-        """Leave the first ``count`` layers as they are, and the embedding layer.
-
-        ConfigError if no layer is left, or the layers share their weights.
-        """
-        if count >= self.depth:
-            raise ConfigError(
-                f"encoder.freeze_layers is {count}, but the encoder has {self.depth} layers; leave "
-                "at least one to train"
-            )
+        """Freeze the embeddings and the first ``count`` layers; ConfigError if none is left."""
         lists = (m for m in self.model.modules() if isinstance(m, nn.ModuleList))
         layers = next((each for each in lists if len(each) == self.depth), None)
-        if layers is None:
-            raise ConfigError(
-                f"encoder.freeze_layers is {count}, but the layers of {self.kind} share their "
-                "weights; leave it out"
-            )
+        if layers is None or count >= self.depth:
+            has = f"has {self.depth} layers" if layers is not None else "shares their weights"
+            problem = f"encoder.freeze_layers is {count}, but the encoder {has}"
+            self.refuse(problem, "leave at least one to train, or leave it out")
         self.freeze_embeddings()
         for layer in layers[:count]:
             layer.requires_grad_(False)
@@ -200,18 +200,14 @@ class Backbone(nn.Module, ABC):
 
     def see_both_sides(self) -> None:
         """Let every token of a decoder see all of its sentence; ConfigError if it does already."""
-        raise ConfigError(
-            f"every token of {self.kind} sees all of the sentence already; set "
-            "encoder.bidirectional to false"
-        )
+        problem = "every token of {} sees all of the sentence already"
+        self.refuse(problem, "set encoder.bidirectional to false")
 
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate; ConfigError if it has none."""
         dropouts = self._dropouts()
         if rate and not dropouts:
-            raise ConfigError(
-                f"encoder.dropout is {rate:g}, but {self.kind} has no dropout; leave it out"
-            )
+            self.refuse(f"encoder.dropout is {rate:g}, but {{}} has no dropout", "leave it out")
         for module, name in dropouts:
             setattr(module, name, rate)
 

@@ -21,18 +21,22 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.attention import apply_mask, attention, dropout, keep_mask
-from contrasent.model.backbones.packing import Blocks
+from contrasent.model.backbones.attention import (
+    Blocks,
+    apply_mask,
+    attention,
+    dropout,
+    keep_mask,
+)
 
 ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x weight^T + bias`` of ``x (R, I)`` and ``weight (O, I)``, as ``F.linear``.
+    """``F.linear`` of ``x (R, I)`` and ``weight (O, I)``; by oneDNN's own operator for bf16.
 
-    That one writes the bias into every row first and reads it again while it multiplies; oneDNN's
-    own operator, which torch's compiler uses, does not.
+    Torch's writes the bias into every row first, and reads it again while it multiplies.
     """
     if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
         return F.linear(x, weight, bias)
@@ -129,17 +133,14 @@ States = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SentenceAddition:
-    """What a layer of a decoder adds to the tokens of each sentence after its self-attention.
-
-    ``states (S, D)``, with dropout on what each token gets; ``norm`` is applied to the sum.
-    """
+    """What a decoder's layer adds after its self-attention: ``states (S, D)``, and ``norm``."""
 
     states: Tensor
     norm: nn.LayerNorm
 
 
 class Linear(NamedTuple):
-    """The weight ``(O, I)`` and bias ``(O,)`` of a map that torch computes."""
+    """The weight ``(O, I)`` and bias ``(O,)`` of a map."""
 
     weight: Tensor
     bias: Tensor
@@ -151,11 +152,8 @@ class Linear(NamedTuple):
         return dropout_norm(state, self(x), rate, norm)
 
 
-class Map(NamedTuple):
+class Map(Linear):
     """``x W^T + b``, with ``W`` in a layout that only oneDNN can read."""
-
-    weight: Tensor
-    bias: Tensor
 
     @classmethod
     def of(cls, linear: Linear, rows: int) -> Self:
@@ -181,19 +179,20 @@ class LayerWeights:
     only first tokens ask. For inference they are laid out, for a single sentence ``alone``.
     """
 
-    qkv: Linear | Map
-    output: Linear | Map
-    up: Linear | Map
-    down: Linear | Map
-    parted: tuple[Linear | Map, ...] = ()
+    qkv: Linear
+    output: Linear
+    up: Linear
+    down: Linear
+    parted: tuple[Linear, ...] = ()
     alone: bool = False
 
     @classmethod
     def of(cls, parts: LayerModules, dtype: torch.dtype) -> LayerWeights:
         """Cast and join the weights of a layer."""
         joined = (parts.query, parts.key, parts.value)
-        weight = _concat(dtype, *map(effective_weight, joined))
-        qkv = Linear(weight, _concat(dtype, *(part.bias for part in joined)))
+        weight = _Concat.apply(dtype, *map(effective_weight, joined))  # type: ignore[no-untyped-call]
+        bias = _Concat.apply(dtype, *(part.bias for part in joined))  # type: ignore[no-untyped-call]
+        qkv = Linear(weight, bias)
         output, up, down = (
             Linear(effective_weight(part).to(dtype), part.bias.to(dtype))
             for part in (parts.output, parts.up, parts.down)
@@ -225,9 +224,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer with the norm after each residual (Vaswani et al. 2017), by ``maps``.
+    """One layer with the norm after each residual (Vaswani et al. 2017).
 
-    These are :class:`LayerWeights`, or others with `mix`, `output`, `up` and `down`.
+    Its ``maps`` are :class:`LayerWeights`, or others with `mix`, `output`, `up` and `down`.
     """
 
     modules: LayerModules
@@ -272,14 +271,8 @@ def effective_weight(linear: Any) -> Tensor:
     return weight + change
 
 
-def _concat(dtype: torch.dtype, *parts: Tensor) -> Tensor:
-    """One matrix of the rows of all parts."""
-    joined: Tensor = _Concat.apply(dtype, *parts)  # type: ignore[no-untyped-call]
-    return joined
-
-
 class _Concat(Function):
-    """Cast and joined in one pass, as are the gradients cut apart and cast."""
+    """The rows of all parts, cast and joined in one pass, as are the gradients cut and cast."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *parts: Tensor) -> Tensor:
@@ -296,11 +289,10 @@ class _Concat(Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """Where an architecture keeps the parts of its ``layers``, and what it does besides.
+    """Where an architecture keeps the parts of its ``layers``; the defaults are BERT's.
 
-    The defaults are BERT's. ``projection`` maps the embeddings to the width of the layers
-    (ELECTRA); ``distances`` adds a bias by the distance of two tokens to the scores of every layer
-    (MPNet).
+    ``projection`` maps the embeddings to the width of the layers (ELECTRA); ``distances`` adds a
+    bias by the distance of two tokens to the scores of every layer (MPNet).
     """
 
     query: str = "attention.self.query"
@@ -357,10 +349,7 @@ PACKED = {
 
 
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:
-    """The modules of the layers of a model whose ``config.model_type`` is one of :data:`PACKED`.
-
-    They have the names of :class:`LayerSpec`.
-    """
+    """The modules of each layer of a model of :data:`PACKED`, by :class:`LayerSpec`'s names."""
     paths = asdict(spec := PACKED[model.config.model_type])
     names = paths.keys() - {"layers", "projection", "distances"}
     return [
@@ -378,18 +367,14 @@ def lay_out(
     alone: bool = False,
 ) -> Layer:
     """A layer with its weights laid out for about ``rows`` rows."""
-    cast: Any = LayerWeights.of(modules, dtype)
-    maps = (Map.of(each, rows) for each in (cast.qkv, cast.output, cast.up, cast.down))
-    qkv, output, up, down = maps
+    cast = LayerWeights.of(modules, dtype)
+    maps = {n: Map.of(getattr(cast, n), rows) for n in ("qkv", "output", "up", "down")}
     parts = tuple(Map.of(each, rows) for each in cast.part()) if parted else ()
-    return Layer(modules, LayerWeights(qkv, output, up, down, parts, alone))
+    return Layer(modules, LayerWeights(**maps, parted=parts, alone=alone))
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
-    """State 0 ``(T, D)`` by the embedding layer of such a model, before its dropout.
-
-    ``places (T,)`` are those of the tokens in their sentences.
-    """
+    """State 0 ``(T, D)`` before its dropout; ``places (T,)`` are those in the sentences."""
     padding = getattr(embeddings, "padding_idx", None)
     rows = places if batch.positions is None else batch.positions
     if padding is not None:

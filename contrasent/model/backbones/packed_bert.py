@@ -1,9 +1,7 @@
 """The BERT family and ModernBERT on packed tokens: our forward over modules of ``transformers``.
 
-Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads.
-Linear maps, LayerNorm, GELU and dropout see ``(R, D)``, R >= T rows, a few of them spare; only
-attention sees ``(S, H, L, D / H)``.
-Dropout falls in the places, and with the rates, of the ``transformers`` modules.
+Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads. All but
+attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few of them spare.
 """
 
 from __future__ import annotations
@@ -20,7 +18,12 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.attention import attention, dropout
+from contrasent.model.backbones.attention import (
+    Blocks,
+    attention,
+    dropout,
+    packed_attention_available,
+)
 from contrasent.model.backbones.base import Backbone, first_position
 from contrasent.model.backbones.layers import (
     PACKED,
@@ -33,7 +36,6 @@ from contrasent.model.backbones.layers import (
     layers_of,
     rate_of,
 )
-from contrasent.model.backbones.packing import Blocks, packed_attention_available
 from contrasent.model.precision import WeightCache
 
 _USUAL_ROWS = 4096
@@ -45,11 +47,7 @@ _LAID_OUT = "laid out"
 
 
 class PackedBert(Backbone):
-    """BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, MiniLM, ELECTRA and MPNet without padding.
-
-    States equal those of ``transformers`` to float tolerance; with dropout they are draws from
-    the same distribution. A row of :data:`PACKED` says what is particular to each.
-    """
+    """BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA and MPNet, by :data:`PACKED`."""
 
     takes_first_state = True
 
@@ -96,9 +94,8 @@ class PackedBert(Backbone):
                     spare = -len(batch.token_ids) % _FEW_ROWS if dtype == torch.bfloat16 else 0
                     blocks = Blocks.single(len(batch.token_ids), self.heads, spare)
                     first_only = False
-                elif narrow and (is_worth or (_LAID_OUT, dtype) in self._unchanging):
-                    key = (_LAID_OUT, dtype)
-                    layers = self._unchanging.get(key, lambda: self._lay_out(dtype))
+                elif narrow and (is_worth or _LAID_OUT in self._unchanging.kept):
+                    layers = self._unchanging.get(_LAID_OUT, lambda: self._lay_out(dtype))
                     blocks = self._blocks(batch, dtype)
             if layers is not None and blocks is not None:
                 embedded = self._embed(batch, blocks.positions)
@@ -106,28 +103,24 @@ class PackedBert(Backbone):
                 return self._run(wanted, layers, embedded, (cast, cast), blocks, first_only)
             return self._compute(batch, wanted, dtype, first_only, first_state)
 
-    def decode(self, batch: Batch, additions: Sequence[SentenceAddition]) -> Tensor:
-        """The last states ``(T, D)`` of tokens that see only themselves and those before them.
+    def last_states(
+        self,
+        batch: Batch,
+        given: Tensor | None = None,
+        additions: Sequence[SentenceAddition] = (),
+    ) -> Tensor:
+        """The last states ``(T, D)``, with ``given (T, D)`` as state 0 of every token.
 
-        There is one of ``additions`` for each layer.
+        With ``additions``, one for each layer, tokens see only themselves and those before them.
         """
-        return self._last(batch, additions=additions)
-
-    def continue_from(self, batch: Batch, states: Tensor) -> Tensor:
-        """The last states ``(T, D)``, with ``states (T, D)`` as state 0 of every token."""
-        return self._last(batch, given=states)
-
-    def _last(self, batch: Batch, **how: Any) -> Tensor:
         device = batch.token_ids.device
+        how: Any = {"given": given, "additions": additions}
         _, dtype = self.products(device)
         with torch.autocast(device.type, enabled=False):
             return self._compute(batch, {self.depth}, dtype, **how)[self.depth]
 
     def new_layers(self, count: int) -> PackedBert:
-        """So many layers of the same kind with new weights and no embedding layer.
-
-        They are for :meth:`continue_from`.
-        """
+        """So many layers with new weights and no embedding layer, for :meth:`last_states`."""
         config = copy.deepcopy(self.model.config)
         config.num_hidden_layers = count
         model: Any = type(self.model)(config)
@@ -144,10 +137,7 @@ class PackedBert(Backbone):
         additions: Sequence[SentenceAddition] = (),
         given: Tensor | None = None,
     ) -> dict[int, Tensor]:
-        """The states of the layers ``wanted``, with gradients and dropout where they are on.
-
-        ``given`` is state 0, in place of the embedding layer's.
-        """
+        """The states of the layers ``wanted``, with gradients and dropout where they are on."""
 
         def cast() -> list[Layer]:
             return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
@@ -185,11 +175,10 @@ class PackedBert(Backbone):
         return {number: by_number[number] for number in wanted}
 
     def _lay_out(self, dtype: torch.dtype, *, alone: bool = False) -> list[Layer]:
-        rows = _FEW_ROWS if alone else _USUAL_ROWS
-        last = [False] * (self.depth - 1) + [not alone]
+        rows, last = _FEW_ROWS if alone else _USUAL_ROWS, self.depth - 1
         return [
-            lay_out(each, dtype, rows, parted=parted, alone=alone)
-            for each, parted in zip(self._layers, last, strict=True)
+            lay_out(each, dtype, rows, parted=number == last and not alone, alone=alone)
+            for number, each in enumerate(self._layers)
         ]
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
@@ -229,10 +218,7 @@ _UNSEEN = -30_000.0
 
 
 class PackedModernBert(Backbone):
-    """ModernBERT: rotary positions, gated layers with the norm first, and local attention.
-
-    Warner et al. 2024, arXiv:2412.13663. Tokens of most layers see those within a window.
-    """
+    """ModernBERT (Warner et al. 2024): rotary positions, gated layers, a local window in most."""
 
     takes_first_state = True
 
@@ -265,7 +251,6 @@ class PackedModernBert(Backbone):
         return {n: by_number[n] for n in wanted}
 
     def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, Blocks]:
-        """The places of tokens for layers that see whole sentences, and for those of a window."""
         device, config = batch.token_ids.device, self.model.config
         window = config.sliding_window
         packed = packed_attention_available(device, dtype, self.width // self.heads)

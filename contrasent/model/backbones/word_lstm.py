@@ -22,8 +22,7 @@ from contrasent.model.pooling import pooler
 class WordLstm(Backbone):
     """State 0 of a word is its vector, state 1 the LSTM's output in both directions.
 
-    The vectors stay in their mapped file, are not trained, and no parameters; a token id is the
-    number of one. None is padded, so what a sentence gets does not depend on its batch.
+    The vectors stay in their mapped file, and are not trained; a token id is the number of one.
     """
 
     kind = "an LSTM over word vectors"
@@ -40,10 +39,7 @@ class WordLstm(Backbone):
     @property
     def model(self) -> Never:  # type: ignore[override]
         """There is none: what asks for it needs a transformer."""
-        raise ConfigError(
-            f"this needs a transformer, but the encoder is an LSTM over the words of "
-            f"{self.store.source}; take another encoder"
-        )
+        self.refuse("this needs a transformer, but the encoder is {}", "take another encoder")
 
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None

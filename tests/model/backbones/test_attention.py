@@ -7,8 +7,7 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import attention as module
-from contrasent.model.backbones.attention import attention, keep_mask
-from contrasent.model.backbones.packing import Blocks
+from contrasent.model.backbones.attention import Blocks, attention, keep_mask
 
 HEADS, WIDTH = 2, 8
 LENGTHS = {"ragged": [3, 1, 6], "equal": [4, 4], "one token": [1], "just above a step": [17, 2]}

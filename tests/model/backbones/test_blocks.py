@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones.packing import Blocks, move
+from contrasent.model.backbones.attention import Blocks, move
 
 HEADS, WIDTH = 2, 6
 LENGTHS = {

@@ -6,9 +6,9 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
+from contrasent.model.backbones.attention import Blocks
 from contrasent.model.backbones.layers import Linear, Map, has_products, lay_out, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.backbones.packing import Blocks
 
 pytestmark = pytest.mark.precision
 

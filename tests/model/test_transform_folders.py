@@ -11,9 +11,7 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones import base as base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.transforms.base import DenseMap, Transform
-from contrasent.model.transforms.flow import Flow
-from contrasent.model.transforms.whitening import Whitening
+from contrasent.model.transforms import DenseMap, Flow, Transform, Whitening
 
 
 def drawn(transform, seed=0):

@@ -7,7 +7,7 @@ import torch
 from helpers.inverse_flow import inverse_flow
 
 from contrasent.errors import ConfigError
-from contrasent.model.transforms.flow import Flow
+from contrasent.model.transforms import Flow
 
 
 def shaken(module, seed=0, size=0.1):
@@ -115,14 +115,7 @@ def test_a_constant_component_is_not_blown_up(rng):
     assert flow(rows).abs().max() < 10
 
 
-@pytest.mark.parametrize(
-    ("width", "levels", "said"),
-    [
-        (300, 3, "300 dimensions do not allow: --levels 2 is possible"),
-        (12, 3, "--levels 2 is possible"),
-        (15, 1, "its width is odd"),
-    ],
-)
-def test_a_width_that_cannot_be_halved_so_often(width, levels, said):
-    with pytest.raises(ConfigError, match=f"halves an embedding {levels} times, .*{said}"):
+@pytest.mark.parametrize(("width", "levels"), [(300, 3), (15, 1)])
+def test_a_width_that_cannot_be_halved_so_often(width, levels):
+    with pytest.raises(ConfigError, match=f"halves an embedding {levels} times, .*fewer --levels"):
         Flow(width, levels)
