@@ -142,7 +142,11 @@ def test_a_folder_of_sentence_transformers_is_read(tiny_bert, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"kernel_sizes": [', '"kernel_sizes": [2, ', "only odd sizes, and a stride of 1"),
+        (
+            '"kernel_sizes": [',
+            '"kernel_sizes": [2, ',
+            "has kernel_sizes.0 2, which",
+        ),
         (
             '"stride_sizes": [\n    1',
             '"stride_sizes": [\n    2',

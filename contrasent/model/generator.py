@@ -155,7 +155,7 @@ class Generator:
     ) -> Tensor:
         """``(T,)`` int64, the tokens of ``batch`` after the generator has written into it.
 
-        It reads ``masked``, and writes the most probable token or one drawn from the softmax, at all
+        It reads ``masked``, and writes the likeliest token or one drawn from the softmax, at all
         tokens, as DiffCSE's reference implementation, or at the chosen ones; never at the first.
         """
         backbone, device = self._masked_lm.backbone, batch.token_ids.device

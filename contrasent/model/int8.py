@@ -271,7 +271,7 @@ _SENTENCES_AT_ONCE = 64
 def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
     """The largest size of each input of the maps of every layer.
 
-    `state` goes into query, key and value, `mixed` into output, `normed` into up, `inner` into down.
+    `state` goes into query, key and value, `mixed` into output, `normed` to up, `inner` to down.
     """
     ranges: list[dict[str, Tensor]] = []
 

@@ -8,7 +8,6 @@ import torch
 from helpers.tiny_models import SENTENCES
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones.layers import LayerWeights
 from contrasent.model.encoder import SentenceEncoder
 
 pytestmark = pytest.mark.precision
@@ -87,15 +86,3 @@ def test_threads_may_encode_at_once(tiny_encoder):
         ]
         for job in jobs:
             np.testing.assert_allclose(job.result(), expected, rtol=0, atol=1e-6)
-
-
-def test_another_thread_may_finish_while_weights_are_cast(tiny_encoder, monkeypatch):
-    expected = tiny_encoder.encode(SENTENCES, precision="bf16")
-    cast = LayerWeights.of
-
-    def interrupted(layer, dtype):
-        with tiny_encoder.backbone.unchanging():
-            return cast(layer, dtype)
-
-    monkeypatch.setattr(LayerWeights, "of", interrupted)
-    assert np.array_equal(tiny_encoder.encode(SENTENCES, precision="bf16"), expected)

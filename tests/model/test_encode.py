@@ -3,13 +3,11 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 from helpers.tiny_models import SENTENCES, with_template
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoder as encoding
 from contrasent.model.encoder import by_length
-from contrasent.model.protocol import Encoder
 
 pytestmark = pytest.mark.precision
 
@@ -65,23 +63,6 @@ def test_tokenizing_ahead_changes_no_bit(chunk, tiny_encoder, monkeypatch):
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("overlaps", [True, False])
-def test_an_error_of_the_source_comes_after_the_rows_before_it(
-    overlaps, tiny_encoder, rows, monkeypatch
-):
-    monkeypatch.setattr(encoding, "overlaps", lambda _: overlaps)
-
-    def source():
-        yield from MANY[:8]
-        raise OSError("the disk is gone")
-
-    stream = tiny_encoder.encode_stream(source(), chunk=4, precision="fp32")
-    np.testing.assert_allclose(next(stream), rows[:4], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(next(stream), rows[4:8], rtol=0, atol=1e-6)
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(stream)
-
-
 def test_a_stream_that_is_closed_early_leaves_no_thread(tiny_encoder, monkeypatch):
     monkeypatch.setattr(encoding, "overlaps", lambda _: True)
     before = threading.active_count()
@@ -90,13 +71,6 @@ def test_a_stream_that_is_closed_early_leaves_no_thread(tiny_encoder, monkeypatc
     assert threading.active_count() == before + 1
     stream.close()
     assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("kind", [list, iter])
-def test_encode_joins_the_chunks_of_a_long_input(kind, tiny_encoder, rows, monkeypatch):
-    monkeypatch.setitem(Encoder.encode_stream.__kwdefaults__, "chunk", 4)
-    found = tiny_encoder.encode(kind(MANY), precision="fp32")
-    np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("nothing", [[], (), iter([])])
@@ -205,20 +179,6 @@ def test_every_part_is_put_back_into_its_mode(tiny_encoder, rows):
     dropped = tiny_encoder.encode(MANY, precision="fp32")
     assert modes(tiny_encoder) == before
     np.testing.assert_allclose(dropped, rows, rtol=0, atol=1e-6)
-
-
-def test_modes_are_put_back_after_an_error_too(tiny_encoder, monkeypatch):
-    tiny_encoder.train()
-    before = modes(tiny_encoder)
-
-    def fail(*_, **__):
-        raise MemoryError("too large")
-
-    monkeypatch.setattr(tiny_encoder.backbone, "forward", fail)
-    with pytest.raises(MemoryError):
-        tiny_encoder.encode(["a dog"])
-    assert modes(tiny_encoder) == before
-    assert torch.is_grad_enabled()
 
 
 def test_a_batch_holds_no_more_padded_tokens_than_its_budget():

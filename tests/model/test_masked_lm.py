@@ -5,7 +5,6 @@ import torch
 import transformers
 from helpers.masked_lms import OTHERS, saved
 from helpers.tiny_models import TOKENIZERS, save_tiny_masked_lm, transformer
-from safetensors.torch import load_file, save_file
 
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
@@ -59,9 +58,7 @@ def test_a_decoder_of_its_own_stays_its_own(tmp_path):
 
 
 def test_a_model_without_a_head_is_refused(tiny_bert):
-    said = (
-        r"bert has no masked-LM head, .* \(first missing: cls\.predictions\..*contrasent pretrain"
-    )
+    said = r"bert has no masked-LM head \(first missing: cls\.predictions\..*contrasent pretrain"
     with pytest.raises(CheckpointError, match=said):
         MaskedLm.load(tiny_bert)
 
@@ -71,22 +68,6 @@ def test_a_new_head_is_started_with_a_warning(tiny_bert):
         masked_lm = MaskedLm.load(tiny_bert, new_head=True)
     assert masked_lm.tied
     assert all(parameter.isfinite().all() for parameter in masked_lm.head.parameters())
-
-
-def changed(folder, change):
-    state = load_file(folder / "model.safetensors")
-    change(state)
-    save_file(state, folder / "model.safetensors", {"format": "pt"})
-
-
-def test_a_transformer_that_lost_a_weight_is_refused(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "it")
-    name = "bert.encoder.layer.1.output.dense.weight"
-    changed(folder, lambda state: state.update({name: torch.zeros(3, 3)}))
-    with pytest.raises(
-        CheckpointError, match=r"lacks 1 of the weights of its transformer.*layer\.1"
-    ):
-        MaskedLm.load(folder)
 
 
 def test_an_architecture_whose_head_is_not_known_is_refused(tmp_path):

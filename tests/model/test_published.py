@@ -1,7 +1,6 @@
 """The published SimCSE and DiffCSE checkpoints, and what their training scripts wrote."""
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,20 +105,6 @@ def test_a_training_folder_of_diffcse(model_type, tmp_path):
     assert_rows(encoder, cls_by_hand(model, encoder, SENTENCES))
     with pytest.raises(CheckpointError, match=r"stores no Linear\+Tanh head"):
         SentenceEncoder.load(tmp_path / "run", pooler="cls", head="mlp")
-
-
-def test_a_masked_language_model_is_a_start(tiny_bert, tmp_path):
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(tiny_bert)
-    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
-    model.save_pretrained(tmp_path / "mlm")
-    for file in Path(tiny_bert).glob("tokenizer*"):
-        (tmp_path / "mlm" / file.name).write_bytes(file.read_bytes())
-    encoder = SentenceEncoder.load(tmp_path / "mlm", pooler="cls", head="none", device="cpu")
-    assert_rows(encoder, cls_by_hand(model.bert, encoder, SENTENCES))
-    with pytest.raises(CheckpointError, match="a random one would spoil every embedding"):
-        SentenceEncoder.load(tmp_path / "mlm", pooler="cls", head="mlp")
 
 
 def test_shards(tmp_path):

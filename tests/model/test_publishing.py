@@ -1,8 +1,6 @@
 """Publishing: the model card, and what reaches the hub."""
 
 import json
-import os
-import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,16 +63,6 @@ def test_the_card_leads_to_the_licence_of_a_data_set(name, tiny_encoder, tmp_pat
     known = not name.endswith(".csv")
     assert card.data.datasets == (["org/text"] if known else None)
     assert ("that of [org/text](https://huggingface.co/datasets/org/text)" in card.text) == known
-
-
-def test_files_follow_the_umask(tiny_encoder, tmp_path):
-    before = os.umask(0o027)
-    try:
-        tiny_encoder.save(tmp_path / "saved")
-    finally:
-        os.umask(before)
-    files = [it for it in (tmp_path / "saved").rglob("*") if it.is_file()]
-    assert {stat.S_IMODE(it.stat().st_mode) for it in files} == {0o640}
 
 
 def test_a_base_model_is_looked_for_through_the_runs_before(tiny_encoder, tmp_path):

@@ -33,7 +33,7 @@ def assert_same(mine, other):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("head", [None, 16, 5])
+@pytest.mark.parametrize("head", [None, 5])
 @pytest.mark.parametrize("pooler", POOLERS)
 def test_sentence_transformers_reads_what_we_save(pooler, head, normalize, tmp_path):
     folder = save_tiny(tmp_path / "plain", num_hidden_layers=3)
@@ -45,7 +45,12 @@ def test_sentence_transformers_reads_what_we_save(pooler, head, normalize, tmp_p
         torch.nn.init.normal_(encoder.head.linear.weight, std=0.3)
         torch.nn.init.normal_(encoder.head.linear.bias)
     encoder.save(tmp_path / "saved")
-    assert_same(ours(encoder), theirs(tmp_path / "saved"))
+    rows, again = ours(encoder), SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert_same(rows, theirs(tmp_path / "saved"))
+    assert np.array_equal(ours(again), rows)
+    assert (again.pooler, again.head_name) == (pooler, "mlp" if head else "none")
+    assert (again.normalize, again.max_tokens, again.width) == (normalize, 64, head or 16)
+    assert again.fingerprint() == encoder.fingerprint()
 
 
 def position_weighted_mean(state, batch):

@@ -87,7 +87,10 @@ def test_auto_is_fp32_with_it(kind, tiny_encoder, monkeypatch):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("head", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded_it_gives_the_same_bits(kind, head, normalize, tiny_encoder, tmp_path):
+def test_saved_it_gives_the_same_bits_and_in_sentence_transformers_the_same(
+    kind, head, normalize, tiny_encoder, tmp_path
+):
+    st = pytest.importorskip("sentence_transformers")
     before = encoded(tiny_encoder)
     encoder = encoder_with(tiny_encoder, kind, head, normalize)
     rows = encoded(encoder)
@@ -102,6 +105,17 @@ def test_saved_and_loaded_it_gives_the_same_bits(kind, head, normalize, tiny_enc
     assert type(loaded.transform) is type(encoder.transform)
     assert loaded.transform_described == "of a test"
     assert not any(parameter.requires_grad for parameter in loaded.transform.parameters())
+    if kind == "flow" and not head:
+        with pytest.raises(ValueError, match=r"contrasent\.model\.st_modules\.FittedTransform"):
+            st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    trusted = {"trust_remote_code": True} if kind == "flow" else {}
+    model = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu", **trusted)
+    theirs = model.encode(SENTENCES, convert_to_numpy=True, show_progress_bar=False)
+    assert np.abs(theirs - rows).max() <= 1e-5
+    assert model.get_embedding_dimension() == encoder.width
+    model.save(str(tmp_path / "theirs"))
+    again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
+    assert np.abs(encoded(again) - rows).max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,30 +127,6 @@ def test_it_comes_after_the_head_and_before_normalisation(kind, tiny_encoder):
     np.testing.assert_allclose(encoded(encoder), by_hand, atol=1e-6)
     by_hand /= np.linalg.norm(by_hand, axis=1, keepdims=True)
     np.testing.assert_allclose(encoded(encoder, normalize=True), by_hand, atol=1e-6)
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("head", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_sentence_transformers_gives_the_same(kind, head, normalize, tiny_encoder, tmp_path):
-    st = pytest.importorskip("sentence_transformers")
-    encoder = encoder_with(tiny_encoder, kind, head, normalize)
-    encoder.save(tmp_path / "saved")
-    trusted = {"trust_remote_code": True} if kind == "flow" else {}
-    model = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu", **trusted)
-    theirs = model.encode(SENTENCES, convert_to_numpy=True, show_progress_bar=False)
-    assert np.abs(theirs - encoded(encoder)).max() <= 1e-5
-    assert model.get_embedding_dimension() == encoder.width
-    model.save(str(tmp_path / "theirs"))
-    again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
-    assert np.abs(encoded(again) - encoded(encoder)).max() <= 1e-5
-
-
-def test_sentence_transformers_refuses_a_flow_it_may_not_run(tiny_encoder, tmp_path):
-    st = pytest.importorskip("sentence_transformers")
-    encoder_with(tiny_encoder, "flow").save(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"contrasent\.model\.st_modules\.FittedTransform"):
-        st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
 
 
 def test_a_linear_dense_of_another_maker_is_computed_by_its_name(tiny_encoder, tmp_path):
@@ -167,37 +157,19 @@ def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
     SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
 
 
-def damaged(tiny_encoder, tmp_path, kind="flow"):
-    encoder_with(tiny_encoder, kind).save(tmp_path / "saved")
-    return tmp_path / "saved" / "2_FittedTransform"
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda folder: (folder / "model.safetensors").unlink(),
         lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"),
         lambda folder: (folder / "config.json").write_text("{"),
-        lambda folder: (folder / "config.json").write_text("[]"),
         lambda folder: (folder / "config.json").write_text('{"transform": "glow"}'),
         lambda folder: (folder / "config.json").write_text('{"transform": "flow", "wide": 3}'),
         lambda folder: (folder / "config.json").write_text('{"transform": "flow", "width": 8}'),
     ],
 )
 def test_a_damaged_transform_is_named(change, tiny_encoder, tmp_path):
-    folder = damaged(tiny_encoder, tmp_path)
-    change(folder)
+    encoder_with(tiny_encoder, "flow").save(tmp_path / "saved")
+    change(tmp_path / "saved" / "2_FittedTransform")
     with pytest.raises(CheckpointError, match=r"cannot read the transform in .*2_FittedTransform"):
-        SentenceEncoder.load(tmp_path / "saved")
-
-
-def test_a_linear_map_without_its_weight(tiny_encoder, tmp_path):
-    encoder_with(tiny_encoder, "whitening").save(tmp_path / "saved")
-    from safetensors.torch import save_file
-
-    save_file({"linear.bias": torch.zeros(3)}, tmp_path / "saved" / "2_Dense" / "model.safetensors")
-    with pytest.raises(
-        CheckpointError,
-        match=r"has nothing for linear.weight, where a linear map of .* needs \[16, 16\]",
-    ):
         SentenceEncoder.load(tmp_path / "saved")

@@ -1,6 +1,5 @@
 """Word vectors as an encoder: against a plain loop over a dictionary."""
 
-import gzip
 import json
 
 import numpy as np
@@ -106,14 +105,6 @@ def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
     )
 
 
-def test_gzipped_vectors_and_words_with_spaces(tmp_path):
-    path = tmp_path / "v.txt.gz"
-    path.write_bytes(gzip.compress(b"cat 1 2\n. . . 3 4\nat a@b.c 5 6\ndog 7 8\n"))
-    store = open_words(path)
-    assert store.words == 2
-    assert sorted(store.rows(["cat", "dog", ".", "at"])) == ["cat", "dog"]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -131,13 +122,6 @@ def test_bad_files_are_named_by_line(text, said, tmp_path, cache):
     with pytest.raises(CheckpointError, match=rf"v\.txt.*{said}"):
         load_encoder(path)
     assert not [entry for entry in (cache / "words").glob("*") if entry.is_dir()]
-
-
-def test_a_damaged_cache_is_written_again(glove, cache):
-    once = load_encoder(glove).encode(SENTENCES[:2])
-    (file,) = cache.rglob("vectors.bin")
-    file.write_bytes(file.read_bytes()[:-4])
-    assert np.array_equal(load_encoder(glove).encode(SENTENCES[:2]), once)
 
 
 def test_a_changed_file_is_another_encoder(glove, vectors):
@@ -165,21 +149,3 @@ def test_what_words_do_not_have_is_refused(glove):
     ):
         with pytest.raises(ConfigError):
             encoder.encode(["cat"], **wrong)
-
-
-def test_commands_take_word_vectors(glove, vectors, tmp_path):
-    (tmp_path / "in.txt").write_text("the cat sits .\nred dog\n")
-    worked("encode", glove, tmp_path / "in.txt", tmp_path / "out.npy")
-    expected = [mean(vectors, s) for s in ("the cat sits .", "red dog")]
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-6)
-    a, b = expected
-    cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-    assert float(worked("similarity", glove, "the cat sits .", "red dog").out) == pytest.approx(
-        cosine, abs=1e-4
-    )
-    worked("index", "build", glove, tmp_path / "in.txt", tmp_path / "index")
-    assert "red dog" in worked("search", tmp_path / "index", "red Dog dog", "--top-k", "1").out
-    (tmp_path / "pairs.tsv").write_text("the cat\tdog\t1\nred cat\tred dog\t5\nthe .\tsits\t3\n")
-    pairs = tmp_path / "pairs.tsv"
-    assert "mean cosine" in worked("analyze", glove, "--pairs", f"{pairs}>2").out
-    assert "pooler vectors" in worked("evaluate", glove, "--tasks", pairs).out

@@ -7,7 +7,6 @@ import pytest
 from helpers.run_files import metrics
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
-from sentence_transformers import SentenceTransformer
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -56,7 +55,7 @@ def test_the_rate_falls_as_the_dev_scores_say(tmp_path, infersent):
     assert len(set(found)) == 5
 
 
-def test_a_saved_encoder_is_the_same_here_and_in_sentence_transformers(tmp_path, infersent):
+def test_a_saved_encoder_is_the_same(tmp_path, infersent):
     train(infersent(), tmp_path / "run")
     folder = tmp_path / "run" / "best"
     loaded = load_encoder(folder)
@@ -65,10 +64,8 @@ def test_a_saved_encoder_is_the_same_here_and_in_sentence_transformers(tmp_path,
     with pytest.warns(UserWarning, match=r"^1 of 4 sentences have no word that glove\.txt knows"):
         rows = loaded.encode(TEXTS)
     assert np.isfinite(rows).all() and rows[2].any()
-    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
-    np.testing.assert_allclose(theirs.encode(TEXTS), rows, atol=1e-6)
-    theirs.save(str(tmp_path / "theirs"))
-    again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
+    loaded.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again", device="cpu")
     assert again.fingerprint() == loaded.fingerprint()
 
 

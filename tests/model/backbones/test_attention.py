@@ -103,17 +103,6 @@ def test_torch_s_own_kernel_gives_the_same(compute, blocks, lengths, rng, monkey
         torch.testing.assert_close(one, other)
 
 
-def test_long_sentences_without_gradients(rng):
-    blocks = blocks_of([140, 3])
-    packed = rows_for(blocks, rng)
-    with torch.no_grad():
-        found = attention(packed, blocks, 0.0), first_by(packed, blocks, 0.0)
-    assert module._writes_weights(packed, blocks, 0.0)
-    expected = attention(packed, blocks, 0.0), first_by(packed, blocks, 0.0)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize("compute", [attention, first_by])
 @pytest.mark.parametrize("length", [6, 140])
 def test_a_pass_without_gradients_draws_the_same_masks(length, compute, rng):

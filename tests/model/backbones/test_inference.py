@@ -6,8 +6,7 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.attention import Blocks
-from contrasent.model.backbones.layers import Linear, Map, has_products, lay_out, layers_of
+from contrasent.model.backbones.layers import has_products
 from contrasent.model.backbones.packed_bert import PackedBert
 
 pytestmark = pytest.mark.precision
@@ -48,34 +47,6 @@ def only_laid_out(monkeypatch):
     monkeypatch.setattr(packed_bert, "_WORTH_LAYING_OUT", 1)
 
 
-@FP32
-@pytest.mark.parametrize("rows", [1, 16, 4096])
-def test_a_map_takes_any_number_of_rows(rows, rng):
-    weight, bias = rng(12, 8), rng(12)
-    laid_out = Map.of(Linear(weight, bias), rows)
-    for count in (1, 5, 40):
-        x, rest = rng(count, 8), rng(count, 12)
-        expected = x @ weight.T + bias
-        torch.testing.assert_close(laid_out(x), expected)
-        total, narrow = laid_out.add_norm(x, rest, torch.nn.Identity(), 0.0)
-        torch.testing.assert_close(total, expected + rest)
-        assert narrow is total
-
-
-@FP32
-@torch.no_grad()
-def test_in_fp32_a_layer_is_that_of_training(backbone):
-    batch = pack(made_up())
-    blocks = Blocks.of(batch, backbone.heads)
-    before, after = backbone(batch, [0, 1]).values()
-    state = torch.cat([before, before.new_zeros(blocks.rows - len(before), backbone.width)])
-    layer = lay_out(layers_of(backbone.model)[0], torch.float32, 16, parted=True)
-    found, _ = layer((state, state), blocks)
-    torch.testing.assert_close(found[: len(after)], after, rtol=0, atol=1e-5)
-    firsts, _ = layer((state, state), blocks, blocks.first)
-    torch.testing.assert_close(firsts, after[blocks.first], rtol=0, atol=1e-5)
-
-
 @BF16
 @pytest.mark.usefixtures("only_laid_out")
 def test_bf16_states_are_close_to_those_of_fp32(backbone):
@@ -100,20 +71,3 @@ def test_first_rows_alone_are_those_of_the_whole(backbone):
     whole = rough(backbone, sentences)[-1]
     assert firsts.shape == (len(LENGTHS), backbone.width)
     torch.testing.assert_close(firsts, whole[pack(sentences).offsets[:-1].long()], **CLOSE)
-
-
-@BF16
-def test_weights_are_laid_out_for_the_first_large_batch(backbone, monkeypatch):
-    made = []
-    plain = PackedBert._lay_out
-    monkeypatch.setattr(
-        PackedBert, "_lay_out", lambda self, dtype: made.append(dtype) or plain(self, dtype)
-    )
-    small, large = pack([[5, 6, 7]]), pack([[5, 6, 7, 8] * 16] * 16)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
-        before = backbone(small)[-1]
-        assert not made
-        backbone(large)
-        torch.testing.assert_close(backbone(small)[-1], before, **CLOSE)
-        backbone(large)
-    assert made == [torch.bfloat16]

@@ -1,9 +1,5 @@
-import copy
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-
-import pytest
 
 from contrasent.model.precision import WeightCache
 
@@ -25,20 +21,6 @@ def test_what_was_made_without_a_promise_is_not_there_under_the_next():
     stale = kept.get("key", make)
     with kept:
         assert kept.get("key", make) is not stale
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))]
-)
-def test_a_copy_has_promised_nothing(copied):
-    kept, make = WeightCache(), Maker()
-    with kept:
-        kept.get("key", lambda: lambda: "cannot be pickled")
-        other = copied(kept)
-        assert not other.is_open
-        with other:
-            other.get("key", make)
-    assert make.times == 1
 
 
 def test_threads_hold_together():

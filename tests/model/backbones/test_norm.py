@@ -34,14 +34,6 @@ def drawn_as(x, seed):
     return (mask != 0).float() * scale
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_without_dropout_it_is_the_norm_of_the_sum(dtype, state, norm, rng):
-    x = rng(ROWS, WIDTH).to(dtype)
-    normed, narrow = dropout_norm(state, x, 0.0, norm)
-    assert torch.equal(normed, norm(state + x))
-    assert torch.equal(narrow, normed.to(dtype))
-
-
 @pytest.mark.parametrize("used", USED.values(), ids=USED)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm, rng):

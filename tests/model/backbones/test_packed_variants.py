@@ -61,29 +61,6 @@ def test_all_states_are_those_of_transformers(model):
     assert_alike(*both(model, pack(SENTENCES), (0, 1, 2, 3)))  # with gradients
 
 
-@pytest.mark.parametrize("layers", [["sliding_attention"] * 3, ["full_attention"] * 3])
-def test_modernbert_with_layers_of_one_kind(layers):
-    model = transformer(config_of("modernbert", layer_types=layers))
-    with torch.no_grad():
-        assert_alike(*both(model, pack(SENTENCES), (0, 1, 2, 3)))
-
-
-@pytest.mark.parametrize("padding", [0, 1, 5])
-@pytest.mark.parametrize(
-    "name", ["RobertaConfig", "CamembertConfig", "XLMRobertaConfig", "MPNetConfig"]
-)
-def test_a_padding_token_within_a_sentence_has_no_position_of_its_own(name, padding):
-    model = transformer(getattr(transformers, name)(**SIZES, pad_token_id=padding))
-    batch = pack([[0, 7, 1, 8, 5, 1, 9, 2], [5], [1, 1, 5, 3], [6, 7, 0]])
-    backbone = backbone_of(model)
-    assert not isinstance(backbone, AutoBackbone)
-    with torch.no_grad():
-        assert_alike(*both(model, batch, (0, -1)))
-        first = AutoBackbone(model)(batch.select(torch.tensor([0])))[-1]
-        with backbone.eval().serving():
-            torch.testing.assert_close(backbone(batch.select(torch.tensor([0])))[-1], first)
-
-
 def test_gradients_are_those_of_transformers(model):
     gradients = []
     for kind in (backbone_of, AutoBackbone):
