@@ -43,7 +43,6 @@ _USUAL_ROWS = 4096
 _FEW_ROWS = 16
 """Bf16 products are compiled for each number of rows, and 16 rows take no longer than 1."""
 _WORTH_LAYING_OUT = 1024
-_LAID_OUT = "laid out"
 
 
 class PackedBert(Backbone):
@@ -73,35 +72,57 @@ class PackedBert(Backbone):
         self._layers = layers_of(self.model)
 
     def states(
-        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+        self,
+        batch: Batch,
+        wanted: Set[int],
+        first_only: bool,
+        first_state: Tensor | None,
+        given: Tensor | None = None,
+        additions: Sequence[SentenceAddition] = (),
     ) -> dict[int, Tensor]:
         # The first tokens' own attention would need the first row of the bias.
         first_only = first_only and not self.spec.distances
-        device = batch.token_ids.device
+        device, tokens = batch.token_ids.device, len(batch.token_ids)
         narrow, dtype = self.products(device)
+        keeps = self._unchanging.is_open and not torch.is_grad_enabled()
+        changes = first_state is not None or batch.positions is not None or given is not None
+        changes = changes or batch.changes_embeddings or self.training or bool(additions)
+        # Weights may be laid out for inference where they stay as they are; that takes longer than
+        # casting them.
+        lays_out = keeps and not changes and has_products(device, dtype)
+        is_worth = tokens >= _WORTH_LAYING_OUT or (True, dtype) in self._unchanging.kept
+        is_alone = lays_out and batch.sentences == 1 and self._serving.is_open
+        is_alone = is_alone and not self.spec.distances  # which have no bias there
+        lays_out = is_alone or (lays_out and narrow and is_worth)
+
+        def make() -> list[Layer]:
+            if lays_out:
+                return self._lay_out(dtype, alone=is_alone)
+            return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
+
         with torch.autocast(device.type, enabled=False):
-            changes = first_state is not None or batch.positions is not None
-            # Weights may be laid out for inference where they stay as they are.
-            infers = not (changes or batch.changes_embeddings or self.training)
-            infers = infers and not torch.is_grad_enabled() and self._unchanging.is_open
-            layers, blocks = None, None
-            if infers and has_products(device, dtype):
-                is_alone = batch.sentences == 1 and self._serving.is_open
-                # Laying weights out takes longer than casting them.
-                is_worth = len(batch.token_ids) >= _WORTH_LAYING_OUT
-                if is_alone and not self.spec.distances:  # which have no bias there
-                    layers = self._serving.get(dtype, lambda: self._lay_out(dtype, alone=True))
-                    spare = -len(batch.token_ids) % _FEW_ROWS if dtype == torch.bfloat16 else 0
-                    blocks = Blocks.single(len(batch.token_ids), self.heads, spare)
-                    first_only = False
-                elif narrow and (is_worth or _LAID_OUT in self._unchanging.kept):
-                    layers = self._unchanging.get(_LAID_OUT, lambda: self._lay_out(dtype))
-                    blocks = self._blocks(batch, dtype)
-            if layers is not None and blocks is not None:
-                embedded = self._embed(batch, blocks.positions)
-                cast = F.pad(embedded.to(dtype), (0, 0, 0, blocks.rows - len(embedded)))
-                return self._run(wanted, layers, embedded, (cast, cast), blocks, first_only)
-            return self._compute(batch, wanted, dtype, first_only, first_state)
+            if is_alone:
+                spare = -tokens % _FEW_ROWS if dtype == torch.bfloat16 else 0
+                blocks, first_only = Blocks.single(tokens, self.heads, spare), False
+            else:
+                blocks = self._blocks(batch, dtype, causal=bool(additions))
+            state = self._embed(batch, blocks.positions) if given is None else given
+            if first_state is not None:
+                state = blocks.with_first(state, first_state)
+            state = batch.changed(state)
+            wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
+            cache = self._serving if is_alone else self._unchanging
+            layers = cache.get((lays_out, dtype), make) if keeps else make()
+            states = wide.to(dtype) if lays_out else wide, wide.to(dtype)
+            by_number = {0: state}
+            for number, layer in enumerate(layers[: max(wanted)], start=1):
+                cut = blocks.first if first_only and number == self.depth else None
+                addition = additions[number - 1] if additions else None
+                states = self.run_layer(layer, states, blocks, cut, self.training, addition)
+                if number in wanted:
+                    rows = states[0] if cut is not None else states[0][: len(state)]
+                    by_number[number] = rows.to(state.dtype)
+        return {number: by_number[number] for number in wanted}
 
     def last_states(
         self,
@@ -113,11 +134,7 @@ class PackedBert(Backbone):
 
         With ``additions``, one for each layer, tokens see only themselves and those before them.
         """
-        device = batch.token_ids.device
-        how: Any = {"given": given, "additions": additions}
-        _, dtype = self.products(device)
-        with torch.autocast(device.type, enabled=False):
-            return self._compute(batch, {self.depth}, dtype, **how)[self.depth]
+        return self.states(batch, {self.depth}, False, None, given, additions)[self.depth]
 
     def new_layers(self, count: int) -> PackedBert:
         """So many layers with new weights and no embedding layer, for :meth:`last_states`."""
@@ -126,53 +143,6 @@ class PackedBert(Backbone):
         model: Any = type(self.model)(config)
         model.embeddings, model.pooler = nn.Identity(), None
         return PackedBert(model).to(self.device)
-
-    def _compute(
-        self,
-        batch: Batch,
-        wanted: Set[int],
-        dtype: torch.dtype,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
-        additions: Sequence[SentenceAddition] = (),
-        given: Tensor | None = None,
-    ) -> dict[int, Tensor]:
-        """The states of the layers ``wanted``, with gradients and dropout where they are on."""
-
-        def cast() -> list[Layer]:
-            return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
-
-        blocks = self._blocks(batch, dtype, causal=bool(additions))
-        state = self._embed(batch, blocks.positions) if given is None else given
-        if first_state is not None:
-            state = blocks.with_first(state, first_state)
-        state = batch.changed(state)
-        wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
-        keeps = self._unchanging.is_open and not torch.is_grad_enabled()
-        layers = self._unchanging.get(dtype, cast) if keeps else cast()
-        states = wide, wide.to(dtype)
-        return self._run(wanted, layers, state, states, blocks, first_only, additions)
-
-    def _run(
-        self,
-        wanted: Set[int],
-        layers: list[Layer],
-        embedded: Tensor,
-        states: tuple[Tensor, Tensor],
-        blocks: Blocks,
-        first_only: bool,
-        additions: Sequence[SentenceAddition] = (),
-    ) -> dict[int, Tensor]:
-        """The states ``wanted``, from ``embedded (T, D)`` and the same with spare rows."""
-        by_number = {0: embedded}
-        for number, layer in enumerate(layers[: max(wanted)], start=1):
-            cut = blocks.first if first_only and number == self.depth else None
-            addition = additions[number - 1] if additions else None
-            states = self.run_layer(layer, states, blocks, cut, self.training, addition)
-            if number in wanted:
-                rows = states[0] if cut is not None else states[0][: len(embedded)]
-                by_number[number] = rows.to(embedded.dtype)
-        return {number: by_number[number] for number in wanted}
 
     def _lay_out(self, dtype: torch.dtype, *, alone: bool = False) -> list[Layer]:
         rows, last = _FEW_ROWS if alone else _USUAL_ROWS, self.depth - 1

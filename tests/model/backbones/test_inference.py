@@ -6,7 +6,7 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.layers import has_products
+from contrasent.model.backbones.layers import LayerWeights, has_products
 from contrasent.model.backbones.packed_bert import PackedBert
 
 pytestmark = pytest.mark.precision
@@ -37,13 +37,14 @@ def rough(backbone, sentences, layers=(-1,), **kwargs):
 @pytest.fixture
 def only_laid_out(monkeypatch):
     """No test of that route may pass by way of the other."""
-    plain = PackedBert._compute
 
-    def refused(self, batch, wanted, dtype, *given, **how):
-        assert dtype != torch.bfloat16, "bf16 was computed as in training"
-        return plain(self, batch, wanted, dtype, *given, **how)
+    class OfFp32:
+        @staticmethod
+        def of(parts, dtype):
+            assert dtype != torch.bfloat16, "bf16 was computed as in training"
+            return LayerWeights.of(parts, dtype)
 
-    monkeypatch.setattr(PackedBert, "_compute", refused)
+    monkeypatch.setattr(packed_bert, "LayerWeights", OfFp32)
     monkeypatch.setattr(packed_bert, "_WORTH_LAYING_OUT", 1)
 
 
