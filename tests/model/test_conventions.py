@@ -162,7 +162,9 @@ def test_a_chosen_prompt_is_before_queries_and_documents_and_saved_for_them(tiny
         ({"truncate_dim": 17}, "17, but embeddings have 16 dimensions; give a number from 1 to 16"),
         ({"truncate_dim": 0}, "truncate_dim is 0"),
         ({"batch_size": 0}, "batch_size must be above 0"),
-        ({"precision": "binary"}, "binary"),
+        ({"batch_tokens": -1}, "batch_tokens must be above 0, not -1"),
+        ({"precision": "fp16"}, "unknown precision 'fp16'; choose one of auto, bf16, fp32"),
+        ({"on_overflow": "warning"}, r"unknown on_overflow 'warning'; .* Did you mean 'warn'"),
         ({"device": "cuda:7"}, "cannot compute on the device 'cuda:7'"),
         ({"device": ["cpu", "cpu"]}, "cannot compute on the device"),
         ({"task": "classify"}, "unknown task 'classify'"),
@@ -170,8 +172,13 @@ def test_a_chosen_prompt_is_before_queries_and_documents_and_saved_for_them(tiny
 )
 def test_options_that_cannot_be(options, said, tiny_bert):
     encoder = SentenceEncoder(tiny_bert, pooler="cls", head="none", prompts={"query": "q: "})
+
+    def untouched():
+        raise AssertionError("a sentence was read")
+        yield ""
+
     with pytest.raises(ConfigError, match=said):
-        encoder.encode(["a dog"], **options)
+        encoder.encode(untouched(), **options)
 
 
 RATED = (SENTENCES[:3], SENTENCES[1:4])

@@ -81,16 +81,6 @@ def test_an_edit_keeps_sentences_and_specials(edit):
         assert not {FIRST, LAST} & set(ids[1:-1])
 
 
-def test_an_edit_forgets_which_texts_are_the_same_and_what_follows(edit):
-    batch = batch_of()
-    batch = replace(
-        batch, duplicate_of=batch.same_text(), next_sentences=batch_of([4] * 4, views=1)
-    )
-    done = edit(batch, editing())
-    assert done.batch.duplicate_of is None
-    assert done.batch.next_sentences is None
-
-
 @pytest.mark.parametrize("positions", ["masked", "all"])
 def test_replaced_are_the_tokens_that_differ(positions):
     batch, settings = batch_of(), editing(positions=positions)

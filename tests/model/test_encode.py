@@ -147,26 +147,6 @@ def test_bf16_is_close_to_fp32_and_not_equal(tiny_encoder, rows):
     assert not np.array_equal(rough, rows)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"precision": "fp16"}, "unknown precision 'fp16'; choose one of auto, bf16, fp32"),
-        ({"on_overflow": "warning"}, r"unknown on_overflow 'warning'; .* Did you mean 'warn'\?"),
-        ({"batch_tokens": -1}, "batch_tokens must be above 0, not -1"),
-        ({"batch_tokens": 0}, "batch_tokens must be above 0, not 0"),
-    ],
-)
-def test_settings_are_checked_before_a_sentence_is_read(settings, said, tiny_encoder):
-    def untouched():
-        raise AssertionError("a sentence was read")
-        yield ""
-
-    with pytest.raises(ConfigError, match=said):
-        tiny_encoder.encode(untouched(), **settings)
-    with pytest.raises(ConfigError, match=said):
-        tiny_encoder.encode_stream(untouched(), **settings)
-
-
 def modes(encoder):
     return {name: part.training for name, part in encoder.named_modules()}
 

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from contrasent.cli.app import app
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError
 from contrasent.formats import export
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
@@ -259,12 +259,3 @@ def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path
     assert "exists already; pass --overwrite" in CliRunner().invoke(app, command).output
     told = CliRunner().invoke(app, [*command, "--overwrite", "--json"])
     assert json.loads(told.stdout)["largest_gap"] is None
-
-
-def test_nothing_but_an_export_is_replaced(encoder, tmp_path):
-    encoder.save(tmp_path / "saved")
-    before = sorted(tmp_path.rglob("*"))
-    for folder in (tmp_path / "saved", tmp_path):
-        with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace an exp"):
-            export(encoder, folder, "simcse", overwrite=True)
-    assert sorted(tmp_path.rglob("*")) == before

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from contrasent.errors import ConfigError
-from contrasent.model.heads import BatchNormHead, MlpHead, head_named
+from contrasent.model.heads import BatchNormHead
 
 WIDTH = 6
 
@@ -60,11 +59,3 @@ def test_the_projector_starts_as_the_papers_does():
     assert (normalise.bias == 0).all()
     assert (last.weight, last.bias) == (None, None)
     assert (last.eps, last.momentum) == (1e-5, 0.1)
-
-
-def test_heads_have_names():
-    assert isinstance(head_named("mlp", WIDTH), MlpHead)
-    assert isinstance(head_named("batchnorm", WIDTH), BatchNormHead)
-    assert isinstance(head_named("none", WIDTH), nn.Identity)
-    with pytest.raises(ConfigError, match=r"unknown head 'batch'; .* batchnorm, mlp, none"):
-        head_named("batch", WIDTH)

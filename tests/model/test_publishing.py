@@ -55,16 +55,6 @@ def test_the_card_says_where_it_comes_from_and_how_it_scored(run):
     assert f"Of the {count} sentences of pairs.tsv, {count} stand in the training" in text
 
 
-@pytest.mark.parametrize("name", ["org/text", "org/text:part", "org/text@train", "org/text.csv"])
-def test_the_card_leads_to_the_licence_of_a_data_set(name, tiny_encoder, tmp_path):
-    data = {"source": name, "sha256": "0" * 64}
-    tiny_encoder.save(tmp_path / "run", {"recipe": {"data": {"file": name}}, "data": data})
-    card = ModelCard((tmp_path / "run/README.md").read_text())
-    known = not name.endswith(".csv")
-    assert card.data.datasets == (["org/text"] if known else None)
-    assert ("that of [org/text](https://huggingface.co/datasets/org/text)" in card.text) == known
-
-
 def test_a_base_model_is_looked_for_through_the_runs_before(tiny_encoder, tmp_path):
     start = {"recipe": {"encoder": {"name": "bert-base-uncased"}}}
     tiny_encoder.save(tmp_path / "first" / "last", start)

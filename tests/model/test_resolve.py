@@ -1,8 +1,6 @@
 """From a name to a folder: folders, training runs, the offline encoder, the hub."""
 
-import http.server
 import os
-import threading
 import time
 from importlib.util import find_spec
 
@@ -70,50 +68,6 @@ def test_offline_an_unknown_name_is_explained_at_once(name, tmp_path, monkeypatc
         assert "[offline]'" in str(caught.value)
 
 
-@pytest.fixture
-def online(monkeypatch, tmp_path):
-    """Let the hub be at a port of this machine; call with the port."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-
-    def at(port):
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
-
-    return at
-
-
-def refused_within(seconds, said):
-    start = time.monotonic()
-    with pytest.raises(CheckpointError, match=said) as caught:
-        hub.resolve("some/model")
-    assert "check the name, the network" in str(caught.value)
-    assert time.monotonic() - start < seconds
-
-
-@pytest.mark.parametrize("status", [401, 503])
-def test_a_hub_that_refuses(status, online):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        online(server.server_port)
-        try:
-            refused_within(5, str(status))
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 class Info:
     sha = "1234" * 10
 
@@ -142,6 +96,8 @@ def test_without_the_hub_the_newest_download_will_do(monkeypatch, tmp_path):
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"\(no network\); check the name, the network"):
+        hub.resolve("some/model")
     kept = tmp_path / "models--some--model" / "snapshots"
     for seconds, name in enumerate("bac"):
         (kept / name).mkdir(parents=True)

@@ -128,25 +128,6 @@ def test_we_read_what_sentence_transformers_saves(pooling, dense, normalize, tin
     assert_same(ours(encoder), theirs(folder))
 
 
-def test_the_limit_of_the_folder_goes_before_that_of_its_tokenizer(tiny_bert, tmp_path):
-    folder = made_by_them(tiny_bert, tmp_path / "theirs")
-    for name, limit in (
-        ("tokenizer_config.json", {"model_max_length": 6}),
-        ("sentence_bert_config.json", {"max_seq_length": 12}),
-    ):
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**content, **limit}))
-    encoder = SentenceEncoder.load(folder, device="cpu")
-    assert encoder.max_tokens == 12
-    assert_same(ours(encoder), theirs(folder))
-    encoder.max_seq_length = 8
-    other = st.SentenceTransformer(str(folder), device="cpu")
-    other.max_seq_length = 8
-    sentence = " ".join(["a dog and the cat"] * 4)
-    mine = encoder.encode([sentence], on_overflow="truncate", precision="fp32")
-    np.testing.assert_allclose(mine, other.encode([sentence]), atol=1e-6)
-
-
 def test_weighted_layers_of_theirs_are_a_pooler_of_ours(tmp_path):
     from sentence_transformers import models
 

@@ -1,11 +1,7 @@
 """Word vectors as an encoder: against a plain loop over a dictionary."""
 
-import json
-
 import numpy as np
 import pytest
-from helpers.command_line import worked
-from scipy.stats import spearmanr
 
 from contrasent.data.word_vectors import open_words
 from contrasent.errors import CheckpointError, ConfigError
@@ -53,34 +49,6 @@ def test_a_sentence_is_the_mean_of_its_known_words(glove, vectors):
     assert (rows.dtype, rows.shape, encoder.width) == (np.float32, (6, 5), 5)
     np.testing.assert_allclose(rows, [mean(vectors, s) for s in SENTENCES], atol=1e-6)
     assert not rows[3:5].any()
-
-
-@pytest.mark.filterwarnings("ignore:.*have no word:UserWarning")
-def test_a_pair_with_a_sentence_without_a_known_word_has_similarity_0(glove, vectors, tmp_path):
-    pairs = [
-        ("the cat", "Dog"),
-        ("the", "what else"),
-        ("why", "red"),
-        ("sits .", "sits red"),
-        ("cat", "red"),
-    ]
-    gold, cosines = [5, 0, 2, 4, 1], []
-    for sides in pairs:
-        a, b = (mean(vectors, side) for side in sides)
-        cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b) if a.any() and b.any() else 0)
-    path = tmp_path / "pairs.jsonl"
-    rows = [
-        {"sentence1": a, "sentence2": b, "score": score}
-        for (a, b), score in zip(pairs, gold, strict=True)
-    ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    said = worked("evaluate", glove, "--tasks", path, "--json", "-")
-    records = [json.loads(line) for line in said.out.splitlines()]
-    (value,) = (
-        r["value"] for r in records if (r["metric"], r["aggregation"]) == ("spearman", "all")
-    )
-    assert value == pytest.approx(spearmanr(cosines, gold).statistic, abs=1e-9)
-    assert "2 of 5 pairs have a sentence without a known word; their similarity is 0" in said.err
 
 
 def test_a_sentence_is_the_same_alone_and_in_company(glove):

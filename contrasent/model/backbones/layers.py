@@ -33,17 +33,6 @@ ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``F.linear`` of ``x (R, I)`` and ``weight (O, I)``; by oneDNN's own operator for bf16.
-
-    Torch's writes the bias into every row first, and reads it again while it multiplies.
-    """
-    if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
-        return F.linear(x, weight, bias)
-    mapped: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return mapped
-
-
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
 """Of oneDNN, which torch keeps to itself: one without them computes by its public ones."""
 
@@ -146,7 +135,11 @@ class Linear(NamedTuple):
     bias: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        """``F.linear``; for bf16 by oneDNN, as torch's writes and reads the bias in every row."""
+        if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
+            return F.linear(x, *self)
+        mapped: Tensor = _Linear.apply(x, *self)  # type: ignore[no-untyped-call]
+        return mapped
 
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
         return dropout_norm(state, self(x), rate, norm)
@@ -187,17 +180,27 @@ class LayerWeights:
     alone: bool = False
 
     @classmethod
-    def of(cls, parts: LayerModules, dtype: torch.dtype) -> LayerWeights:
-        """Cast and join the weights of a layer."""
-        joined = (parts.query, parts.key, parts.value)
+    def of(
+        cls,
+        modules: LayerModules,
+        dtype: torch.dtype,
+        rows: int = 0,
+        *,
+        parted: bool = False,
+        alone: bool = False,
+    ) -> LayerWeights:
+        """Cast and join the weights of a layer, and lay them out for about ``rows`` rows."""
+        joined = (modules.query, modules.key, modules.value)
         weight = _Concat.apply(dtype, *map(effective_weight, joined))  # type: ignore[no-untyped-call]
         bias = _Concat.apply(dtype, *(part.bias for part in joined))  # type: ignore[no-untyped-call]
-        qkv = Linear(weight, bias)
-        output, up, down = (
-            Linear(effective_weight(part).to(dtype), part.bias.to(dtype))
-            for part in (parts.output, parts.up, parts.down)
-        )
-        return cls(qkv, output, up, down)
+        others = (modules.output, modules.up, modules.down)
+        rest = (Linear(effective_weight(it).to(dtype), it.bias.to(dtype)) for it in others)
+        cast = cls(Linear(weight, bias), *rest)
+        if not rows:
+            return cast
+        maps = (Map.of(it, rows) for it in (cast.qkv, cast.output, cast.up, cast.down))
+        parts = tuple(Map.of(it, rows) for it in cast.part()) if parted else ()
+        return cls(*maps, parts, alone)
 
     def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, rate: float) -> Tensor:
         """Self-attention, ``(R, D)``, or of the queries of ``rows`` alone."""
@@ -356,21 +359,6 @@ def layers_of(model: PreTrainedModel) -> list[LayerModules]:
         SimpleNamespace(**{n: attrgetter(paths[n])(layer) if paths[n] else None for n in names})
         for layer in attrgetter(spec.layers)(model)
     ]
-
-
-def lay_out(
-    modules: LayerModules,
-    dtype: torch.dtype,
-    rows: int,
-    *,
-    parted: bool = False,
-    alone: bool = False,
-) -> Layer:
-    """A layer with its weights laid out for about ``rows`` rows."""
-    cast = LayerWeights.of(modules, dtype)
-    maps = {n: Map.of(getattr(cast, n), rows) for n in ("qkv", "output", "up", "down")}
-    parts = tuple(Map.of(each, rows) for each in cast.part()) if parted else ()
-    return Layer(modules, LayerWeights(**maps, parted=parts, alone=alone))
 
 
 def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:

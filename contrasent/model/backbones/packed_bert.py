@@ -32,7 +32,6 @@ from contrasent.model.backbones.layers import (
     SentenceAddition,
     embed_tokens,
     has_products,
-    lay_out,
     layers_of,
     rate_of,
 )
@@ -145,11 +144,12 @@ class PackedBert(Backbone):
         return PackedBert(model).to(self.device)
 
     def _lay_out(self, dtype: torch.dtype, *, alone: bool = False) -> list[Layer]:
-        rows, last = _FEW_ROWS if alone else _USUAL_ROWS, self.depth - 1
-        return [
-            lay_out(each, dtype, rows, parted=number == last and not alone, alone=alone)
+        rows, last = _FEW_ROWS if alone else _USUAL_ROWS, -1 if alone else self.depth - 1
+        maps = (
+            LayerWeights.of(each, dtype, rows, parted=number == last, alone=alone)
             for number, each in enumerate(self._layers)
-        ]
+        )
+        return [Layer(*both) for both in zip(self._layers, maps, strict=True)]
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device

@@ -113,19 +113,3 @@ def test_a_pass_without_gradients_draws_the_same_masks(length, compute, rng):
     torch.manual_seed(0)
     with torch.no_grad():
         assert torch.equal(compute(packed, blocks, 0.2), expected)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_bf16_is_close(rate, rng):
-    lengths = [3, 1, 17]
-    blocks = blocks_of(lengths, rounded=True)
-    packed, tokens = rows_for(blocks, rng, torch.bfloat16), sum(lengths)
-    wide = packed.detach().double().requires_grad_()
-    exact = by_sentence(wide, lengths, kept_by(blocks, blocks.longest, rate))
-    torch.manual_seed(2)
-    mixed = attention(packed, blocks, rate)[:tokens]
-    torch.testing.assert_close(mixed.double(), exact, rtol=0.02, atol=0.03)
-    weights = rng(tokens, WIDTH).bfloat16()
-    (gradient,) = torch.autograd.grad(mixed, packed, weights)
-    (expected,) = torch.autograd.grad(exact, wide, weights.double())
-    assert torch.cosine_similarity(gradient.double().flatten(), expected.flatten(), 0) > 0.9995

@@ -40,9 +40,9 @@ def only_laid_out(monkeypatch):
 
     class OfFp32:
         @staticmethod
-        def of(parts, dtype):
-            assert dtype != torch.bfloat16, "bf16 was computed as in training"
-            return LayerWeights.of(parts, dtype)
+        def of(modules, dtype, *rows, **how):
+            assert rows or dtype != torch.bfloat16, "bf16 was computed as in training"
+            return LayerWeights.of(modules, dtype, *rows, **how)
 
     monkeypatch.setattr(packed_bert, "LayerWeights", OfFp32)
     monkeypatch.setattr(packed_bert, "_WORTH_LAYING_OUT", 1)

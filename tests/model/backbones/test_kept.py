@@ -15,14 +15,6 @@ class Maker:
         return object()
 
 
-def test_what_was_made_without_a_promise_is_not_there_under_the_next():
-    """Another thread's promise may end between the question whether there is one and its use."""
-    kept, make = WeightCache(), Maker()
-    stale = kept.get("key", make)
-    with kept:
-        assert kept.get("key", make) is not stale
-
-
 def test_threads_hold_together():
     kept, make, threads = WeightCache(), Maker(), 8
     inside, asked = Barrier(threads), Barrier(threads)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from contrasent.model.backbones.layers import has_products, linear
+from contrasent.model.backbones.layers import Linear, has_products
 
 pytestmark = pytest.mark.precision
 
@@ -37,7 +37,7 @@ def assert_rounded(found, exact):
 def test_bf16_values_and_gradients_are_those_of_fp32(sizes, rng):
     parts = leaves(rng, *sizes, torch.bfloat16)
     exact_parts = in_fp32(parts)
-    found, exact = linear(*parts), F.linear(*exact_parts)
+    found, exact = Linear(*parts[1:])(parts[0]), F.linear(*exact_parts)
     assert found.shape == (sizes[0], sizes[2])
     assert_rounded(found, exact)
     weights = rng(*found.shape).to(torch.bfloat16)

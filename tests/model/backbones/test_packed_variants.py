@@ -9,7 +9,7 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.int8 import Int8Bert
-from contrasent.model.weights import backbone_of, load_backbone
+from contrasent.model.weights import backbone_of
 
 SIZES = {
     "vocab_size": 40,
@@ -88,25 +88,6 @@ def test_a_decoder_sees_what_its_config_says(is_causal, padding):
         first = backbone(pack([[5, 6, 7]]), (-1,))[-1][0]
         other = backbone(pack([[5, 6, 9], [4, 8]]), (-1,))[-1][0]
     assert torch.allclose(first, other, atol=1e-5) is is_causal
-
-
-def test_weights_in_half_precision_round_no_other_number(tmp_path):
-    """Gemma multiplies token embeddings by the root of their width, which no file holds."""
-    config = transformers.Gemma2Config(**SIZES | {"hidden_size": 24}, num_key_value_heads=1)
-    transformer(config).bfloat16().save_pretrained(tmp_path)
-    scale = load_backbone(tmp_path).model.embed_tokens.embed_scale
-    assert scale.item() == pytest.approx(24**0.5, rel=1e-7)
-
-
-def test_a_decoder_has_the_dropout_of_its_attention():
-    backbone = backbone_of(transformer(transformers.Qwen2Config(**SIZES, num_key_value_heads=1)))
-    batch = pack([[5, 6, 7, 8]])
-    backbone.train()
-    assert not backbone.has_dropout
-    assert backbone(batch, (-1,))[-1].equal(backbone(batch, (-1,))[-1])
-    backbone.set_dropout(0.3)
-    assert backbone.has_dropout
-    assert not backbone(batch, (-1,))[-1].equal(backbone(batch, (-1,))[-1])
 
 
 def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():

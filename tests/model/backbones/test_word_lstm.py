@@ -8,7 +8,6 @@ from contrasent.data.batch import pack
 from contrasent.data.word_vectors import open_words
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
-from contrasent.model.pooling import pooler
 
 SENTENCES = [[3, 1, 4], [1], [5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9, 3], [2]]
 
@@ -56,19 +55,6 @@ def test_the_states_are_those_of_the_equations(backbone):
     assert states[-1] is states[1]
     words = torch.cat([words_of(backbone, sentence) for sentence in SENTENCES])
     torch.testing.assert_close(states[0], words, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["max", "mean", "cls"])
-def test_a_sentence_is_the_same_alone_and_in_company(name, backbone):
-    chosen = pooler(name)
-
-    def rows(sentences):
-        batch = pack(sentences)
-        return chosen(backbone(batch, chosen.layers, first_only=chosen.first_only), batch)
-
-    together = rows(SENTENCES)
-    torch.testing.assert_close(together, torch.cat([rows([s]) for s in SENTENCES]))
-    torch.testing.assert_close(together.flip(0), rows(SENTENCES[::-1]))
 
 
 @pytest.mark.parametrize("name", ["mean_embed_last", "mean_top2"])
