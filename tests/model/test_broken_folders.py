@@ -49,12 +49,6 @@ def truncated(kept):
     return change
 
 
-def with_shard_outside(folder):
-    (folder / "model.safetensors").unlink()
-    index = {"weight_map": {"pooler.dense.weight": "../other/model.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
 def with_decoder(folder):
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
@@ -93,7 +87,6 @@ ROWS = {
     ),
     "another size": (resized, r"lacks 1 of .* in another shape \(first: embeddings\.LayerNorm\.b"),
     **{f"{n} bytes": (truncated(n), "cannot load {folder}") for n in (0, 4, 100, -1)},
-    "a shard outside": (with_shard_outside, "no path inside that folder"),
     "a decoder": (with_decoder, r"an encoder with a decoder \(bart\)"),
     "an adapter": (text("adapter_config.json", "{}"), r"holds an adapter \(LoRA\).* merge_and"),
     **{
@@ -132,6 +125,12 @@ def test_a_damaged_folder_is_refused_by_what_is_wrong(change, said, folder):
 def test_a_head_that_is_not_stored(folder):
     without("pooler.dense.bias")(folder)
     refused(folder, r"stores no Linear\+Tanh head .* load it with head 'none'", head="mlp")
+
+
+def test_a_shard_outside_the_folder(folder):
+    index = {"weight_map": {"pooler.dense.weight": "../other/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, "no path inside that folder", head="mlp")
 
 
 def test_a_tokenizer_with_more_ids_than_there_are_embeddings(folder):

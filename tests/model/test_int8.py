@@ -133,7 +133,7 @@ def test_scores_too_large_for_exponentials_are_lowered_first(rng):
 
 
 def test_another_activation_is_refused():
-    with pytest.raises(ConfigError, match="the activation 'gelu', not 'bert' with 'relu'"):
+    with pytest.raises(ConfigError, match="with 'gelu', not 'bert' with 'relu'"):
         Int8Bert.from_backbone(tiny(hidden_act="relu"))
 
 

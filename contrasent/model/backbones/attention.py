@@ -43,6 +43,7 @@ class Runs:
 
     @classmethod
     def of(cls, batch: Batch, causal: bool = False) -> Runs:
+        """The tokens of ``batch``."""
         return cls(batch.offsets.to(torch.int32), batch.longest, causal)
 
 
