@@ -138,4 +138,4 @@ def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path, monkeypatch)
     assert "matryoshka" in (run / "recipe.yaml").read_text()
     evaluate = ("evaluate", str(run), "--tasks", str(data), "--truncate-dim")
     assert '"dimensions": 4' in worked(*evaluate, "4", "--json", "-").out
-    assert "17, but embeddings have 16" in refused(*evaluate, "17")
+    assert "truncate_dim is 17; give a number from 1 to 16" in refused(*evaluate, "17")

@@ -22,7 +22,7 @@ from torch import nn
 from contrasent.data.batch import Batch, pack
 from contrasent.data.loader import prefetch
 from contrasent.data.tokenizer import require_text
-from contrasent.errors import ConfigError, DataError, warn
+from contrasent.errors import DataError, warn
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import evaluating
 from contrasent.model.heads import MlpHead
@@ -135,10 +135,7 @@ class SentenceEncoder(nn.Module, Encoder):
         if `folder` holds what contrasent did not save.
         """
         if self.engine != "torch":
-            raise ConfigError(
-                f"an encoder with engine {self.engine!r} cannot be saved: its weights are "
-                "converted; load it with engine 'torch' and save that one"
-            )
+            self.backbone.refuse("{} has converted weights", "load and save it with engine 'torch'")
         checkpoint.write(folder, self, info or {}, kept_head)
 
     save_pretrained = save

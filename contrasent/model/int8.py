@@ -85,7 +85,7 @@ class Int8Bert(Backbone):
         elif not has_products():
             problem = "needs a CPU with VNNI instructions and torch's build for x86"
         if problem or not isinstance(backbone, PackedBert):
-            raise ConfigError(f"the engine 'int8' {problem}; load with engine 'torch'")
+            backbone.refuse(f"the engine 'int8' {problem}", "load with engine 'torch'")
         return cls(backbone, measure(backbone))
 
     @torch.no_grad()
@@ -115,7 +115,7 @@ class Int8Bert(Backbone):
 
     def train(self, mode: bool = True) -> Self:
         if mode:
-            raise ConfigError("the engine 'int8' only encodes; to train, load with engine 'torch'")
+            self.refuse("the engine 'int8' only encodes", "to train, load with engine 'torch'")
         return super().train(mode)
 
 

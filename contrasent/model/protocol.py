@@ -93,6 +93,13 @@ class EncodingOptions:
         return unit_rows(rows) if self.normalize_last else rows
 
 
+def _within(name: str, value: object, most: int) -> int:
+    """A number of tokens or dimensions; ConfigError if it is not from 1 to ``most``."""
+    if not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{name} is {value!r}; give a number from 1 to {most}")
+    return value
+
+
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -159,8 +166,9 @@ class Encoder(ABC):
 
     @truncate_dim.setter
     def truncate_dim(self, dimensions: int | None) -> None:
-        kept = None if dimensions is None else self._require_dimensions(dimensions)
-        self.conventions = replace(self.conventions, truncate_dim=kept)
+        if dimensions is not None:
+            _within("truncate_dim", dimensions, self.full_width)
+        self.conventions = replace(self.conventions, truncate_dim=dimensions)
 
     @property
     def max_seq_length(self) -> int:
@@ -169,10 +177,7 @@ class Encoder(ABC):
 
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
-        most = self.most_tokens
-        if not isinstance(tokens, int) or not 0 < tokens <= most:
-            raise ConfigError(f"max_seq_length is {tokens!r}; give a number from 1 to {most}")
-        self.max_tokens = tokens
+        self.max_tokens = _within("max_seq_length", tokens, self.most_tokens)
 
     @property
     def most_tokens(self) -> int:
@@ -221,7 +226,7 @@ class Encoder(ABC):
         they are read. Blocks of at most ``(chunk, D)`` float32 are in the order of ``sentences``.
         """
         sentences = sentences_of(sentences)
-        kept = self.truncate_dim if truncate_dim is None else self._require_dimensions(truncate_dim)
+        kept = self.truncate_dim if truncate_dim is None else truncate_dim
         options = EncodingOptions(
             chunk=_CHUNK if chunk is None else chunk,
             batch_tokens=batch_tokens,
@@ -234,7 +239,7 @@ class Encoder(ABC):
             show_progress=bool(show_progress),
             on_overflow="warn" if on_overflow is None else on_overflow,
             prompt=self.conventions.resolve(prompt, prompt_name),
-            truncate_dim=kept,
+            truncate_dim=None if kept is None else _within("truncate_dim", kept, self.full_width),
             task=task,
         )
         return self.blocks(sentences, options)
@@ -358,11 +363,3 @@ class Encoder(ABC):
         if "prompt" in given or "prompt_name" in given:
             how.pop("prompt", None)
         return self.encode(sentences, **{**how, **given})
-
-    def _require_dimensions(self, dimensions: int) -> int:
-        if not isinstance(dimensions, int) or not 1 <= dimensions <= self.full_width:
-            raise ConfigError(
-                f"truncate_dim is {dimensions!r}, but embeddings have {self.full_width} "
-                f"dimensions; give a number from 1 to {self.full_width}"
-            )
-        return dimensions

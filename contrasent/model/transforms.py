@@ -132,14 +132,12 @@ have a fixed weighted sum, and some of its components may be constant."""
 
 
 def require_enough(sentences: int, kept: int | None, width: int) -> None:
-    """Raise ConfigError for too many dimensions, DataError for too few sentences of that rank."""
-    if kept is not None and not 1 <= kept <= width:
-        raise ConfigError(f"--dimensions {kept}: the encoder has {width}; keep 1 to {width}")
-    if sentences <= (wanted := kept or width):
+    """Raise DataError for more dimensions than the encoder, or a covariance of them, has."""
+    if sentences <= (wanted := kept or width) or wanted > width:
         raise DataError(
-            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, too "
-            f"few to whiten {wanted} dimensions; give more than {wanted} sentences, or keep fewer "
-            "dimensions (--dimensions)"
+            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, and "
+            f"the encoder {width} dimensions: too few to whiten {wanted}; give more sentences, or "
+            "keep fewer dimensions (--dimensions)"
         )
 
 

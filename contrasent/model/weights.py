@@ -193,31 +193,29 @@ def _config(folder: Path) -> Any:
     path, problem = folder / "config.json", ""
     if (folder / _ADAPTER_CONFIG).is_file():
         problem = (
-            f"{folder} holds an adapter (LoRA), which changes the weights of the "
-            f"base_model_name_or_path in its {_ADAPTER_CONFIG}; merge it into that with peft's "
-            "merge_and_unload(), and load the folder that you save the result to"
+            f"{folder} holds an adapter (LoRA); merge it into the base_model_name_or_path in its "
+            f"{_ADAPTER_CONFIG} with peft's merge_and_unload(), and load what you save then"
         )
     elif not path.is_file():
         problem = f"{folder} holds no config.json, so it is not an encoder"
-    stated = {} if problem else read_json(path)
-    for part in [stated, *stated.values()] if isinstance(stated, dict) else []:
-        for name, value in part.items() if isinstance(part, dict) else ():
+    given = {} if problem else read_json(path)
+    stated: dict[str, Any] = given if isinstance(given, dict) else {}
+    for part in (stated, *(it for it in stated.values() if isinstance(it, dict))):
+        for name, value in part.items():
             most = _MOST.get(name, _MOST_OF_OTHERS if name.startswith("num_") else None)
             if most is not None and isinstance(value, int) and value > most:
                 problem = f"{path} has {name} {value}, which no encoder has; it is damaged"
+    kind, positions = stated.get("model_type"), stated.get("position_embedding_type", "absolute")
+    if kind in PACKED and positions != "absolute":
+        problem = (
+            f"{path} has position_embedding_type {positions!r}; {kind} has only 'absolute' here"
+        )
     if problem:
         raise CheckpointError(problem)
     with _naming(f"cannot load {folder}", folder):
-        config = transformers.AutoConfig.from_pretrained(
+        return transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    positions = getattr(config, "position_embedding_type", "absolute")
-    if config.model_type in PACKED and positions != "absolute":
-        raise CheckpointError(
-            f"{folder} has position_embedding_type {positions!r}; for {config.model_type} only "
-            "'absolute' is computed"
-        )
-    return config
 
 
 @contextmanager

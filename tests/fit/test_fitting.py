@@ -77,7 +77,7 @@ def test_too_few_sentences_are_told_before_any_is_embedded(encoder, text, tmp_pa
     few = open_fitting_text([str(tmp_path / "few.txt")])
     with pytest.raises(DataError, match="2 sentences have a covariance of rank 1 at most"):
         fit_whitening(encoder, few)
-    with pytest.raises(ConfigError, match="--dimensions 17: the encoder has 16"):
+    with pytest.raises(DataError, match="the encoder 16 dimensions: too few to whiten 17"):
         fit_whitening(encoder, text, WhiteningSettings(dimensions=17))
 
 

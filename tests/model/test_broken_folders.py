@@ -104,7 +104,7 @@ ROWS = {
     },
     "positions": (
         config(position_embedding_type="relative_key"),
-        "position_embedding_type 'relative_key'; for bert only 'absolute'",
+        "position_embedding_type 'relative_key'; bert has only 'absolute' here",
     ),
     "many tokens": (many_tokens, r"tokenizer\.json has 150,000 added tokens"),
     **{

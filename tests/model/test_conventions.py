@@ -159,7 +159,7 @@ def test_a_chosen_prompt_is_before_queries_and_documents_and_saved_for_them(tiny
     ("options", "said"),
     [
         ({"prompt_name": "qury"}, "no prompt named 'qury'.* query"),
-        ({"truncate_dim": 17}, "17, but embeddings have 16 dimensions; give a number from 1 to 16"),
+        ({"truncate_dim": 17}, "truncate_dim is 17; give a number from 1 to 16"),
         ({"truncate_dim": 0}, "truncate_dim is 0"),
         ({"batch_size": 0}, "batch_size must be above 0"),
         ({"batch_tokens": -1}, "batch_tokens must be above 0, not -1"),

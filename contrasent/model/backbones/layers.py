@@ -194,13 +194,15 @@ class LayerWeights:
         weight = _Concat.apply(dtype, *map(effective_weight, joined))  # type: ignore[no-untyped-call]
         bias = _Concat.apply(dtype, *(part.bias for part in joined))  # type: ignore[no-untyped-call]
         others = (modules.output, modules.up, modules.down)
-        rest = (Linear(effective_weight(it).to(dtype), it.bias.to(dtype)) for it in others)
-        cast = cls(Linear(weight, bias), *rest)
+        output, up, down = (
+            Linear(effective_weight(it).to(dtype), it.bias.to(dtype)) for it in others
+        )
+        cast = cls(Linear(weight, bias), output, up, down)
         if not rows:
             return cast
-        maps = (Map.of(it, rows) for it in (cast.qkv, cast.output, cast.up, cast.down))
+        qkv, output, up, down = (Map.of(it, rows) for it in (cast.qkv, output, up, down))
         parts = tuple(Map.of(it, rows) for it in cast.part()) if parted else ()
-        return cls(*maps, parts, alone)
+        return cls(qkv, output, up, down, parts, alone)
 
     def mix(self, state: Tensor, blocks: Blocks, rows: Tensor | None, rate: float) -> Tensor:
         """Self-attention, ``(R, D)``, or of the queries of ``rows`` alone."""
