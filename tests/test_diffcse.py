@@ -8,7 +8,7 @@ from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, stil
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.generator import Generator
+from contrasent.model.masked_lm import Generator
 
 OPERATIONS = ["replace", "insert", "delete"]
 

@@ -30,10 +30,10 @@ def load_encoder(
         name: as `SentenceEncoder` takes it; or a folder with a StaticEmbedding, or of model2vec; a
             ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder that ``contrasent
             fit sif`` made of one.
-        pooler: of a transformer, as the next two, as `SentenceEncoder` takes them.
-        head: as there.
-        engine: as there.
-        device: as there; tables of vectors are read on the CPU.
+        pooler: of a transformer, as `SentenceEncoder` takes it.
+        head: of a transformer, as there.
+        engine: of a transformer, as there.
+        device: of a transformer, as there.
         truncate_dim: keep only so many leading dimensions of an embedding.
         prompt_name: the prompt for every sentence, those that are queries or documents too.
 

@@ -150,9 +150,8 @@ def _naming(what: str, folder: Path) -> Iterator[None]:
         about = ""
         if _shards(folder, PICKLED) and not _shards(folder, SAFE):
             about = (
-                f"; {PICKLED} is a pickle, of which nothing but tensors is read, since it could "
-                "run code. If you trust who made it, load it once with transformers and write "
-                f"{SAFE} with model.save_pretrained(FOLDER)"
+                f"; of a pickle nothing but tensors is read, since it could run code: make {SAFE} "
+                f"of {PICKLED} with model.save_pretrained(FOLDER)"
             )
         raise CheckpointError(f"{what}: {first_line(error)}{about}") from error
 

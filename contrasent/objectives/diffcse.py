@@ -25,9 +25,18 @@ from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import corrective_lm, info_nce
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.generator import Edit, Editing, Generator, delete, insert, replace
 from contrasent.model.heads import head_named
-from contrasent.model.masked_lm import MaskedLm, mask_tokens, require_mask_token
+from contrasent.model.masked_lm import (
+    Edit,
+    Editing,
+    Generator,
+    MaskedLm,
+    delete,
+    insert,
+    mask_tokens,
+    replace,
+    require_mask_token,
+)
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Share, Start, Terms, duplicates
 from contrasent.objectives.mlm import hidden_sums, mean_terms

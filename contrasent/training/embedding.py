@@ -23,8 +23,7 @@ from contrasent.errors import (
     is_out_of_memory,
 )
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.generator import Generator
-from contrasent.model.masked_lm import mask_tokens, require_mask_token
+from contrasent.model.masked_lm import Generator, mask_tokens, require_mask_token
 from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model import generator as generators
+from contrasent.model import masked_lm as generators
 from contrasent.model.encoder import SentenceEncoder
 
 BAR = 1e-5

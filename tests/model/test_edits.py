@@ -8,8 +8,8 @@ import torch
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import SpecialIds
 from contrasent.errors import ConfigError
-from contrasent.model import generator as generators
-from contrasent.model.generator import Editing
+from contrasent.model import masked_lm as generators
+from contrasent.model.masked_lm import Editing
 
 FIRST, LAST, MASK = 2, 3, 4
 SPECIAL_IDS = SpecialIds(mask=MASK, first=FIRST, last=LAST, pad=0, every=(0, 1, 2, 3, 4))

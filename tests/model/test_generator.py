@@ -16,8 +16,7 @@ from helpers.tiny_models import (
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
-from contrasent.model.generator import Generator, argmax, draw
-from contrasent.model.masked_lm import Masked, mask_tokens
+from contrasent.model.masked_lm import Generator, Masked, argmax, draw, mask_tokens
 from contrasent.model.precision import matrix_precision
 
 CPU = torch.device("cpu")
