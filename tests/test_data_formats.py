@@ -52,14 +52,11 @@ def labelled_examples(source):
     return list(pairs), list(pairs.numbers[Need.LABELS]), pairs.unlabelled
 
 
-def build(kind):
-    def read(source):
-        result = call("data", "build", kind, source, "--output", "built.csv", "--overwrite")
-        if result.code:
-            raise DataError(result.err)
-        return examples("built.csv")
-
-    return read
+def build_nli(source):
+    result = call("data", "build", "nli", source, "--output", "built.csv", "--overwrite")
+    if result.code:
+        raise DataError(result.err)
+    return examples("built.csv")
 
 
 def scored_pairs(source):
@@ -83,7 +80,6 @@ def search(source):
 
 ODD = ('naïve "café"', "日本語, 😀")
 PAIRS = [("a dog", "a puppy"), ODD]
-TRIPLETS = [(*pair, "c") for pair in PAIRS]
 SCORED = [("a dog", "a puppy", 2.5), ("e", "f g", 1.0), (*ODD, -3.0)]
 NLI = [
     *(("a dog", "an animal", "entailment"), ("a dog", "a cat", "contradiction")),
@@ -95,31 +91,15 @@ READERS = {
         examples, [("a dog",), ODD[:1]], (Table("id text", [["a dog"], ODD[:1]]),), False
     ),
     "pairs": Reader(examples, PAIRS, (Table("id sent0 sent1", PAIRS),), False),
-    "triplets": Reader(
-        examples, TRIPLETS, (Table("id anchor positive negative", TRIPLETS),), False
-    ),
     "labelled pairs": Reader(
         labelled_examples,
         ([NLI[0][:2], NLI[1][:2], ODD], [1, 0, 2], 1),
         (Table("id premise hypothesis label", NLI),),
     ),
     "build nli": Reader(
-        build("nli"),
+        build_nli,
         [("a dog", "an animal", "a cat")],
         (Table("id sentence1 sentence2 gold_label", NLI),),
-    ),
-    "build captions": Reader(
-        build("captions"),
-        [ODD],
-        (Table("id image_id caption", [("7", ODD[0]), ("8", "z"), ("7", ODD[1])]),),
-    ),
-    "build duplicates": Reader(
-        build("duplicates"),
-        [ODD],
-        (Table("id question1 question2 is_duplicate", [("a", "b", 0), (*ODD, 1)]),),
-    ),
-    "build paraphrases": Reader(
-        build("paraphrases"), PAIRS, (Table("id reference paraphrase", PAIRS),)
     ),
     "scored pairs": Reader(scored_pairs, SCORED, (Table("id sentence1 sentence2 score", SCORED),)),
     "labelled sentences": Reader(

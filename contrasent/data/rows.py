@@ -176,7 +176,7 @@ class RecordSource(SourceRows):
                 problem = "expected an object, as in the first line"
             elif missing := [name for name in required if name not in value]:
                 problem = f"no {missing[0]!r}, which other rows have; write null where it has none"
-            elif not known.issuperset(value):
+            elif self.chosen.by == "name" and not known.issuperset(value):
                 new = [name for name in value if name not in known]
                 if taken := next(filter(self._counts, new), None):
                     problem = f"{taken!r} would be left out; write it in the first row too"
