@@ -52,7 +52,7 @@ def test_a_failure_while_loading_is_explained(monkeypatch):
         open_examples("org/name")
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.filterwarnings("default")
 def test_the_real_library_gives_the_rows(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
