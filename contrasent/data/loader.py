@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -40,13 +40,14 @@ class Draws:
 
 
 class ViewSource(ABC):
-    """N examples of ``views`` sentences each."""
+    """N examples of ``views`` sentences each, as many as ``store`` has."""
 
     views: int
+    store: Sized
 
-    @abstractmethod
     def __len__(self) -> int:
         """N, the number of examples."""
+        return len(self.store)
 
     @abstractmethod
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
@@ -64,17 +65,16 @@ class ViewSource(ABC):
 class Columns(ViewSource):
     """The first V sentences of the examples as they are; an only one is given as every view."""
 
+    store: TokenStore
+
     def __init__(self, store: TokenStore, views: int) -> None:
-        self._store, self.views = store, views
+        self.store, self.views = store, views
         self._chosen = (0,) * views if store.views == 1 else range(views)
         if store.views not in (1, views) and not 1 < views < store.views:
             raise ConfigError(f"the data has {example_of(store.views)}, not {example_of(views)}")
 
-    def __len__(self) -> int:
-        return len(self._store)
-
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        return self._store.gather(examples, self._chosen)
+        return self.store.gather(examples, self._chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,6 @@ class Edited(ViewSource):
     views: int
     anchors: bool = False  # edit the first view too
     drawn_once: bool = False
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         draws = replace(draws, epoch=0) if self.drawn_once else draws
@@ -114,9 +111,6 @@ class NextSentences(ViewSource):
     reach: int
     views: int
 
-    def __len__(self) -> int:
-        return len(self.store)
-
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         after = np.minimum(self.reach, self.ends[examples] - examples - 1)
         steps = [
@@ -132,13 +126,10 @@ class NextSentences(ViewSource):
 class Drawn(ViewSource):
     """V texts of each example, made tokens, drawn anew every epoch and while one has no token."""
 
-    count: int  # N
+    store: Sized  # the N documents
     draw: Callable[[int, Draws], Iterator[list[str]]]
     tokens: Callable[[list[str]], Sequence[np.ndarray]]
     views: int
-
-    def __len__(self) -> int:
-        return self.count
 
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         drawn = [self._tokens(int(example), draws) for example in examples]
@@ -168,10 +159,7 @@ class WithNeeds(ViewSource):
     ) -> None:
         self.views = source.views
         self._source, self._columns, self._text = source, columns, text
-        self._chosen = np.arange(len(source)) if chosen is None else chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
+        self.store = self._chosen = np.arange(len(source)) if chosen is None else chosen
 
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self._source.gather(self._chosen[examples], draws)

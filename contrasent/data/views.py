@@ -405,5 +405,5 @@ def _views_of(
     left_out = f"{short} of {documents.count} documents left out, which are too short"
     if short > len(documents):
         logger.warning("%s; a view of parts is for longer texts", left_out)
-    source = Drawn(len(documents), draw, lambda texts: tokenizer.ids(texts, limit)[0], views)
+    source = Drawn(documents, draw, lambda texts: tokenizer.ids(texts, limit)[0], views)
     return Views(source, left_out, {"documents": documents.count})
