@@ -30,7 +30,7 @@ from uuid import uuid4
 
 from benchmarks.machine import described
 from contrasent.files import write_text, writing
-from contrasent.reproduce.smoke import make_model
+from contrasent.reproduce.materials import make_model
 from contrasent.search.index import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3

@@ -19,7 +19,7 @@ from helpers.tiny_sentences import sentence
 import contrasent
 from contrasent.cli.app import app
 from contrasent.recipe import load_recipe, overrides_in
-from contrasent.reproduce.smoke import make_tasks
+from contrasent.reproduce.materials import make_tasks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"

@@ -41,7 +41,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.options import AdaptOptions, takes
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.report.contents import Contents
-from contrasent.report.html.page import write_report
+from contrasent.report.page import write_report
 from contrasent.settings import checked
 from contrasent.training.callbacks import DevScore
 from contrasent.training.run import score_result, train

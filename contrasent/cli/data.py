@@ -54,8 +54,6 @@ class CheckCommand(AsJson):
     counts each class."""
 
     def __call__(self) -> None:
-        from rich.console import Console
-
         from contrasent.data.check import check as survey
         from contrasent.report.training_text import (
             length_table,
@@ -85,7 +83,8 @@ class CheckCommand(AsJson):
         else:
             typer.echo("\n".join(survey_lines(report)))
             if report.words:
-                Console().print("", length_table(report), sep="\n", end="")
+                typer.echo()
+                print_tables(length_table(report))
             for line in survey_examples(report):
                 typer.echo(line)
         report.require_usable()

@@ -26,7 +26,7 @@ from contrasent.cli.parameters import (
     write_html,
     write_lines,
 )
-from contrasent.errors import ConfigError, warn
+from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
 from contrasent.options import (
     AnalysisOptions,
@@ -109,35 +109,28 @@ def _write(
     Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
     encoders are compared with the first. A report shows what is returned.
     """
-    from rich.console import Console
-
     from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines
-    from contrasent.report.comparison import differences as tables_of_differences
-    from contrasent.report.contents import Contents, Mean
-    from contrasent.report.scores_table import print_tables
-    from contrasent.report.table import print_difference
+    from contrasent.report.comparison import comparison_tables
+    from contrasent.report.contents import Contents, Mean, rows_of
+    from contrasent.report.scores_table import suite_tables
 
     rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
-    (baseline, first), *others = scores.items()
-    means, differences = [], []
+    (_, first), *others = scores.items()
+    means = []
     if bootstrap and first:
         for label, other in ((label, it) for label, it in others if it):
             for kind, read in suite.kinds:
-                comparisons = kind.compare(read, (first, other), suite.options, bootstrap)
-                for comparison in comparisons:
+                for comparison in kind.compare(read, (first, other), suite.options, bootstrap):
                     rows[label] = with_comparison(rows[label], comparison)
                     if comparison.average:
                         means.append(Mean(rows[label][0], comparison.metric, comparison.average))
-                title = f"{label} minus {baseline}"
-                differences += tables_of_differences(kind.name, comparisons, read, title)
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
+    contents = Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
     if not write_lines(json, json_lines(records)):
-        console = Console()
-        print_tables(console, suite, rows)
-        for table in differences:
-            print_difference(console, table)
-    return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
+        differences = comparison_tables(contents, rows_of(contents))
+        print_tables(*suite_tables(suite, rows), *differences)
+    return contents
 
 
 def announce(suite: Suite) -> None:
@@ -235,15 +228,13 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
     """An encoder whose spectrum and cosines stand in a panel of their own, as in SimCSE's Figures
     F.1 and G.1. Give it once for each."""
 
-    published: bool = True
-    """Show the points that DiffCSE prints beside the encoders."""
-
     def __call__(self) -> None:
-        from contrasent.report.contents import read_saved
-        from contrasent.report.embedding_tables import names_of, pictures, refuse_unknown
-        from contrasent.report.figures.style import (
+        from contrasent.report.contents import labelled, read_saved, short_encoder
+        from contrasent.report.figures import (
+            FORMATS,
+            draw_figures,
+            figure_data,
             figure_kinds,
-            refuse_existing_pictures,
             write_pictures,
         )
 
@@ -251,34 +242,24 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.figures:
-            kinds = () if self.overwrite else [kind.name for kind in figure_kinds()]
-            refuse_existing_pictures(self.figures, kinds)
+            for name in (f"{kind.name}.{form}" for kind in figure_kinds() for form in FORMATS):
+                refuse_existing_file(self.figures / name, overwrite=self.overwrite)
         refuse_existing_file(self.html, overwrite=self.overwrite)
         known = read_saved(self.saved or ())
         encoders = [*(self.models or ()), *(geometry.encoder for geometry in known.geometries)]
-        refuse_unknown(self.supervised or (), {name for it in encoders for name in names_of(it)})
+        names = {name for it in encoders for name in (it, short_encoder(it))}
+        supervised = [pick("encoder of --supervised", it, names) for it in self.supervised or ()]
         measured, failures = self._measure() if self.models else ({}, [])
         geometries = (*known.geometries, *measured.values())
         self._print(geometries, known)
-        names = {name for it in geometries for name in names_of(it.encoder)}
         contents = replace(
-            known,
-            geometries=geometries,
-            warnings=tuple(failures),
-            published=self.published,
-            supervised=tuple(it for it in self.supervised or () if it in names),
+            known, geometries=geometries, warnings=tuple(failures), supervised=tuple(supervised)
         )
         if geometries or self.saved:
             write_html(self.html, contents)
         if self.figures and (geometries or known.runs or not failures):
-            drawn = pictures(
-                geometries,
-                known.runs,
-                known.records,
-                published=self.published,
-                supervised=contents.supervised,
-            )
-            for path in write_pictures(self.figures, drawn):
+            data = figure_data(labelled(geometries), known.runs, known.records, supervised)
+            for path in write_pictures(self.figures, [it for _, it in draw_figures(data)]):
                 tell(str(path))
         raise_failures(failures)
 

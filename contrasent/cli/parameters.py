@@ -82,13 +82,15 @@ def raise_failures(failures: Sequence[str]) -> None:
 
 
 def print_tables(*tables: Table) -> None:
-    """Print tables on standard output."""
+    """Print tables on standard output, a blank line between them."""
     from rich.console import Console
 
     from contrasent.report.table import print_table
 
     console = Console()
-    for table in tables:
+    for place, table in enumerate(tables):
+        if place:
+            console.print()
         print_table(console, table)
 
 
@@ -122,7 +124,7 @@ def with_command(records: Iterable[Record]) -> tuple[Record, ...]:
 
 def write_html(path: Path | None, contents: Contents) -> None:
     """Write a report that names the command that was called, where one is asked for."""
-    from contrasent.report.html.page import write_report
+    from contrasent.report.page import write_report
 
     if path is not None:
         write_report(path, replace(contents, command=called()))

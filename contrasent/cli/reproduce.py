@@ -74,10 +74,7 @@ class ReproduceCommand(DataFolder, OnDevice):
     seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
     """Comma-separated seeds of training, else 42; a cell is mean and deviation."""
 
-    html: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write tables, figures and verdicts as one page too."""
-
-    rows: str | None = None
+    rows: Listed = ()
     """Comma-separated rows, by name or a part of it; else all."""
 
     tasks: Listed = ()
@@ -91,7 +88,7 @@ class ReproduceCommand(DataFolder, OnDevice):
 
     def __call__(self) -> None:
         from contrasent.reproduce import outcome
-        from contrasent.reproduce.papers import choose, named_rows
+        from contrasent.reproduce.papers import choose
         from contrasent.reproduce.verdicts import verdicts
 
         what = self.tables[0] if self.tables[0] in ("list", "verdicts", "commands") else ""
@@ -99,8 +96,7 @@ class ReproduceCommand(DataFolder, OnDevice):
         if what == "commands":
             typer.echo("\n".join(outcome.plan_lines(names)))
             return
-        chosen = choose(names, named_rows(self.rows or ""), self.tasks)
-        refuse_existing_file(self.html, overwrite=True)  # a folder
+        chosen = choose(names, self.rows, self.tasks)
         folder = outcome.PaperRequest.read(self.output)
         asked = outcome.PaperRequest(
             given=self._materials(),
@@ -109,27 +105,20 @@ class ReproduceCommand(DataFolder, OnDevice):
             device=self.device,
         )
         request = folder.followed_by(self.scale, asked)
-        failed: list[str] = []
         if what == "list":
             overview = outcome.listing(request, chosen, self.output)
             notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
             _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
-            return
-        if not what:
+        elif what == "verdicts":
+            judged = verdicts(outcome.open_filler(request, self.output), chosen)
+            _show(outcome.verdicts_document(judged, request.scale))
+        else:
             filled = outcome.reproduce_tables(
                 request, chosen, self.output, tell, jobs=self.jobs, overwrite=self.overwrite
             )
             _show("\n".join(outcome.document(table) for table in filled))
-            failed = outcome.failures(filled)
-        if what or self.html:
-            filler = outcome.open_filler(request, self.output)
-            judged = verdicts(filler, chosen)
-            if what:
-                _show(outcome.verdicts_document(judged, request.scale))
-            if self.html:
-                outcome.write_page(Path(self.html), filler, chosen, judged)
-        if failed:
-            raise_failures(["cells that could not be made:", *failed])
+            if failed := outcome.failures(filled):
+                raise_failures(["cells that could not be made:", *failed])
 
     def _materials(self) -> dict[str, str]:
         """The material that was given, by its name."""

@@ -230,10 +230,10 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 def _print_gains(scores: BeforeAndAfter) -> None:
     """Print how start and result compare."""
-    from contrasent.report.comparison import before_and_after
+    from contrasent.report.scores_table import suite_tables
 
     if scores.tasks is not None:
-        print_tables(*before_and_after(scores.tasks, scores.rows, scores.difference))
+        print_tables(*suite_tables(scores.tasks, scores.rows))
     for gain in scores.gains:
         typer.echo(gain.sentence)
 

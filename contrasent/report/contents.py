@@ -44,7 +44,6 @@ class Contents:
     command: str = ""  # the command line that writes the report
     # what its reader has to know, such as why a model has no numbers
     warnings: tuple[str, ...] = ()
-    published: bool = True  # show the points that papers print beside the encoders
     # encoders whose spectrum and cosines stand in panels of their own
     supervised: tuple[str, ...] = ()
 
@@ -128,11 +127,8 @@ def _key(record: Record) -> tuple[object, ...]:
 
 
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
-    """Everything that makes numbers of the report hard to compare with one another.
-
-    That are text of tasks in training, contradictions, other data and other versions.
-    """
-    seen: dict[str, None] = {}
+    """Reasons why numbers are hard to compare with one another."""
+    seen = list[str]()
     hashes: dict[tuple[str, str], set[str]] = {}
     values: dict[tuple[object, ...], float] = {}
     for identified, row in rows.items():
@@ -140,64 +136,52 @@ def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
             values[identified, _key(record)] = record.value
             hashes.setdefault((record.task, record.split), set()).add(record.data_sha256)
             if (overlap := record.overlap or {}).get("sentences_seen"):
-                seen.setdefault(
+                seen.append(
                     f"{row.label} was trained on {overlap['file']}, which has "
                     f"{overlap['sentences_seen']:,} of the {overlap['sentences']:,} sentences of "
                     f"{record.task} ({record.split})"
                 )
-    twice = {
-        (rows[identity(it)].label, it.task, it.split)
+    seen += sorted(
+        f"{rows[identity(it)].label}: {it.task} ({it.split}) was measured more than once, with "
+        "different values; the first is shown"
         for it in contents.records
         if it.value != values[identity(it), _key(it)]
-    }
-    versions = {tuple(sorted(row.like.versions.items())) for row in rows.values()}
-    return [
-        *seen,
-        *(
-            f"{label}: {task} ({split}) was measured more than once, with different values; the "
-            "first is shown"
-            for label, task, split in sorted(twice)
-        ),
-        *(
-            f"{task} ({split}): the encoders were scored on different data, see the hashes below"
-            for (task, split), known in hashes.items()
-            if len(known) > 1
-        ),
-        *(
-            ["the numbers were computed with different versions of packages, see below"]
-            if len(versions) > 1
-            else []
-        ),
+    )
+    seen += [
+        f"{task} ({split}): the encoders were scored on different data, see the hashes below"
+        for (task, split), known in hashes.items()
+        if len(known) > 1
     ]
+    if len({tuple(sorted(row.like.versions.items())) for row in rows.values()}) > 1:
+        seen.append("the numbers were computed with different versions of packages, see below")
+    return list(dict.fromkeys(seen))
 
 
 def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
     """How encoders were used, which data was read, which packages computed the numbers."""
-    uses = [_use(row.like) for row in rows]
     encoders = [
-        (
-            *(row.label, row.like.encoder),
-            *(text or {"engine": "torch"}.get(name, ABSENT) for name, text in use.items()),
-        )
-        for row, use in zip(rows, uses, strict=True)
+        {"row": row.label, "encoder": row.like.encoder, **_use(row.like)}
+        | ({} if row.like.engine else {"engine": "torch"})
+        for row in rows
     ]
-    settings = ("row", "encoder", *(name for use in uses[:1] for name in use))
-    data = dict.fromkeys(
-        (it.corpus, ABSENT, it.corpus_sha256)
+    read = [
+        {"task": it.corpus, "SHA-256 of what was read": it.corpus_sha256}
         if isinstance(it, Neighbours)
-        else (it.task, it.split, it.data_sha256)
+        else {"task": it.task, "split": it.split, "SHA-256 of what was read": it.data_sha256}
         for it in contents.used
-    )
-    names = dict.fromkeys(name for row in rows for name in row.like.versions)
-    versions = [
-        (row.label, *(row.like.versions.get(name, ABSENT) for name in names)) for row in rows
     ]
-    read = ("task", "split", "SHA-256 of what was read")
+    versions = [{"encoder": row.label, **row.like.versions} for row in rows]
     return [
-        text_table(settings, encoders, "encoders", "Encoders"),
-        text_table(read, data, "data", "Data"),
-        text_table(("encoder", *names), versions, "versions", "Versions"),
+        _facts_table(encoders, "encoders", "Encoders"),
+        _facts_table(read, "data", "Data"),
+        _facts_table(versions, "versions", "Versions"),
     ]
+
+
+def _facts_table(facts: Sequence[Mapping[str, str]], name: str, title: str) -> Table:
+    headings = list(dict.fromkeys(heading for each in facts for heading in each))
+    lines = dict.fromkeys(tuple(it.get(of) or ABSENT for of in headings) for it in facts)
+    return text_table(headings, lines, name, title)
 
 
 Used = Record | Neighbours
@@ -230,9 +214,9 @@ def labels(results: Sequence[Used]) -> list[str]:
     """
     short = [short_encoder(it.encoder) for it in results]
     ways = [(it.pooler, f"{it.pooler}, {it.precision}", _everything(it)) for it in results]
-    choices = [[f"{a} ({way[k]})" for a, way in zip(short, ways, strict=True)] for k in range(3)]
+    told = [[f"{name} ({way[k]})" for name, way in zip(short, ways, strict=True)] for k in range(3)]
     whole = [f"{it.encoder} ({way[1]})" for it, way in zip(results, ways, strict=True)]
-    return _distinct(short, *choices, whole)
+    return _distinct(short, *told, whole)
 
 
 def labelled_runs(runs: Sequence[Trajectory]) -> dict[str, Trajectory]:
@@ -270,10 +254,7 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
 
     DataError if a path is not there, or is none of them.
     """
-    geometries: list[Geometry] = []
-    runs: list[Trajectory] = []
-    records: list[Record] = []
-    neighbours: list[Neighbours] = []
+    found: dict[str, list[Any]] = {"records": [], "geometries": [], "runs": [], "neighbours": []}
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; name a file that was saved, or a training run")
@@ -283,17 +264,17 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
         if first.get("kind") == KIND:
-            geometries += read_geometry(path)
+            found["geometries"] += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            neighbours += read_neighbours(path)
+            found["neighbours"] += read_neighbours(path)
         elif "metric" in first:
-            records += read_records(path)
+            found["records"] += read_records(path)
         elif path.is_dir() or "step" in first:
-            runs.append(read_trajectory(path))
+            found["runs"].append(read_trajectory(path))
         else:
             raise DataError(
                 f"{path} holds no measured geometry, no scores, no nearest neighbours and no "
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Contents(tuple(records), (), tuple(geometries), tuple(runs), tuple(neighbours))
+    return Contents(**{name: tuple(results) for name, results in found.items()})

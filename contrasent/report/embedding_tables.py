@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from contrasent.errors import ConfigError, DataError, pick
-from contrasent.evaluation.geometry import Geometry, Trajectory
+from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
-from contrasent.evaluation.task_names import STS
 from contrasent.progress import one_line
-from contrasent.records import Record
-from contrasent.report.contents import (
-    Contents,
-    Identity,
-    PageRow,
-    described,
-    identity,
-    labelled,
-    labelled_runs,
-    short_encoder,
-)
-from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
+from contrasent.report.contents import Contents, Identity, PageRow, described, identity
 from contrasent.report.table import (
     ABSENT,
     Cell,
@@ -101,123 +87,8 @@ def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = ""
     return table.with_best([*lower, 1 + list(COLUMNS).index("spearman")], lower)
 
 
-def pictures(
-    geometries: Sequence[Geometry],
-    runs: Sequence[Trajectory],
-    records: Sequence[Record] = (),
-    *,
-    published: bool = True,
-    supervised: Sequence[str] = (),
-) -> list[Picture]:
-    """Every figure of the papers that there is something for; arguments as `figure_data` has."""
-    rows = labelled(geometries)
-    data = figure_data(rows, runs, records, published=published, supervised=supervised)
-    return [picture for _, picture in draw_figures(data)]
-
-
-def figure_data(
-    rows: Mapping[str, Geometry],
-    runs: Sequence[Trajectory],
-    records: Sequence[Record] = (),
-    *,
-    published: bool = True,
-    supervised: Sequence[str] = (),
-) -> FigureData:
-    """What the figures are drawn from.
-
-    DataError if the encoders were not measured on the same pairs. ``rows`` are for Figures 3, F.1
-    and G.1 of SimCSE and Figure 2 of DiffCSE, ``runs`` for Figure 2 of SimCSE and Figure 1 of its
-    replication study, ``records`` for the colours of Figure 3, into which the points of papers are
-    put where it is of STS-B, if ``published``. Encoders that ``supervised`` names get panels of
-    their own, as in Figures F.1 and G.1.
-    """
-    for results in (rows.values(), runs):
-        pairs = list(dict.fromkeys(result.pairs for result in results))
-        if len(pairs) > 1:
-            raise DataError(
-                f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
-                "figure; draw them one after the other, into two folders"
-            )
-    panels: dict[str, dict[str, Geometry]] = {"unsupervised": {}, "supervised": {}}
-    for label, it in rows.items():
-        named = {label, *names_of(it.encoder)} & set(supervised)
-        title = ("supervised" if named else "unsupervised") if supervised else ""
-        panels.setdefault(title, {})[label] = it
-    return FigureData(
-        rows,
-        {title: members for title, members in panels.items() if members},
-        sts_colours(rows, records) if rows else Colours(),
-        published and all(it.records[0].task == "stsb" for it in rows.values()),
-        labelled_runs(runs) if runs else {},
-    )
-
-
-def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colours:
-    """The colours of Figure 3.
-
-    That is the average of the seven STS tasks where ``records`` have it for every encoder, and
-    otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
-    comparable, so they never share a scale.
-    """
-    averages = {}
-    for label, it in rows.items():
-        values = {
-            record.task: record.value
-            for record in reversed(records)  # of two values the first counts
-            if identity(record) == identity(it.records[0])
-            and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
-            and record.regressor is None
-            and record.task in STS
-        }
-        if len(values) == len(STS):
-            averages[label] = sum(values.values()) / len(STS)
-    if len(averages) == len(rows):
-        return Colours("STS Avg., Spearman x 100", averages)
-    measured = {label: it.value("spearman") for label, it in rows.items()}
-    some = next(iter(rows.values()))
-    return Colours(
-        f"{some.heading}, Spearman x 100",
-        {label: value for label, value in measured.items() if value is not None},
-    )
-
-
-def names_of(encoder: str) -> set[str]:
-    """The names of an encoder on the command line: its whole name, and its last part."""
-    return {encoder, short_encoder(encoder)}
-
-
-def refuse_unknown(supervised: Sequence[str], names: Iterable[str]) -> None:
-    """Make sure that encoders for a panel of their own are among those of the figures.
-
-    ConfigError if one is not.
-    """
-    names = set(names)
-    if supervised and not names:
-        raise ConfigError(
-            "--supervised names encoders that are measured, and there is none; name models, or "
-            "saved geometry with --from"
-        )
-    for name in supervised:
-        pick("encoder of --supervised", name, names)
-
-
-_NARROW = 28
 MOST_QUERIES = 300
 """Queries of one corpus that a page shows, so that a browser can still hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryHits:
-    """A query and its nearest sentences, best first, by the label of the encoder."""
-
-    text: str
-    nearest: Mapping[str, Sequence[Neighbour]]
-
-    @property
-    def unique(self) -> set[str]:
-        """Sentences that one of several encoders has alone."""
-        counts = Counter(hit.text for hits in self.nearest.values() for hit in hits)
-        return {text for text, n in counts.items() if n == 1} if len(self.nearest) > 1 else set()
 
 
 def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[str, Any]]:
@@ -228,44 +99,35 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[
         corpus.setdefault(rows[identity(it)].label, it)
     shown = list[dict[str, Any]]()
     for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
-        nearest: dict[str, dict[str, Sequence[Neighbour]]] = {}
+        queries: dict[str, dict[str, Sequence[Neighbour]]] = {}
         for label, neighbours in of_label.items():
             for query in neighbours.queries:
-                nearest.setdefault(query.text, {})[label] = query.nearest
-        queries, notes = [QueryHits(*it) for it in nearest.items()], search_notes(of_label)
-        if len(queries) > MOST_QUERIES:
-            notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        of_page = {"queries": queries[:MOST_QUERIES], "notes": notes}
-        shown.append({"name": f"neighbours-{k}", "heading": name, **of_page})
+                queries.setdefault(query.text, {})[label] = query.nearest
+        kept, notes = list(queries.items())[:MOST_QUERIES], list(search_notes(of_label))
+        if len(kept) < len(queries):
+            notes.insert(0, f"The first {len(kept)} of {len(queries):,} queries.")
+        shown.append({"name": f"neighbours-{k}", "heading": name, "queries": kept, "notes": notes})
     return shown
 
 
 def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:
     """Print each query, its neighbours numbered, a column for each encoder, and what was searched.
 
-    Encoders stand below one another where a terminal is too narrow; a pipe gets whole lines.
+    A pipe gets whole lines.
     """
-    labels = list(rows)
     whole = console.is_terminal
-    stacked = whole and console.width < _NARROW * len(labels)
     for place, query in enumerate(next(iter(rows.values())).queries):
         console.print(Text(f"Query: {one_line(query.text)}", style="bold"), soft_wrap=not whole)
-        for group in [[label] for label in labels] if stacked else [labels]:
-            table = plain_table()
-            table.expand = whole
-            table.add_column("", no_wrap=True)
-            for label in group:
-                table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
-            nearest = [rows[label].queries[place].nearest for label in group]
-            for rank in range(max(map(len, nearest))):
-                cells = [
-                    f"{hits[rank].score:.3f}  {one_line(hits[rank].text)}"
-                    if rank < len(hits)
-                    else ABSENT
-                    for hits in nearest
-                ]
-                table.add_row(f"#{rank + 1}", *map(Text, cells))
-            print_whole(console, table)
+        table = plain_table()
+        table.expand = whole
+        table.add_column("", no_wrap=True)
+        for label in rows:
+            table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
+        nearest = [it.queries[place].nearest for it in rows.values()]
+        for rank, hits in enumerate(zip_longest(*nearest), start=1):
+            cells = [f"{it.score:.3f}  {one_line(it.text)}" if it else ABSENT for it in hits]
+            table.add_row(f"#{rank}", *map(Text, cells))
+        print_whole(console, table)
         console.print()
     print_notes(console, search_notes(rows))
 

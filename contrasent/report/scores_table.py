@@ -6,32 +6,29 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contrasent.evaluation.embed import Scores
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
-from contrasent.evaluation.protocols import Protocol
-from contrasent.evaluation.retrieval import RetrievalTask
+from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import (
-    DEV_PART,
-    NESTED_FOLDS,
     SPLITS,
+    STS,
     STS_TASKS,
-    STSB_RETRIEVAL,
+    TRANSFER,
     TRANSFER_TASKS,
     TaskName,
     averaged,
     short_headings,
     short_name,
 )
-from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
-from contrasent.evaluation.transfer_data import TransferData
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.contents import described
 from contrasent.report.table import (
+    ABSENT,
     AVERAGE,
     Cell,
     Table,
@@ -41,11 +38,11 @@ from contrasent.report.table import (
     score,
 )
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 Rows = Mapping[str, Sequence[Record]]
 """Records of an encoder by the label of its row."""
+
+Quantity = tuple[TaskName, str]
+"""A task's split, and the metric that it is scored by."""
 
 CORRELATION = {"spearman": "Spearman", "pearson": "Pearson"}
 _METRICS = {"ndcg": "nDCG", "mrr": "MRR", "f1": "F1", "macro_f1": "macro-F1", **CORRELATION}
@@ -54,15 +51,8 @@ _AGGREGATION = {
     "mean": "mean over the subsets of a task (aggregation mean)",
     "wmean": "mean over the subsets of a task, weighted by their pairs (aggregation wmean)",
 }
-_OPTIMISTIC = "Dev accuracies chose the L2 penalty, and they stop the training: optimistic."
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A task's split and the metric that it is scored by."""
-
-    name: TaskName
-    metric: str
+_CORRELATIONS = {"all": "", "mean": ", mean of subsets", "wmean": ", weighted mean of subsets"}
+_GAPS = f"{ABSENT} was not measured; an average needs all of its tasks."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +76,7 @@ class Column:
 
 def quantity(record: Record) -> Quantity:
     """The task, split and metric of a record."""
-    return Quantity(TaskName(record.task, record.split), record.metric)
+    return TaskName(record.task, record.split), record.metric
 
 
 def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
@@ -127,28 +117,6 @@ def encoder_notes(rows: Rows) -> list[str]:
     ]
 
 
-def _choose(
-    rows: Rows, holds: Callable[[Record], object]
-) -> tuple[dict[str, list[Record]], list[Record]]:
-    """The records of each row that a table shows, and all of them."""
-    shown = {label: [it for it in records if holds(it)] for label, records in rows.items()}
-    return shown, [record for records in shown.values() for record in records]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What a table of correlations shows."""
-
-    # its columns; a task without a record is shown as absent, and so is the average
-    tasks: Sequence[TaskName] = ()
-    metric: str = "spearman"  # ``spearman`` or ``pearson``
-    aggregation: str = "all"  # ``all``, ``mean`` or ``wmean``
-    # labels of two rows; a last row shows the second minus the first
-    difference: tuple[str, str] | None = None
-    # what is asked for, to be named beneath the table; None to leave it unnamed
-    protocol: Protocol | None = None
-
-
 def in_paper_order(names: Iterable[TaskName]) -> list[TaskName]:
     """Each name once: test splits first, the papers' tasks in their order before files."""
     places = {name: place for place, name in enumerate((*STS_TASKS, *TRANSFER_TASKS))}
@@ -158,63 +126,41 @@ def in_paper_order(names: Iterable[TaskName]) -> list[TaskName]:
     )
 
 
-def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
-    """Correlations: averaged tasks, their average, then files and other splits.
-
-    Without a layout: all tasks of the records in the papers' order, Spearman, aggregation all.
-    """
-    layout = layout or Layout()
-    if not layout.tasks:
-        _, every = _choose(rows, lambda it: it.metric in METRICS)
-        names = sorted({quantity(it).name for it in every}, key=lambda it: it.name)
-        layout = replace(layout, tasks=in_paper_order(names))
-    way = layout.metric, layout.aggregation
-    shown, every = _choose(rows, lambda it: (it.metric, it.aggregation) == way)
-    headings, named = short_headings(layout.tasks), averaged(layout.tasks)
-    columns = {
-        name: Column(headings[name], (Quantity(name, layout.metric),)) for name in layout.tasks
-    }
+def sts_table(
+    rows: Rows,
+    metric: str = "spearman",
+    aggregation: str = "all",
+    protocol: Protocol | None = None,
+) -> Table:
+    """Correlations in the papers' order, averaged tasks first, the ``protocol`` beneath."""
+    every = [it for records in rows.values() for it in records]
+    tasks = in_paper_order(quantity(it)[0] for it in every)
+    headings, named = short_headings(tasks), averaged(tasks)
+    columns = {name: Column(headings[name], ((name, metric),)) for name in tasks}
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
-    notes = [*_sts_notes(every, layout), *encoder_notes(rows)]
-    table = scores_table(shown, [*means, *rest], notes)
-    if layout.difference:
-        of_label = {row[0].text: row for row in table.rows}
-        before, after = (of_label[label] for label in layout.difference)
-        changes = (
-            None if a.value is None or b.value is None else b.value - a.value
-            for a, b in zip(before[1:], after[1:], strict=True)
-        )
-        last = (Cell("difference"), *(score(change, sign="+") for change in changes))
-        table = replace(table, rows=(*table.rows, last))
-    return table
-
-
-def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
-    """The protocol of correlations, so that they can be compared with others."""
-    named, asked = averaged(layout.tasks), layout.protocol
-    other = any(name.split != "test" for name in layout.tasks)
+    other = any(name.split != "test" for name in tasks)
     parts = [
-        f"{CORRELATION[layout.metric]} correlation of the {compared_by(shown, plural=True)} x 100",
+        f"{CORRELATION[metric]} correlation of the {compared_by(every, plural=True)} x 100",
         "test split unless the heading names another" if other else "test split",
-        _AGGREGATION[layout.aggregation],
+        _AGGREGATION[aggregation],
     ]
     if len(named) > 1:
         parts.append(f"{AVERAGE} over {len(named)} tasks")
-    if any(name.name in STS_TASKS for name in layout.tasks):
-        changed = "" if asked else " and protocol of SentEval as changed by SimCSE"
+    if any(name.name in STS_TASKS for name in tasks):
+        changed = "" if protocol else " and protocol of SentEval as changed by SimCSE"
         parts.append(f"data{changed or ' of SentEval'}")
     notes = ["; ".join(parts) + "."]
-    if asked:
-        notes.append(f"Protocol {asked.name} ({asked.source}).")
-        notes += [f"{asked.note}."] if asked.note else []
-    predicted = dict.fromkeys(quantity(it).name.heading for it in shown if it.regressor)
-    if predicted:
+    if protocol:
+        notes.append(f"Protocol {protocol.name} ({protocol.source}).")
+        notes += [f"{protocol.note}."] if protocol.note else []
+    if predicted := dict.fromkeys(quantity(it)[0].heading for it in every if it.regressor):
         notes.append(
             f"{' and '.join(predicted)}: no cosines, but scores predicted by SentEval's regressor, "
             "fitted to the training split."
         )
-    return [*notes, *interval_notes(shown, "the pairs", "")]
+    notes += [*interval_notes(every, "the pairs", ""), *encoder_notes(rows)]
+    return scores_table(rows, [*means, *rest], notes)
 
 
 def compared_by(shown: Iterable[Record], *, plural: bool = False) -> str:
@@ -225,16 +171,18 @@ def compared_by(shown: Iterable[Record], *, plural: bool = False) -> str:
     return f"{'similarities' if plural else 'similarity'} of the encoder ({', '.join(others)})"
 
 
-def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
+def transfer_table(rows: Rows) -> Table:
     """Accuracies: of each split the papers' tasks, their average, others, and F1 of pairs."""
+    every = [it for records in rows.values() for it in records]
+    names = in_paper_order(quantity(it)[0] for it in every)
     splits = [it for it in TRANSFER_SPLITS[::-1] if any(name.split == it for name in names)]
     columns: list[Column] = []
     parts = ["Accuracy of a logistic regression on frozen embeddings x 100"]
     parts.append(" and ".join(f"{split} part" for split in splits))
     for split in splits:
         tasks = [
-            (TRANSFER_TASKS[name.name], Column(name.heading, (Quantity(name, "accuracy"),)))
-            for name in in_paper_order(names)
+            (TRANSFER_TASKS[name.name], Column(name.heading, ((name, "accuracy"),)))
+            for name in names
             if name.split == split
         ]
         papers = averaged_columns([column for task, column in tasks if task.papers], split)
@@ -242,113 +190,49 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
             parts.append(f"{papers[-1].heading} over {len(papers) - 1} tasks")
         columns += [*papers, *(column for task, column in tasks if not task.papers)]
         columns += [
-            Column(f"{column.heading} F1", (Quantity(TaskName(task.name), "f1"),))
+            Column(f"{column.heading} F1", ((TaskName(task.name), "f1"),))
             for task, column in tasks
             if task.pairs and split == "test"
         ]
-    shown, every = _choose(rows, lambda record: record.classifier)
-    notes = ["; ".join(parts) + "."]
-    notes += dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
-    notes += [_OPTIMISTIC] if "dev" in splits else []
     more = (
         " with the trained classifiers as they are, those of all folds together; of the average, "
         "normal with the tasks independent; dev accuracies have none"
     )
-    notes += interval_notes(every, "the test sentences or pairs", more)
-    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
-
-
-_SKLEARN = "Classifier: scikit-learn's logistic regression, C = 1 and no search for it"
-
-
-def _solver(how: Mapping[str, str | int]) -> str:
-    return (
-        f"preset {how['preset']}: {how['optimiser']}, batch {how['batch']}, tenacity "
-        f"{how['tenacity']}, epoch size {how['epoch_size']}"
-    )
-
-
-def _senteval_procedure(how: Mapping[str, str | int]) -> str:
-    nested, by_dev = (
-        [task.heading for task in TRANSFER_TASKS.values() if task.split == split]
-        for split in (NESTED_FOLDS, DEV_PART)
-    )
-    *first, last = nested
-    of_folds = f"{', '.join(first)} and {last}" if first else last
-    if how["name"] == "sklearn":
-        return (
-            f"{_SKLEARN}; {how['folds']} folds for {of_folds}; seed {how['seed']}. Fast, and not "
-            "the procedure of the papers' figures."
-        )
-    return (
-        f"Classifier and data of SentEval, {_solver(how)}; the L2 penalty of 1e-5 to 1e-2 is "
-        f"chosen by {how['folds']} folds (nested for {of_folds}; {' and '.join(by_dev)} by its dev "
-        f"part); seed {how['seed']}."
-    )
-
-
-def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
-    """Accuracy and macro-F1 on a user's labelled sentences."""
-    headings = labelled_headings(read)
-    columns = []
-    for split in TRANSFER_SPLITS[::-1]:
-        for task in (task for task in read.tasks if split in task.splits):
-            for metric in ("accuracy", "macro_f1") if split == "test" else ("accuracy",):
-                parts = [] if len(headings) == 1 else [headings[task.name]]
-                parts += [] if split == "test" else [split]
-                heading = " ".join([*parts, metric_heading(metric)])
-                columns.append(Column(heading, (Quantity(TaskName(task.name, split), metric),)))
-    shown, every = _choose(rows, lambda record: record.task in headings)
     notes = [
-        "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
-        "the F1 of all classes."
+        "; ".join(parts) + ".",
+        *_classifier_notes(every),
+        *interval_notes(every, "the test sentences or pairs", more),
+        *encoder_notes(rows),
     ]
-    for task in read.tasks:
-        judged = "folds of the training part choose the penalty"
-        if "all" in task.parts:
-            judged = "every fold is the test part once; accuracy is the mean over them"
-        elif "dev" in task.parts:
-            judged = "the dev part chooses the penalty"
-        notes.append(f"{headings[task.name]}: {task.description}; {judged}.")
-    notes += dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier)
-    notes += [_OPTIMISTIC] if any("dev" in task.splits for task in read.tasks) else []
-    notes += interval_notes(every, "the test rows", ", the classifiers as they are")
-    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
+    return scores_table(rows, columns, notes)
 
 
-def labelled_headings(read: TaskData[TransferData]) -> dict[str, str]:
-    """Headings of labelled tasks by their names."""
-    headings = short_headings([TaskName(task.name) for task in read.tasks])
-    return {name.name: heading for name, heading in headings.items()}
+def _classifier_notes(shown: Iterable[Record]) -> Iterable[str]:
+    settings = (
+        ", ".join(f"{part.replace('_', ' ')} {value}" for part, value in it.classifier.items())
+        for it in shown
+        if it.classifier
+    )
+    return dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings)
 
 
-def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -> str:
-    folds = ""
-    if any("dev" not in task.parts for task in read.tasks):
-        nested = any("all" in task.parts for task in read.tasks)
-        folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
-    solver = f"Classifier of SentEval, {_solver(how)}; L2 penalty of 1e-5 to 1e-2"
-    return f"{_SKLEARN if how['name'] == 'sklearn' else solver}; {folds}seed {how['seed']}."
-
-
-def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
-    """Metrics of retrieval tasks."""
-    headings = short_headings([task.name for task in tasks])
-    columns = []
-    for task in tasks:
-        of_task = "" if len(tasks) == 1 else f"{headings[task.name]} "
-        for metric in task.metrics:
-            heading = f"{of_task}{metric_heading(metric)}"
-            columns.append(Column(heading, (Quantity(task.name, metric),)))
-    shown, every = _choose(rows, lambda record: quantity(record).name in headings)
-    together = any(task.name.name == STSB_RETRIEVAL for task in tasks)
-    more = f"{', both of a pair of STS-B together' if together else ''}; the documents stay"
+def own_table(rows: Rows, about: str = "") -> Table:
+    """Retrieval, or what users measured of their own: one task by one classifier."""
+    shown = [record for records in rows.values() for record in records]
+    columns = [
+        Column(f"{metric_heading(metric)} {name.split}".removesuffix(" test"), ((name, metric),))
+        for name, metric in dict.fromkeys(map(quantity, shown))
+    ]
+    first, of_queries = shown[0], "@" in shown[0].metric
+    drawn = "queries" if of_queries else "examples"
+    how = f"by {compared_by(shown)}, mean over queries; " if of_queries else ""
+    heading = TaskName(first.task).heading
     notes = [
-        f"Retrieval by {compared_by(every)} x 100, mean over queries; of equal scores the "
-        "less relevant is first.",
-        *(f"{headings[task.name]}: {task.description}." for task in tasks),
-        *interval_notes(every, "the queries", more),
-        *encoder_notes(shown),
+        f"{heading}, {first.split} split: {how}{first.pairs:,} {drawn}; x 100.",
+        *([f"{heading}: {about}."] if about else []),
+        *_classifier_notes(shown),
+        *interval_notes(shown, f"the {drawn}", "; the documents stay" if of_queries else ""),
+        *encoder_notes(rows),
     ]
     return scores_table(rows, columns, notes)
 
@@ -357,20 +241,15 @@ _MTEB_STS = (
     "STS numbers of MTEB are not those of SentEval's protocol (contrasent evaluate): MTEB embeds "
     "the text as it was written, SentEval's STS12-16 are tokenised and partly in lower case."
 )
-_OF_MTEB_TASK = {
-    "SICK-R": "SICK-R: 9,927 pairs, those of all splits; SentEval's test split has 4,927.",
-    "STS12": "STS12: 206 pairs occur more than once, and count each time.",
-    "STS14": "STS14: 68 pairs occur more than once, and count each time.",
-    "STSBenchmark": "STSBenchmark: one pair occurs twice; STSBenchmark.v2 leaves such pairs out.",
-}
 
 
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
-    main, every = _choose(rows, lambda record: record.protocol == MTEB)
+    main = {k: [it for it in of_row if it.protocol == MTEB] for k, of_row in rows.items()}
+    every = [it for of_row in main.values() for it in of_row]
     columns = [
-        Column(f"{it.name.name} {it.name.split}".removesuffix(" test"), (it,))
-        for it in dict.fromkeys(map(quantity, every))
+        Column(f"{name.name} {name.split}".removesuffix(" test"), ((name, metric),))
+        for name, metric in dict.fromkeys(map(quantity, every))
     ]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
     several = dict.fromkeys(it.task for it in every if it.aggregation == "mean")
@@ -382,38 +261,141 @@ def mteb_table(rows: Rows) -> Table:
         notes.append(f"Mean over the subsets of {', '.join(several)}.")
     if any(it.metric in ("cosine_spearman", "cosine_pearson") for it in every):
         notes.append(_MTEB_STS)
-    tasks = dict.fromkeys(it.task for it in every)
-    notes += [_OF_MTEB_TASK[task] for task in tasks if task in _OF_MTEB_TASK]
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 
-TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
-    "sts": lambda rows, read, options: [
-        sts_table(
-            rows,
-            Layout(read.names, metric, options.protocol.aggregation, protocol=options.protocol),
+def score_tables(rows: Rows, about: Mapping[str, str] | None = None) -> list[Table]:
+    """Similarity, transfer, then everything else; of each kind a table per protocol.
+
+    ``about`` describes tasks of users, by their names.
+    """
+
+    def choose(kind: str, holds: Callable[[Record], object]) -> dict[str, list[Record]]:
+        shown = {
+            label: [it for it in records if _kind(it) == kind and holds(it)]
+            for label, records in rows.items()
+        }
+        return {label: chosen for label, chosen in shown.items() if chosen}
+
+    every = [it for records in rows.values() for it in records]
+    tables = list[Table]()
+    ways = _ways([it for it in every if _kind(it) == "sts"])
+    for place, ((metric, aggregation, fitted), protocols) in enumerate(ways.items()):
+        chosen = choose(
+            "sts",
+            lambda it, way=(metric, aggregation), fitted=fitted: (
+                (it.metric, it.aggregation) == way
+                and bool(it.regressor) == (quantity(it)[0] in fitted)
+            ),
         )
-        for metric in options.protocol.metrics
-    ],
-    "transfer": lambda rows, read, _: [transfer_table(rows, read.names)],
-    "labelled": lambda rows, read, _: [labelled_table(rows, read)],
-    "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],
-}
-"""Tables by the name of the task type: one for each metric of the protocol, or one of all."""
+        names = _names(chosen)
+        protocol = PROTOCOLS.get(protocols[0].partition(" with ")[0]) if protocols else None
+        protocol = protocol and replace(protocol, name=", ".join(protocols))
+        heading = f"{CORRELATION[metric]} correlation{_CORRELATIONS[aggregation]}"
+        mean = _average_of("STS", len(averaged(names)), STS)
+        plain = (metric, aggregation, fitted) == ("spearman", "all", frozenset())
+        summed = mean if plain else f"{mean} {heading}"
+        shown = sts_table(chosen, metric, aggregation, protocol)
+        title, name = f"Similarity: {heading}", numbered("sts", place)
+        tables.append(_entitled(shown, name, title, summed, CORRELATION[metric]))
+    for place, way in enumerate(dict.fromkeys(_way(it) for it in every if _kind(it) == "transfer")):
+        chosen = choose("transfer", lambda it, way=way: _way(it) == way)
+        names = _names(chosen)
+        tests = sum(it.split == "test" and it.name in TRANSFER for it in names)
+        summed, name = _average_of("Transfer", tests, TRANSFER), numbered("transfer", place)
+        shown = transfer_table(chosen)
+        tables.append(_entitled(shown, name, "Transfer: accuracy", summed, "accuracy"))
+    others = dict.fromkeys((it.task, *_way(it)) for it in every if _kind(it) == "task")
+    for place, (task, *own) in enumerate(others, start=1):
+        chosen = choose("task", lambda it, key=(task, *own): (it.task, *_way(it)) == key)
+        shown = own_table(chosen, (about or {}).get(str(task), ""))
+        heading = TaskName(str(task)).heading
+        title = f"{'Retrieval' if '@' in shown.headings[1] else 'Own data'}: {heading}"
+        summed = f"{heading} {shown.headings[1]}"
+        tables.append(_entitled(shown, f"task-{place}", title, summed))
+    if chosen := choose("mteb", lambda it: it.protocol == MTEB):
+        table = mteb_table(chosen)
+        title, summed = "MTEB: main score of each task", f"MTEB {table.headings[1]}"
+        tables.append(_entitled(table, "mteb", title, summed))
+    return tables
 
 
-def print_tables(console: Console, suite: Suite, rows: Rows) -> None:
-    """Print the tables of encoders' records on a suite, a blank line between them."""
-    shown = [
-        table
+def _kind(record: Record) -> str:
+    """The kind of table that shows a record; empty for a part of a task."""
+    if record.subset:
+        return ""
+    if "mteb" in record.versions:
+        return "mteb"
+    if record.metric in METRICS:
+        return "sts"
+    return "transfer" if record.classifier and record.task in TRANSFER_TASKS else "task"
+
+
+def _ways(records: Sequence[Record]) -> dict[tuple[str, str, frozenset[TaskName]], list[str]]:
+    """Metric, aggregation and tasks scored by a regressor, with the protocols that ask for them.
+
+    Without a protocol, Spearman over all pairs, or another.
+    """
+    fitted: dict[tuple[str, str, str], set[TaskName]] = {}
+    for it in records:
+        if it.protocol:
+            tasks = fitted.setdefault((it.metric, it.aggregation, it.protocol), set())
+            tasks |= {quantity(it)[0]} if it.regressor else set()
+    ways: dict[tuple[str, str, frozenset[TaskName]], list[str]] = {}
+    for (metric, aggregation, name), tasks in fitted.items():
+        ways.setdefault((metric, aggregation, frozenset(tasks)), []).append(name)
+    if not ways:
+        plain = {(it.metric, it.aggregation) for it in records if not it.regressor}
+        for way in sorted(plain, key=lambda it: (it != ("spearman", "all"), it))[:1]:
+            ways[(*way, frozenset())] = []
+    return ways
+
+
+def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
+    """The table with its names, the best score of each column marked, and a word on gaps.
+
+    ``summed`` is the column that sums it up in the summary, or, where a column does so alone,
+    ``metric`` is that column's.
+    """
+    alone = metric and not table.headings[table.key].startswith(AVERAGE)
+    gaps = any(cell.absent for row in table.rows for cell in row)
+    return replace(
+        table.with_best(),
+        name=name,
+        title=title,
+        notes=(*table.notes, _GAPS) if gaps else table.notes,
+        key_heading=f"{table.headings[table.key]} {metric}" if alone else summed,
+    )
+
+
+def numbered(kind: str, before: int) -> str:
+    """The name of a table, with a number from the second of its kind on."""
+    return f"{kind}-{before + 1}" if before else kind
+
+
+def _names(chosen: Rows) -> list[TaskName]:
+    return in_paper_order(quantity(it)[0] for records in chosen.values() for it in records)
+
+
+def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
+    """Such as ``STS Avg.``, with the number of its tasks where papers have more."""
+    return f"{kind} {AVERAGE}" if tasks == len(papers) else f"{kind} {AVERAGE} of {tasks}"
+
+
+def _way(record: Record) -> tuple[object, ...]:
+    how = record.classifier or {}
+    return how.get("name"), how.get("preset"), how.get("seed")
+
+
+def suite_tables(suite: Suite, rows: Rows) -> list[Table]:
+    """The tables of encoders' records on a suite."""
+    about = {
+        task.name if isinstance(task.name, str) else task.name.name: task.description
         for kind, read in suite.kinds
-        if read.tasks
-        for table in TABLES[kind.name](rows, read, suite.options)
-    ]
-    for number, table in enumerate(shown):
-        if number:
-            console.print()
-        print_table(console, table.with_best())
+        for task in read.tasks
+        if kind.name in ("labelled", "retrieval")
+    }
+    return [replace(table, title="") for table in score_tables(rows, about)]
 
 
 class Records(list[Record]):
@@ -437,7 +419,8 @@ class Records(list[Record]):
 
         text = io.StringIO()
         rows = {short_name(self[0].encoder): self} if self else {}
-        print_tables(Console(file=text, color_system=None), self.suite, rows)
+        for table in suite_tables(self.suite, rows):
+            print_table(Console(file=text, color_system=None), table)
         return text.getvalue()
 
     def to_pandas(self) -> Any:

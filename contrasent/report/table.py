@@ -46,18 +46,6 @@ class Cell:
         return f"[{100 * ends.low:.2f}, {100 * ends.high:.2f}]" if ends else ""
 
     @property
-    def share(self) -> float:
-        """The number x 100 as the length of a bar, from 0 to 100."""
-        return round(100 * min(max(self.value or 0.0, 0.0), 1.0), 2)
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """Where the interval begins on such a bar, and its length there."""
-        ends = (self.interval.low, self.interval.high) if self.interval else (self.value,) * 2
-        low, high = (Cell("", end).share for end in ends)
-        return low, round(high - low, 2)
-
-    @property
     def plain(self) -> str:
         """The text, followed by the interval if it has one."""
         return f"{self.text} {self.between}" if self.interval else self.text
@@ -104,10 +92,9 @@ class Table:
     def with_best(
         self, judged: Collection[int] | None = None, lower: Collection[int] = ()
     ) -> Table:
-        """The table, the best value marked in each column that has two values or more.
+        """Mark the best value of each column that has two or more; in ``lower`` it is the lowest.
 
-        In columns of ``lower`` that is the lowest one. Without ``judged``, all columns have a best
-        value.
+        Without ``judged``, all columns have a best value.
         """
         best = {}
         for k, column in enumerate(zip(*self.rows, strict=True)):
@@ -115,10 +102,7 @@ class Table:
             if len(values) > 1 and (judged is None or k in judged):
                 best[k] = (min if k in lower else max)(values)
         rows = tuple(
-            tuple(
-                replace(cell, best=cell.value is not None and cell.value == best.get(k))
-                for k, cell in enumerate(row)
-            )
+            tuple(replace(it, best=k in best and it.value == best[k]) for k, it in enumerate(row))
             for row in self.rows
         )
         return replace(self, rows=rows)
@@ -215,10 +199,7 @@ def plain_table() -> RichTable:
 
 
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
-    """A table with its cells; ``upright`` makes the rows columns, for narrow terminals.
-
-    The best of a column is bold, a gain green and a loss red on a terminal.
-    """
+    """The best of a column bold, gains green, losses red; ``upright`` makes the rows columns."""
 
     def styled(cell: Cell) -> Text:
         colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
@@ -241,21 +222,15 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
 
 
 def print_table(console: Console, content: Table) -> None:
-    """Print a table and its notes, rows as columns where a terminal is too narrow."""
+    """Print title, table and notes, rows as columns where a terminal is too narrow."""
+    if content.title:
+        console.print(Text(printable(content.title)), soft_wrap=True)
     shown = rich_table(content)
     if console.is_terminal and _width(console, shown) > console.width:
         shown = rich_table(content, upright=True)
     print_whole(console, shown)
     console.print()
     print_notes(console, content.notes)
-
-
-def print_difference(console: Console, content: Table) -> None:
-    """Print a table of differences under its title, after a blank line; nothing if it is empty."""
-    if content.rows:
-        console.print()
-        console.print(Text(printable(content.title)), soft_wrap=True)
-        print_table(console, content)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
@@ -267,8 +242,7 @@ def print_notes(console: Console, notes: tuple[str, ...]) -> None:
 def print_whole(console: Console, shown: RichTable) -> None:
     """Print a table, in a pipe as wide as it is."""
     if not console.is_terminal:
-        width = max(_width(console, shown), 1)
-        console = Console(file=console.file, width=width, color_system=None)
+        console.width = max(_width(console, shown), 1)
     console.print(shown)
 
 

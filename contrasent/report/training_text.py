@@ -15,8 +15,6 @@ from contrasent.report.table import ABSENT, Cell, Table
 _ENCODER = "all-MiniLM-L6-v2"
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
     from contrasent.data.build import Built, DataKind
     from contrasent.data.check import Report
     from contrasent.evaluation.leaks import Leaks
@@ -25,49 +23,45 @@ if TYPE_CHECKING:
 
 def survey_lines(report: Report) -> Iterator[str]:
     """The facts of a check, without its lengths and examples."""
-    return (_aligned(name, value) for name, value in _survey_facts(report))
-
-
-def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
-    def count(sign: str) -> str:
-        finding = report.signs[sign]
-        lines = (where.removeprefix(report.source) for where in finding.first)
-        first = f", first at {', '.join(lines)}" if finding.first else ""
-        return f"{plural(finding.count, 'example')}{first}"
-
     each = "" if report.views == 1 else " each"
-    yield "file", report.source
-    yield "columns", report.columns
-    yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
+    facts = [("file", report.source), ("columns", report.columns)]
+    facts.append(("examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"))
+    unused = plural(report.blank, "blank line")
     if report.classes is not None:
         of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
-        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        shares = ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        facts.append(("classes", shares))
         unused = f"{plural(report.unlabelled, 'row')} without a label"
-    else:
-        unused = plural(report.blank, "blank line")
-    yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
+    skipped = f"{plural(report.skipped, 'row')} with an empty sentence"
+    facts.append(("left out", f"{skipped}, {unused}"))
     if (length := report.documents) is not None:
         sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
-        yield "documents", f"{length.count:,} of {sizes}"
-    yield "unreadable", plural(report.unreadable.count, "row")
-    for message in report.unreadable.first:
-        yield "", message
+        facts.append(("documents", f"{length.count:,} of {sizes}"))
+    facts.append(("unreadable", plural(report.unreadable.count, "row")))
+    facts += [("", message) for message in report.unreadable.first]
     share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
     first, *others = _views(report)
-    yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
-    if others:
-        yield "identical", f"{first} and {others[0]} in {count('identical')}"
-    yield "encoding", f"U+FFFD in {count('replaced')}"
-    yield "", f"control characters in {count('control')}"
-    yield "", f"looks wrongly decoded, as Ã© for é, in {count('mojibake')}"
-    yield "HTML", f"tags in {count('tags')}"
-    yield "", f"entities, as &amp;, in {count('entities')}"
-    yield "no word", f"in {count('wordless')}"
+    repeated = f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
+    facts.append(("repeated", repeated))
+    for name, what, sign in (
+        *([("identical", f"{first} and {others[0]} in", "identical")] if others else []),
+        ("encoding", "U+FFFD in", "replaced"),
+        ("", "control characters in", "control"),
+        ("", "looks wrongly decoded, as Ã© for é, in", "mojibake"),
+        ("HTML", "tags in", "tags"),
+        ("", "entities, as &amp;, in", "entities"),
+        ("no word", "in", "wordless"),
+    ):
+        finding = report.signs[sign]
+        places = ", ".join(where.removeprefix(report.source) for where in finding.first)
+        at = f", first at {places}" if places else ""
+        facts.append((name, f"{what} {plural(finding.count, 'example')}{at}"))
     if report.cut is not None and report.examples:
         share = f"{report.cut / (report.examples * report.views):.1%}"
         cut = plural(report.cut, "sentence")
-        yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
-    yield "sha256", f"{report.sha256} (content and columns)"
+        facts.append(("cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"))
+    facts.append(("sha256", f"{report.sha256} (content and columns)"))
+    return (_aligned(*fact) for fact in facts)
 
 
 def survey_examples(report: Report) -> Iterator[str]:
@@ -75,20 +69,14 @@ def survey_examples(report: Report) -> Iterator[str]:
     return _examples(_views(report), report.shown)
 
 
-def length_table(report: Report) -> RichTable:
+def length_table(report: Report) -> Table:
     """Lengths of sentences, in words and, if they were counted, in tokens."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
-    table = RichTable(box=SIMPLE_HEAD)
-    table.add_column("length")
-    for name in ("min", "median", "mean", "p95", "max"):
-        table.add_column(name, justify="right")
+    rows = []
     for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
         for view, it in zip(_views(report), found, strict=False):
-            row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
-            table.add_row(f"{view}, {unit}", *map(str, row))
-    return table
+            numbers = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
+            rows.append(tuple(Cell(str(cell)) for cell in (f"{view}, {unit}", *numbers)))
+    return Table(("length", "min", "median", "mean", "p95", "max"), tuple(rows))
 
 
 def _views(report: Report) -> list[str]:
@@ -167,8 +155,8 @@ def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
         ("", f"{built.output}: {', '.join(built.header)}"),
     ]
     if built.overlap is not None:
-        words_shared = f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
-        facts.append(("overlap", words_shared))
+        shared = f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
+        facts.append(("overlap", shared))
     yield from (_aligned(*fact) for fact in [*facts, ("sha256", built.sha256)])
     names = ["premise", "hypothesis", "label"] if labelled else view_names(len(built.header))
     yield from _examples(names, built.shown)

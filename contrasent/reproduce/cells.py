@@ -8,13 +8,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from contrasent.errors import ContrasentError
-from contrasent.evaluation.geometry import Trajectory, read_trajectory
+from contrasent.evaluation.geometry import read_trajectory
 from contrasent.evaluation.protocols import PROTOCOLS
 from contrasent.evaluation.task_names import STS
 from contrasent.recipe import load_recipe
 from contrasent.report.table import ABSENT, Cell, Table, csv_text, number
-from contrasent.reproduce.jobs import Job, Measurement, Planner, Store
-from contrasent.reproduce.measures import Value
+from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
 
 _NARROW = 3
@@ -33,7 +32,6 @@ class PaperCell:
     reason: str = ""  # why there is none; empty if there is one
     failed: bool = False  # it was tried, and the reason is what went wrong
     precision: str = ""  # of the training that it comes from; empty without one
-    is_out_of_reach: bool = False  # the reason is something that is not there
 
     @property
     def mean(self) -> float | None:
@@ -72,10 +70,16 @@ class PaperCell:
             text = f"{mean:,.0f}"
         return Cell(f"{text}{spread}", mean)
 
-    def difference_shown(self) -> Cell:
-        """The difference with its sign."""
-        small = self.difference is None or abs(self.difference) < 1000
-        return number(self.difference, self.digits if small else 0, sign="+")
+    def beside(self, name: str) -> Cell:
+        """The ``published`` number, that of the ``study``, or the ``difference`` with its sign."""
+        if name == "difference":
+            small = self.difference is None or abs(self.difference) < 1000
+            return number(self.difference, self.digits if small else 0, sign="+")
+        text = self.published if name == "published" else self.study
+        value = as_number(text)
+        if value is not None and abs(value) >= 1000:
+            return Cell(f"{value:,.0f}", value)
+        return Cell(text or ABSENT, value)
 
 
 def as_number(text: str | None) -> float | None:
@@ -133,7 +137,7 @@ class FilledTable:
         headings, rows = self._wide() if wide else self._narrow()
         any_number = any(cell.ours for cell in self.cells)
         texts = frozenset(range(len(headings) - 1 if any_number else 1, len(headings)))
-        notes = [self.table.sentence] if self.table.note else []
+        notes = [self.table.note] if self.table.note else []
         if precisions := sorted({cell.precision for cell in self.cells} - {""}):
             notes.append(f"Trained in {' and '.join(precisions)}, scored in fp32.")
         return Table(headings, tuple(rows), tuple(notes), self.heading, self.name, texts=texts)
@@ -143,15 +147,12 @@ class FilledTable:
         headings, blocks = [""], list[list[Cell]]()
         for column in self.table.columns:
             cells = [row.cells.get(column.heading, PaperCell()) for row in self.rows]
-            block = {column.heading: [cell.shown() for cell in cells]}
-            if any(cell.published for cell in cells):
-                block["published"] = [_printed(cell.published) for cell in cells]
-            if any(cell.study for cell in cells):
-                block["study"] = [_printed(cell.study) for cell in cells]
-            if any(cell.difference is not None for cell in cells):
-                block["difference"] = [cell.difference_shown() for cell in cells]
-            headings += block
-            blocks += block.values()
+            blocks.append([cell.shown() for cell in cells])
+            headings.append(column.heading)
+            for name in ("published", "study", "difference"):
+                if any(getattr(cell, name) not in (None, "") for cell in cells):
+                    headings.append(name)
+                    blocks.append([cell.beside(name) for cell in cells])
         rows = [
             (Cell(row.label), *(block[k] for block in blocks), Cell("; ".join(row.notes)))
             for k, row in enumerate(self.rows)
@@ -161,18 +162,19 @@ class FilledTable:
     def _wide(self) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
         """Lines of ours, published and study under one another, the last column's difference."""
         columns = [column.heading for column in self.table.columns]
-        compared = any(row.cells.get(columns[-1], PaperCell()).published for row in self.rows)
+        lines = [[row.cells.get(it, PaperCell()) for it in columns] for row in self.rows]
+        compared = any(cells[-1].published for cells in lines)
         rows = []
-        for row in self.rows:
-            cells = [row.cells.get(heading, PaperCell()) for heading in columns]
+        for row, cells in zip(self.rows, lines, strict=True):
             if any(cell.ours or cell.text or cell.reason for cell in cells):
-                last = [cells[-1].difference_shown()] if compared else []
+                last = [cells[-1].beside("difference")] if compared else []
                 shown = [cell.shown() for cell in cells]
                 rows.append((Cell(row.label), *shown, *last, Cell("; ".join(row.notes))))
             for name in ("published", "study"):
-                if any(printed := [getattr(cell, name) for cell in cells]):
+                if any(getattr(cell, name) for cell in cells):
+                    printed = [cell.beside(name) for cell in cells]
                     empty = [Cell("")] * (2 if compared else 1)
-                    rows.append((Cell(f"{row.label}, {name}"), *map(_printed, printed), *empty))
+                    rows.append((Cell(f"{row.label}, {name}"), *printed, *empty))
         last_heading = [f"difference of {columns[-1]}"] if compared else []
         return ("", *columns, *last_heading, "note"), rows
 
@@ -194,13 +196,6 @@ class FilledTable:
         return csv_text(lines)
 
 
-def _printed(text: str | None) -> Cell:
-    value = as_number(text)
-    if value is not None and abs(value) >= 1000:
-        return Cell(f"{value:,.0f}", value)
-    return Cell(text or ABSENT, value)
-
-
 Found = tuple[Value | None, str]
 """A value, and why there is none."""
 
@@ -209,7 +204,6 @@ class Filler:
     """Fills tables from a store."""
 
     def __init__(self, planner: Planner, store: Store, seeds: Sequence[int]) -> None:
-        """Know where results are, and which were asked for."""
         self.planner, self.store, self.seeds = planner, store, tuple(seeds)
         self._plans: dict[tuple[int, str], tuple[list[list[Measurement]], str]] = {}
 
@@ -230,7 +224,7 @@ class Filler:
             try:
                 if system.make == "cited":
                     reason = system.note or "published only"
-                elif column.quantity.kind not in ("setting", "protocol"):
+                elif column.kind not in ("setting", "protocol"):
                     plan = [self.planner.jobs(row, column, seed) for seed in self.seeds]
             except ContrasentError as error:
                 reason = str(error)
@@ -261,54 +255,56 @@ class Filler:
         """One cell."""
         study = published("study", table.study).get(row.published, {}).get(column.heading)
         empty = PaperCell(table.printed(row, column.heading), study)
-        system, quantity = row.system(self.store.scale, column), column.quantity
-        if quantity.kind == "setting":
-            section, _, key = quantity.name.partition(".")
+        system = row.system(self.store.scale, column)
+        if column.kind == "setting":
+            section, _, key = column.name.partition(".")
             part = getattr(load_recipe(system.recipe, system.settings), section)
             value = part[key] if isinstance(part, dict) else getattr(part, key)
             return replace(empty, ours=(float(value),))
-        if quantity.kind == "protocol":
-            return replace(empty, text=_protocol(system.data, quantity.name))
+        if column.kind == "protocol":
+            of = getattr(PROTOCOLS[system.data], column.name)
+            words = "yes" if of is True else "no" if of is False else of
+            return replace(
+                empty,
+                text=words if isinstance(words, str) else " and ".join(map(str.capitalize, words)),
+            )
         of_seeds, reason = self.plan(row, column)
         if reason:
-            return replace(empty, reason=reason, is_out_of_reach=system.make != "cited")
+            return replace(empty, reason=reason)
         found = [self._value(row, column, measurements) for measurements in of_seeds]
         values = [value for value, _ in found if value is not None]
         reasons = list(dict.fromkeys(why for _, why in found if why))
         failures = [why for why in reasons if why != NOT_YET]
         if values and reasons:
             reasons = [f"{len(values)} of {len(of_seeds)} seeds", *failures]
+        jobs = {job.key: job for of in of_seeds for it in of for job in it.job.chain()}
+        made = [self.store.description(job) for job in jobs.values() if job.kind == "train"]
+        precisions = sorted({str(it["precision"]) for it in made if "precision" in it})
         return replace(
             empty,
             ours=tuple(it for it in values if not isinstance(it, str)),
             text=next((it for it in values if isinstance(it, str)), ""),
             reason="; ".join(reasons),
             failed=bool(failures),
-            precision=self._trained_in(of_seeds) if values else "",
+            precision=" and ".join(precisions) if values else "",
         )
-
-    def _trained_in(self, of_seeds: Sequence[Sequence[Measurement]]) -> str:
-        """The precision of the training runs that a cell comes from."""
-        jobs = {job.key: job for each in of_seeds for it in each for job in it.job.chain()}
-        made = (self.store.description(job) for job in jobs.values() if job.kind == "train")
-        return " and ".join(sorted({str(it["precision"]) for it in made if "precision" in it}))
 
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]
     ) -> Found:
         """A value in the units of the paper."""
-        quantity, job = column.quantity, measurements[0].job
-        if quantity.kind == "machine":
-            kept = self.store.description(job)
-            return (self._machine(kept, quantity.name), "") if kept else self._not_made(job)
-        if quantity.kind == "trace":
-            if (run := self.trajectory(job)) is None:
-                return self._not_made(job)
-            metric, end = quantity.name.split(":")
-            return float(getattr(run.positions[0 if end == "first" else -1], metric)), ""
+        job = measurements[0].job
+        if column.kind in ("machine", "trace"):
+            if not (kept := self.store.description(job)):
+                return None, self.store.failure(job) or NOT_YET
+            if column.kind == "machine":
+                return self._machine(kept, column.name), ""
+            metric, end = column.name.split(":")
+            positions = read_trajectory(self.store.folder(job) / "run").positions
+            return float(getattr(positions[0 if end == "first" else -1], metric)), ""
         minus = 0.0
-        if quantity.minus:
-            table, heading = quantity.minus
+        if column.minus:
+            table, heading = column.minus
             printed = load_tables()[table].printed(row, heading)
             if printed is None:
                 return None, f"{table} has no such number"
@@ -316,13 +312,13 @@ class Filler:
         aggregation = row.system(self.store.scale).aggregation
         tasks, found = STS if len(measurements) > 1 else ("",), list[float]()
         for measurement, task in zip(measurements, tasks, strict=True):
-            name = quantity.name.replace("sts", task) if task else quantity.name
+            name = column.name.replace("sts", task) if task else column.name
             name += f"/{aggregation}" if aggregation else ""
             value, reason = self._measured(measurement, name)
             if value is None or isinstance(value, str):
                 return value, reason
             found.append(value)
-        return (100.0 if quantity.is_score else 1.0) * fmean(found) - minus, ""
+        return (100.0 if column.is_score else 1.0) * fmean(found) - minus, ""
 
     def _measured(self, measurement: Measurement, name: str) -> Found:
         result = self.store.result(measurement)
@@ -334,14 +330,6 @@ class Filler:
         if name not in result.values:
             return None, "; ".join(result.problems) or f"{name} could not be measured"
         return result.values[name], ""
-
-    def _not_made(self, job: Job) -> Found:
-        return None, self.store.failure(job) or NOT_YET
-
-    def trajectory(self, job: Job) -> Trajectory | None:
-        """Alignment and uniformity in training; None of a run that was not made."""
-        made = self.store.is_made(job)
-        return read_trajectory(self.store.folder(job) / "run") if made else None
 
     def _machine(self, kept: Mapping[str, Any], what: str) -> Value:
         machine, train = kept["environment"], kept["recipe"]["train"]
@@ -356,10 +344,3 @@ class Filler:
             "epochs": float(train["epochs"]),
         }
         return values[what]
-
-
-def _protocol(name: str, what: str) -> str:
-    value = getattr(PROTOCOLS[name], what)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if isinstance(value, str) else " and ".join(it.capitalize() for it in value)

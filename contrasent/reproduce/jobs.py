@@ -14,7 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from contrasent.errors import ConfigError, ContrasentError
+from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.task_names import STS
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.reproduce.materials import (
@@ -25,7 +28,6 @@ from contrasent.reproduce.materials import (
     data_sha256,
     path_sha256,
 )
-from contrasent.reproduce.measures import Measured
 from contrasent.reproduce.papers import (
     SAMPLE,
     TARGET,
@@ -40,6 +42,8 @@ from contrasent.reproduce.papers import (
 DONE = "job.json"
 TEACHERS = ("teacher", "second_teacher")
 """Settings of an objective that name encoders."""
+
+Value = float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,22 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What one measure gave; examples and geometry are kept in files of their own."""
+
+    values: Mapping[str, Value]  # by the names that columns use; scores in [0, 1]
+    # of scores, with how they were computed
+    records: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # what could not be computed, and why
+    seconds: float = 0.0  # how long it took
+    scale: str = ""  # at which its encoder was made
+    # by task or value: cosines of the pairs of an STS task; how much each example moves an accuracy
+    # or a recall, and each rated pair a number of geometry
+    examples: Mapping[str, np.ndarray] | None = None
+    geometry: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """The folder of a reproduction: what was made, by its hash, and with what."""
 
@@ -115,10 +135,6 @@ class Store:
         kind = measurement.name.partition(":")[0]
         return self.folder(measurement.job) / f"{kind}-{measurement.key}{suffix}"
 
-    def is_measured(self, measurement: Measurement) -> bool:
-        """There is a result."""
-        return self.path(measurement, ".json").is_file()
-
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""
         path = self.path(measurement, ".json")
@@ -137,13 +153,11 @@ class Store:
 
 
 class Planner:
-    """Makes the jobs of cells."""
+    """Makes the jobs of cells, at a store's scale, with its tasks and device."""
 
     def __init__(self, materials: Materials, store: Store) -> None:
-        """Plan at a store's scale, with its tasks and device, from materials."""
-        self._scale_name, self._materials, self._data_dir = store.scale, materials, store.data_dir
-        self._device = store.device
         self.scale = load_scales()[1][store.scale]
+        self._materials, self._store = materials, store
         self._jobs: dict[str, Job] = {}
 
     def jobs(self, row: PaperRow, column: PaperColumn, seed: int) -> list[Measurement]:
@@ -151,28 +165,25 @@ class Planner:
 
         ContrasentError if it needs something that is not there.
         """
-        system, quantity = row.system(self._scale_name, column), column.quantity
-        if quantity.of_generator:
+        system = row.system(self._store.scale, column)
+        if column.of_generator:
             settings, _ = recipe_of(system, self.scale)
             generator = load_recipe(system.recipe, settings).objective.get("generator")
             system = System(make="start", start=str(generator), pooler="cls")
         if system.data != TARGET:
-            return [self._measurement(self._job(row.label, system, seed), quantity.measure)]
-        tasks = STS if quantity.task == "sts" else (quantity.task,)
-        measure = quantity.measure
+            return [self._measurement(self._job(row.label, system, seed), column.measure)]
+        tasks = STS if column.task == "sts" else (column.task,)
         return [
-            self._measurement(self._job(row.label, system, seed, it), f"{measure}:{it}")
+            self._measurement(self._job(row.label, system, seed, it), f"{column.measure}:{it}")
             for it in tasks
         ]
 
     def _measurement(self, job: Job, name: str) -> Measurement:
-        argument = ""
         corpus = name.partition("@")[2] if name.startswith("neighbours") else ""
-        if corpus in load_scales()[0]:
-            argument = self._materials.get("text", corpus)
+        argument = self._materials.get("text", corpus) if corpus in load_scales()[0] else ""
         preset = self.scale.preset if name == "transfer" else ""
         folders = TRANSFER_FOLDERS if name.startswith("transfer") else STS_FOLDERS
-        read = path_sha256(argument) if argument else data_sha256(self._data_dir, folders)
+        read = path_sha256(argument) if argument else data_sha256(self._store.data_dir, folders)
         key = content_hash([name, preset, read, job.system.count])
         return Measurement(job, name, argument, key)
 
@@ -184,32 +195,32 @@ class Planner:
         return self._jobs[key]
 
     def _system_job(self, name: str, seed: int) -> Job:
-        return self._job(name, system_row(name).system(self._scale_name), seed)
+        return self._job(name, system_row(name).system(self._store.scale), seed)
 
     def _new_job(self, label: str, system: System, seed: int, task: str) -> Job:
         above = self._system_job(system.of, seed) if system.of else None
         kind: str = system.make
         more, identity = dict[str, Any](), dict[str, Any]()
-        if system.make == "train" and system.head:
+        if kind == "train" and system.head:
             kind, above = "start", self._job(label, replace(system, head=""), seed)
             identity = {"start": above.key, "head": system.head}
-        elif system.make == "train":
+        elif kind == "train":
             more, identity = self._training(system, seed, above)
-        elif system.make == "start":
+        elif kind == "start":
             more["source"] = "" if above else self._materials.get("model", system.start)
             identity = {"start": above.key if above else path_sha256(more["source"])}
             identity |= {"pooler": system.pooler or ""}
-        elif system.make == "data":
+        elif kind == "data":
             known = system.data.removeprefix(SAMPLE) in load_scales()[0]
             more["source"] = self._materials.get("text", system.data) if known else system.data
             identity = {"data": path_sha256(more["source"]) if known else system.data}
         else:
             kind, target = "fit", system.data == TARGET
             more["text"] = task if target else self._materials.get("text", system.data)
-            sha = data_sha256(self._data_dir) if target else path_sha256(more["text"])
+            sha = data_sha256(self._store.data_dir) if target else path_sha256(more["text"])
             of = above.key if above else ""
             identity = {"fit": system.make, "of": of, "text": [task, sha]}
-        whole = {"kind": kind, "scale": self._scale_name, **identity}
+        whole = {"kind": kind, "scale": self._store.scale, **identity}
         return Job(content_hash(whole), kind, label, system, whole, above, **more)
 
     def _training(
@@ -218,23 +229,25 @@ class Planner:
         """What a training job has besides, and what decides its numbers."""
         settings, start = recipe_of(system, self.scale)
         settings |= {"train.seed": seed, "evaluation.final": "none"}
-        if self._data_dir:
-            settings["evaluation.data_dir"] = self._data_dir
+        if self._store.data_dir:
+            settings["evaluation.data_dir"] = self._store.data_dir
         recipe = load_recipe(system.recipe, settings)
         generator = recipe.objective.get("generator")
-        needed = {"text": system.data, "view": recipe.view.name}
-        needed = needed if above else {"model": start, **needed}
-        wanted = [*needed.items(), *([] if generator is None else [("model", generator)])]
-        found, reasons = list[str](), dict[str, None]()
-        for kind, name in wanted:
+        wanted = {
+            "start": None if above else ("model", start),
+            "text": ("text", system.data),
+            "view": ("view", recipe.view.name),
+            "generator": generator and ("model", generator),
+        }
+        found, reasons = dict[str, str](), dict[str, None]()
+        for role, asked in wanted.items():
             try:
-                found.append(self._materials.get(kind, name))
+                found |= {role: self._materials.get(*asked)} if asked else {}
             except ContrasentError as error:
                 reasons[str(error)] = None
         if reasons:
             raise ConfigError("; ".join(reasons))
-        source, text, view, *made = ["", *found] if above else found
-        models = dict(zip(("generator",), made, strict=False))
+        models = {role: found[role] for role in ("generator",) if role in found}
         teachers = {
             role: self._system_job(name, seed)
             for role, name in zip(TEACHERS, system.teachers, strict=False)
@@ -243,29 +256,29 @@ class Planner:
         identity = {
             "settings": _changed(recipe),
             "precision": self._usual_precision if precision == "auto" else precision,
-            "start": above.key if above else path_sha256(source),
-            "text": path_sha256(text),
-            "tasks": data_sha256(self._data_dir),
+            "start": above.key if above else path_sha256(found["start"]),
+            "text": path_sha256(found["text"]),
+            "tasks": data_sha256(self._store.data_dir),
             "models": {role: path_sha256(it) for role, it in models.items()},
-            **({"view": view} if view else {}),
+            **({"view": found["view"]} if found["view"] else {}),
             **({"teachers": [it.key for it in teachers.values()]} if teachers else {}),
         }
         # Tables that score it with its head share the run with those that do not.
         keeps = {"name": "simcse", "head": "mlp"}.items() <= recipe.objective.items()
+        source = found.get("start", "")
         recipe = replace(
             recipe,
             encoder=replace(recipe.encoder, name=source),
-            data=replace(recipe.data, file=text),
+            data=replace(recipe.data, file=found["text"]),
             objective={**recipe.objective, **models, **({"keep_head": True} if keeps else {})},
         )
         return {"source": source, "recipe": recipe, "teachers": teachers}, identity
 
     @cached_property
     def _usual_precision(self) -> str:
-        """What ``auto`` is on the device."""
         from contrasent.model.precision import torch_precisions, training_device
 
-        return torch_precisions(training_device(self._device))[0]
+        return torch_precisions(training_device(self._store.device))[0]
 
 
 _OF_THE_MACHINE = (

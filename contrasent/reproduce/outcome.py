@@ -1,4 +1,4 @@
-"""The outcome of a reproduction: tables made from jobs; their Markdown, CSV, figures and page."""
+"""The outcome of a reproduction: tables made from jobs; their Markdown, CSV and figures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import Any
 
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import ConfigError, pick
-from contrasent.evaluation.geometry import Geometry, read_geometry
+from contrasent.evaluation.geometry import Geometry, read_geometry, read_trajectory
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
+from contrasent.report.figures import Picture, write_pictures
 from contrasent.report.figures.curves import densities, spectra, trajectories
 from contrasent.report.figures.plane import plane
-from contrasent.report.figures.style import Colours, Picture, write_pictures
-from contrasent.report.html.page import render
 from contrasent.report.table import Table, text_table
-from contrasent.reproduce import smoke
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
-from contrasent.reproduce.materials import Materials
+from contrasent.reproduce.materials import Materials, make_tasks
 from contrasent.reproduce.papers import (
     PAPER,
     SMOKE,
@@ -33,7 +31,7 @@ from contrasent.reproduce.papers import (
     packaged,
     system_row,
 )
-from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
+from contrasent.reproduce.runner import Notify, plan_work, run_work
 from contrasent.reproduce.verdicts import Verdict, verdict_table
 
 _REQUEST = "request.json"
@@ -59,14 +57,9 @@ class PaperRequest:
 
     @classmethod
     def read(cls, output: Path) -> PaperRequest:
-        """What was kept in a folder; ConfigError if it is damaged."""
+        """What was kept in a folder; nothing of a new one."""
         path = output / _REQUEST
-        if not path.is_file():
-            return cls()
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"{path} is damaged: {error}; remove it") from error
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return validate(cls, content, str(path))
 
     def followed_by(self, scale: str | None, request: PaperRequest) -> PaperRequest:
@@ -90,14 +83,12 @@ class PaperRequest:
             )
         parts = dict(self.tables)
         for table in tables:
-            asked = {
-                "rows": [row.label for row in table.rows],
-                "columns": [column.heading for column in table.columns],
-            }
             before = parts.get(table.name, {})
-            parts[table.name] = {
-                key: tuple(dict.fromkeys([*before.get(key, ()), *it])) for key, it in asked.items()
+            asked = {
+                "rows": [*before.get("rows", ()), *(it.label for it in table.rows)],
+                "columns": [*before.get("columns", ()), *(it.heading for it in table.columns)],
             }
+            parts[table.name] = {key: tuple(dict.fromkeys(it)) for key, it in asked.items()}
         return replace(
             request,
             seeds=tuple(sorted({*self.seeds, *request.seeds})),
@@ -115,18 +106,12 @@ class PaperRequest:
 
 
 def _absolute(path: str) -> str:
-    """A path for commands that are run elsewhere; an id as it is."""
     place = Path(path).expanduser()
     return str(place.resolve()) if place.exists() else path
 
 
 def open_filler(request: PaperRequest, output: Path, *, download: bool = False) -> Filler:
-    """What fills tables from what is in a folder; models are downloaded only to make jobs.
-
-    Raises:
-        ConfigError: a material is of another name.
-        ContrasentError: a file or folder that was named is not there.
-    """
+    """What fills tables from what is in a folder; models are downloaded only to make jobs."""
     pick("scale", request.scale, load_scales()[1])
     for name in request.given:
         pick("material", name, known_models())
@@ -134,7 +119,7 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
     output, data_dir = output.resolve(), request.data_dir and _absolute(request.data_dir)
     made = output / "materials"
     if request.scale == SMOKE and data_dir is None:
-        data_dir = str(smoke.make_tasks(made / "senteval"))
+        data_dir = str(make_tasks(made / "senteval"))
     else:
         data_dir = str(senteval_root(data_dir).resolve())
     given = {name: _absolute(path) for name, path in request.given.items()}
@@ -152,35 +137,24 @@ def reproduce_tables(
     jobs: int = 1,
     overwrite: bool = False,
 ) -> list[FilledTable]:
-    """Make what is missing for tables, and write them.
+    """Make what is missing for tables, ``jobs`` at once, and write them into a folder.
 
-    Args:
-        request: at what scale, with what.
-        tables: to make.
-        output: the folder; jobs that are done in it are left as they are.
-        notify: takes a line on every job.
-        jobs: how many are worked on at once, each with its share of the cores.
-        overwrite: make the jobs of these tables again, and what they are made from; what other
-            tables measured of them goes too.
-
-    Raises:
-        ConfigError: another process writes to the folder; or it has a table of another scale.
-        DataError: a folder was named for SentEval's data, and it is not there.
+    With ``overwrite``, the jobs of these tables are made again, and what they are made from; what
+    other tables measured of them goes too. ``notify`` takes a line on every job.
     """
     with exclusive(output):
         asked = PaperRequest.read(output).extended(request, tables)
         filler = open_filler(request, output, download=True)
         write_text(output / _REQUEST, json.dumps(asdict(asked), indent=1) + "\n")
-        store, usual = filler.store, filler.planner.scale.seconds
+        store = filler.store
         wanted = list(filler.measurements(tables))
         if overwrite:
             for job in {job.key: job for it in wanted for job in it.job.chain()}.values():
                 remove_folder(store.folder(job))
         work = plan_work(wanted, store)
-        cost = seconds_left(work, usual) / jobs
         done = len({it.job.key for it in wanted}) - len({it.job.key for it in work})
-        notify(f"{len(work)} jobs to do, {max(0, done)} done: about {duration(cost)}")
-        run_work(work, jobs, usual, notify)
+        notify(f"{len(work)} jobs to do, {max(0, done)} done")
+        run_work(work, jobs, notify)
         everything = Filler(filler.planner, store, asked.seeds)
         for table in tables:
             filled = everything.table(asked.part(table.name))
@@ -205,9 +179,13 @@ def failures(filled: Sequence[FilledTable]) -> list[str]:
 
 def document(filled: FilledTable, *, drawn: bool = False) -> str:
     """A table as a Markdown page, with its figure if that is ``drawn`` beside it."""
-    table = filled.shown()
+    table, scale = filled.shown(), load_scales()[1][filled.scale]
+    seeds = f"Seed {filled.seeds[0]}"
+    if len(filled.seeds) > 1:
+        seeds = f"Seeds {', '.join(map(str, filled.seeds))}; ± is the standard deviation over them"
+    about = f"Scale {filled.scale}: {scale.about}. {seeds}. Differences are ours less published."
     image = f"\n![{filled.heading}]({filled.name}.svg)\n" if drawn else ""
-    return _markdown(replace(table, notes=(_about(filled), *table.notes))) + image
+    return _markdown(replace(table, notes=(about, *table.notes))) + image
 
 
 def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
@@ -220,26 +198,10 @@ def _markdown(table: Table) -> str:
     return f"# {table.title}\n\n{table.markdown()}{notes}"
 
 
-def _about(filled: FilledTable) -> str:
-    scale = load_scales()[1][filled.scale]
-    seeds = f"Seed {filled.seeds[0]}"
-    if len(filled.seeds) > 1:
-        seeds = f"Seeds {', '.join(map(str, filled.seeds))}; ± is the standard deviation over them"
-    return f"Scale {filled.scale}: {scale.about}. {seeds}. Differences are ours less published."
-
-
 def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> Table:
-    """Every table: its rows, what is done in a folder and what it costs; notes say what it needs.
-
-    The last row is of all of them, which share runs.
-    """
+    """Every table: its rows, and what is done in a folder; notes say what it needs."""
     filler = open_filler(request, output)
-
-    def cost(of: Sequence[PaperTable]) -> str:
-        work = plan_work(filler.measurements(of), filler.store)
-        return duration(seconds_left(work, filler.planner.scale.seconds)) if work else "-"
-
-    rows, notes, done = [], list[str](), 0
+    rows, notes = [], list[str]()
     for table in tables:
         cells = filler.table(table).cells
         filled = sum(bool(cell.ours or cell.text) and not cell.reason for cell in cells)
@@ -247,44 +209,39 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         needs = dict.fromkeys(
             part.removeprefix("needs ")
             for cell in cells
-            if cell.is_out_of_reach
+            if cell.reason.startswith("needs ")
             for part in short_reason(cell.reason).split("; ")
         )
         of = f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else "")
-        rows.append((table.name, table.title, str(len(table.rows)), of, cost([table])))
+        rows.append((table.name, table.title, str(len(table.rows)), of))
         notes += [f"{table.name} needs {'; '.join(needs)}"] if needs else []
-        done += filled
     if not senteval_root(filler.store.data_dir).is_dir():
         notes.append("all need SentEval's data: 'contrasent data fetch', or --data-dir")
-    rows.append(("all of these", "", "", f"{done} filled", cost(tables)))
-    headings = ("table", "title", "rows", "cells done", "cost")
-    listed = text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
+    title = f"Tables and figures (scale {request.scale})"
+    listed = text_table(("table", "title", "rows", "cells done"), rows, "tables", title)
     return replace(listed, notes=tuple(notes))
 
 
 def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     """What a figure shows of the first seed; None for a table, and where nothing was measured."""
     table, store = filled.table, filler.store
-    drawn = (
-        it for it in table.columns if it.quantity.kind == "trace" or it.quantity.is_of_geometry
-    )
-    column = next(drawn, None)
+    column = next((it for it in table.columns if it.is_of_geometry), None)
     if not table.figure or column is None:  # --tasks left it out
         return None
     plans = {row.label: filler.plan(row, column)[0] for row in table.rows}
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
     if table.figure == "trajectories":
-        runs = {label: filler.trajectory(it.job) for label, it in chosen.items()}
-        known = {label: run for label, run in runs.items() if run is not None}
+        runs = {k: it.job for k, it in chosen.items() if store.is_made(it.job)}
+        known = {k: read_trajectory(store.folder(it) / "run") for k, it in runs.items()}
         return replace(trajectories(known), name=filled.name) if known else None
-    made = {label: it for label, it in chosen.items() if store.result(it) is not None}
-    places = {k: read_geometry(store.path(it, ".jsonl"))[0] for k, it in made.items()}
+    made = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it) is not None}
+    places = {k: read_geometry(path)[0] for k, path in made.items()}
     if not places:
         return None
     if table.figure == "plane":
         averages = {row.label: row.cells["Avg"].mean for row in filled.rows if "Avg" in row.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
-        picture = plane(places, Colours("STS Avg.", colours), size=(9.0, 6.4))
+        picture = plane(places, "STS Avg.", colours, size=(9.0, 6.4))
     else:
         draw = spectra if table.figure == "spectra" else densities
         picture = draw(_panels(table, places))
@@ -292,60 +249,26 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
 
 
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:
-    if not table.panels:
-        return {"": dict(places)}
-    every = load_tables()[table.name].rows
-    order = {row.label: _PANELS[k // table.panels] for k, row in enumerate(every)}
     panels: dict[str, dict[str, Geometry]] = {}
-    for label, geometry in places.items():
-        panels.setdefault(order[label], {})[label] = geometry
+    for k, row in enumerate(load_tables()[table.name].rows):
+        if row.label in places:
+            title = _PANELS[k // table.panels] if table.panels else ""
+            panels.setdefault(title, {})[row.label] = places[row.label]
     return panels
-
-
-def write_page(
-    path: Path, filler: Filler, tables: Sequence[PaperTable], judged: Sequence[Verdict]
-) -> None:
-    """Write tables, verdicts and figures as one page that loads nothing, whole or not at all."""
-    filled = [filler.table(table) for table in tables]
-    parts: list[dict[str, Any]] = []
-    for table in filled:
-        name, picture = table.name.replace(".", "-"), figure(filler, table)
-        shown = replace(table.shown(), name=name, title=table.heading)
-        parts.append({"table": shown, "picture": picture, "short": table.table.name})
-    scale = filler.store.scale
-    cells = [cell for table in filled for cell in table.cells]
-    made = sum(bool(cell.ours or cell.text) for cell in cells)
-    about = f"{_about(filled[0])} {made:,} of {len(cells):,} cells are filled." if filled else ""
-    page = render(
-        "reproduction.html",
-        heading=f"Reproduction at scale {scale}",
-        about=about,
-        parts=parts,
-        claims=verdict_table(judged, scale),
-        judged=judged,
-    )
-    write_text(path, page)
 
 
 def known_models() -> list[str]:
     """The names that materials may have: those of the plan, and ids of models."""
-    found: dict[str, None] = dict.fromkeys(load_scales()[0])
-    for table in load_tables().values():
-        rows = [row.system(PAPER) for row in table.rows]
-        teachers = [system_row(name).system(PAPER) for it in rows for name in it.teachers]
-        for system in (*rows, *teachers):
-            names = [system.start]
-            if system.recipe:
-                recipe = packaged(system.recipe)
-                usual = recipe.objective.get("generator")
-                generator = system.settings.get("objective.generator", usual)
-                names = [system.start or recipe.encoder.name, str(generator or "")]
-            found |= dict.fromkeys(filter(None, names))
-    return list(found)
+    names: list[Any] = [*load_scales()[0]]
+    for system in (row.system(PAPER) for table in load_tables().values() for row in table.rows):
+        names += [system.start, system.settings.get("objective.generator")]
+        if system.recipe:
+            recipe = packaged(system.recipe)
+            names += [recipe.encoder.name, recipe.objective.get("generator")]
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _command_of(system: System) -> str:
-    """What ``contrasent train`` takes to make a row, or what else makes it."""
     teachers = zip(TEACHERS, system.teachers, strict=False)
     settings = {f"objective.{key}": it.upper() for key, it in teachers} | system.settings
     if system.head:
@@ -356,15 +279,15 @@ def _command_of(system: System) -> str:
     shown = {k: str(it).lower() if isinstance(it, bool) else str(it) for k, it in settings.items()}
     options = "".join(f" --{key} {value}" for key, value in shown.items())
     above = _command_of(system_row(system.of).system(PAPER)) if system.of else ""
-    start = f" --encoder {system.start}" if system.start and system.recipe else ""
-    made = f", from the run of {above}" if system.of else ""
-    return {
-        "train": f"`train {system.recipe}{start}{options}`{made}{scored}",
-        "start": (above or f"{system.start} as it is")
-        + (f", pooler `{system.pooler}`" if system.pooler else ""),
-        "data": f"the data {system.data}",
-        "cited": "published only",
-    }.get(system.make, f"`fit {system.make}` of {system.of}")
+    if system.make == "train":
+        start = f" --encoder {system.start}" if system.start else ""
+        made = f", from the run of {above}" if above else ""
+        return f"`train {system.recipe}{start}{options}`{made}{scored}"
+    if system.make == "start":
+        pooler = f", pooler `{system.pooler}`" if system.pooler else ""
+        return f"{above or f'{system.start} as it is'}{pooler}"
+    other = {"data": f"the data {system.data}", "cited": "published only"}
+    return other.get(system.make, f"`fit {system.make}` of {system.of}")
 
 
 def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
@@ -378,7 +301,7 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
     for table in choose(names):
         yield from ("", f"## `{table.name}` {table.heading}", "")
         if table.note:
-            yield from (table.sentence, "")
+            yield from (table.note, "")
         for column in table.columns:
             for recipe, other in column.recipes.items():
                 yield from (f"For {column.heading}, `{other}` in place of `{recipe}`.", "")

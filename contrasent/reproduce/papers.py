@@ -8,9 +8,8 @@ what is measured, and the published numbers are found by their names.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -35,13 +34,8 @@ SAMPLE = "sample:"
 PAIRS = "stsb>4"
 """Of alignment and uniformity, unless a column says otherwise: SimCSE, section 3."""
 
-NAMES = {
-    "simcse": "simcse",
-    "diffcse": "diffcse",
-    "study": "simcse_study",
-    "successors": "successors",
-}
-"""Papers as commands name them, and as the published numbers do."""
+NAMES = {"study": "simcse_study"}
+"""Papers that the published numbers name otherwise than commands."""
 
 _SOURCES = {
     "simcse": "Gao et al. 2021",
@@ -98,7 +92,6 @@ class PaperScale:
     train: dict[str, Any] = Field(default_factory=dict)
     # settings of a run whose alignment and uniformity are followed
     trace: dict[str, Any] = Field(default_factory=lambda: {"evaluation.geometry_every": 10})
-    seconds: dict[str, float]  # of a job by its recipe or kind, until one was made
 
 
 _GROUPED = ("group", "deviation")
@@ -116,48 +109,30 @@ _MEASURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class PaperQuantity:
-    """What a column shows, read from its words in the plan.
+class PaperColumn:
+    """A column: its heading, and what it shows, read from words that ``simcse.yaml`` explains."""
 
-    ========================  ===========================================================
-    ``sts12``, ``sts``        Spearman on a test split, and the mean of the seven; after a
-                              slash the aggregation of subsets, such as ``sts/wmean``
-    ``stsb-dev``              the same on a dev split
-    ``mr``, ``transfer``      accuracy, and the mean of the seven; ``transfer-dev`` of dev parts
-    ``alignment:PAIRS``       also uniformity, partition_ratio, mean_cosine; ``spectrum``, the mean
-                              singular value over the largest; ``group:4-5`` and
-                              ``deviation:4-5``, of the cosines of pairs of a rating
-    ``recall@1``              of the paraphrase of an STS-B test sentence
-    ``neighbours:Q@C``        sentences of the corpus C that are nearest to queries Q
-    ``parameters``            their number; ``layers`` and ``width``
-    ``examples``, ``overlap`` of a training text: its number, its mean lexical overlap
-    ``pairs:dev``             the number of rated pairs of a task
-    ``generator:VALUE``       of the generator that the objective names
-    ``delta:VALUE:TABLE:C``   a value less the number that column C of a table prints
-    ``trace:alignment:last``  of the first or last step of a trajectory
-    ``machine:hours``         of the machine and its time; ``setting:train.epochs`` of the recipe,
-                              ``protocol:metrics`` of a protocol
-    ========================  ===========================================================
-    """
-
+    heading: str
     text: str  # as the plan has it
     kind: str = "measured"  # or ``setting``, ``protocol``, ``machine``, ``trace``
     name: str = ""  # in results, such as ``stsb-dev``; else what is asked of the kind
     measure: str = ""  # that gives it, such as ``geometry:stsb>4``
     minus: tuple[str, str] | None = None  # table and heading of a published number
     of_generator: bool = False
+    # recipes that stand for others in this column
+    recipes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> PaperQuantity:
+    def parse(cls, heading: str, text: str) -> PaperColumn:
         """Read the words of a column; ConfigError if there is no such value."""
         kind, _, rest = text.partition(":")
         if kind in ("setting", "protocol", "machine", "trace"):
-            return cls(text, kind, rest)
+            return cls(heading, text, kind, rest)
         if kind == "delta":
-            name, table, heading = rest.split(":")
-            return replace(cls.parse(name), text=text, minus=(table, heading))
+            name, table, printed = rest.split(":")
+            return replace(cls.parse(heading, name), text=text, minus=(table, printed))
         if kind == "generator":
-            return replace(cls.parse(rest), text=text, of_generator=True)
+            return replace(cls.parse(heading, rest), text=text, of_generator=True)
         if kind in _GEOMETRY:
             pairs = rest.partition(":")[2] if kind in _GROUPED else rest
             measure = f"geometry:{pairs or PAIRS}"
@@ -165,7 +140,7 @@ class PaperQuantity:
             measure = text
         else:
             measure = _MEASURES[pick("value of a column", kind.partition("/")[0], _MEASURES)]
-        return cls(text, name=text, measure=measure)
+        return cls(heading, text, name=text, measure=measure)
 
     @property
     def task(self) -> str:
@@ -182,15 +157,6 @@ class PaperQuantity:
     def is_of_geometry(self) -> bool:
         """It is a number of the geometry of embeddings, of an encoder or in its training."""
         return self.kind == "trace" or self.measure.startswith("geometry:")
-
-
-@dataclass(frozen=True, slots=True)
-class PaperColumn:
-    """A column: its heading in the table, and what it shows."""
-
-    heading: str
-    quantity: PaperQuantity
-    recipes: Mapping[str, str]  # recipes that stand for others in this column
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +193,7 @@ class PaperTable:
     figure: str = ""  # what is drawn: trajectories, plane, spectra or densities; empty for a table
     panels: int = 0  # rows of a panel of the figure; 0 for one panel
     study: str = ""  # the study's table with the same rows and columns
-    note: str = ""  # what has to be known to read it
+    note: str = ""  # what has to be known to read it, as a sentence
 
     @property
     def name(self) -> str:
@@ -240,11 +206,6 @@ class PaperTable:
         kinds = {"F": f"Figure {self.number[1:]}", "T": f"Table {self.number[1:]}"}
         where = kinds.get(self.number[0], self.number)
         return f"{_SOURCES[self.paper]}, {where}: {self.title}"
-
-    @property
-    def sentence(self) -> str:
-        """The note as a sentence; empty without one."""
-        return f"{self.note[0].upper()}{self.note[1:]}." if self.note else ""
 
     def printed(self, row: PaperRow, heading: str) -> str | None:
         """The published number; None if there is none."""
@@ -259,7 +220,7 @@ class PaperTable:
         printed = None if self.figure else published(self.paper, self.number).get(row.published)
         if printed is None:
             is_text = row.raw.get("make") == "data"
-            return [it for it in self.columns if (it.quantity.text in OF_TEXTS) == is_text]
+            return [it for it in self.columns if (it.text in OF_TEXTS) == is_text]
         return [it for it in self.columns if it.heading in printed]
 
 
@@ -271,7 +232,7 @@ def published(paper: str, table: str) -> dict[str, dict[str, str]]:
     """
     rows: dict[str, dict[str, str]] = {}
     for line in published_lines():
-        if (line["paper"], line["table"]) == (NAMES.get(paper), table):
+        if (line["paper"], line["table"]) == (NAMES.get(paper, paper), table):
             rows.setdefault(line["row"], {})[line["column"]] = line["value"]
     return rows
 
@@ -311,8 +272,10 @@ def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
         rows.append(PaperRow(str(label), _resolved(own) if whole else {**base, **own}))
     for heading, own in values["columns"].items():
         text, recipes = (own, {}) if isinstance(own, str) else (own["value"], own["recipes"])
-        columns.append(PaperColumn(heading, PaperQuantity.parse(text), recipes))
+        columns.append(replace(PaperColumn.parse(heading, text), recipes=recipes))
     more = {key: it for key, it in values.items() if key not in ("like", "rows", "columns")}
+    if note := more.get("note"):
+        more["note"] = f"{note[0].upper()}{note[1:]}."
     try:
         return PaperTable(paper, number, rows=tuple(rows), columns=tuple(columns), **more)
     except TypeError as error:
@@ -320,7 +283,6 @@ def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
 
 
 def _resolved(row: str | Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of a system, by its name or with those of what it is like."""
     if isinstance(row, str):
         systems = _plan("systems")
         return _resolved(systems[pick("system", row, systems)])
@@ -361,9 +323,24 @@ def choose(
     Raises:
         ConfigError: there is no such paper or table, or no row or column is left.
     """
-    groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
+    tables, groups = (
+        load_tables(),
+        {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")},
+    )
+    wanted = list[str]()
+    for name in names or ["all"]:
+        paper, _, number = name.lower().partition("/")
+        if name == "baselines":
+            wanted += _BASELINES
+        elif number:
+            forms = [f"{paper}/{kind}{number}" for kind in ("", "t", "f")]
+            exact = [key for key in tables if key.lower() in forms]
+            wanted += exact or [pick("table", name, tables)]
+        else:
+            pick("paper", paper, [*_SOURCES, "all"])
+            wanted += [key for key, it in tables.items() if paper in ("all", it.paper)]
     chosen = []
-    for table in _named_tables(names or ["all"]).values():
+    for table in map(tables.__getitem__, dict.fromkeys(wanted)):
         labels = {row.label for row in table.rows}
         kept = [
             row
@@ -375,9 +352,8 @@ def choose(
             )
         ]
         columns = [
-            column
-            for column in table.columns
-            for it in [column.quantity]
+            it
+            for it in table.columns
             if not tasks or {it.text, it.task, groups.get(it.task, it.task)} & set(tasks)
         ]
         if kept and columns:
@@ -388,33 +364,6 @@ def choose(
             f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
         )
     return chosen
-
-
-def _named_tables(names: Sequence[str]) -> dict[str, PaperTable]:
-    tables = load_tables()
-    chosen: dict[str, PaperTable] = {}
-    for name in names:
-        if name == "baselines":
-            chosen |= {key: tables[key] for key in _BASELINES}
-            continue
-        paper, _, number = name.lower().partition("/")
-        if name != "all":
-            pick("paper", paper, [*_SOURCES, "all"])
-        among = {k: it for k, it in tables.items() if name == "all" or it.paper == paper}
-        if number:
-            forms = (f"{paper}/{number}", f"{paper}/t{number}", f"{paper}/f{number}")
-            exact = {key for key in among if key.lower() in forms}
-            among = {key: among[key] for key in exact or [pick("table", name, among)]}
-        chosen |= among
-    return chosen
-
-
-def named_rows(text: str) -> list[str]:
-    """The words and labels of rows between commas; a label may have commas itself."""
-    every = {row.label for table in load_tables().values() for row in table.rows}
-    labels = "|".join(map(re.escape, sorted(every, key=len, reverse=True)))
-    found = re.findall(rf"\s*((?:{labels})(?=\s*(?:,|$))|[^,]+)", text)
-    return [it.strip() for it in found if it.strip()]
 
 
 def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:

@@ -9,15 +9,13 @@ import json
 import logging
 import os
 import shutil
-import signal
-import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, fields, replace
-from math import inf
+from functools import cache
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -25,20 +23,25 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import ContrasentError
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.geometry import write_geometry
+from contrasent.evaluation.embed import EncoderUse, Scores
+from contrasent.evaluation.geometry import influences, measure, rating_range, write_geometry
+from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.suite import Suite, load_suite
+from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TaskName
+from contrasent.evaluation.task_types import Options
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
-from contrasent.reproduce.jobs import DONE, Job, Measurement, Store
-from contrasent.reproduce.measures import CachedEncoder, Measured, measure_data, measure_encoder
-from contrasent.reproduce.papers import load_scales
+from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value
+from contrasent.reproduce.papers import PAIRS, load_scales
 
 Notify = Callable[[str], None]
 """Takes a line on every job."""
 
 _RUN, _FITTED = "run", "fitted"
 _PAPERS_TOKENS = 64
-_YOUNG_SECONDS = 60.0
+_DEV_PRESET = "dev"
+"""SentEval's quick settings, by which the papers' scripts score the dev parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,6 @@ class Work:
 
 
 def _counts(measurement: Measurement) -> bool:
-    """Whether parameters are counted of a run that need not be made."""
     return measurement.job.system.count == "trained"
 
 
@@ -66,7 +68,7 @@ def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
         chain = [of] if _counts(measurement) else list(of.chain())
         jobs = {job.key: job for job in chain} | jobs
         needed |= set() if _counts(measurement) else {job.key for job in chain}
-        if measurement.name and not store.is_measured(measurement):
+        if measurement.name and not store.path(measurement, ".json").is_file():
             wanted.setdefault(of.key, {})[measurement.key] = measurement
     work = [
         Work(job, tuple(wanted.get(key, {}).values()), store, needs_encoder=key in needed)
@@ -77,104 +79,58 @@ def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
     ]
 
 
-def seconds_left(work: Sequence[Work], usual: Mapping[str, float]) -> float:
-    """What the work takes, by the jobs of its kind that were made, else as the scale says."""
-    times: dict[str, list[float]] = {}
-    for path in work[0].store.root.glob("jobs/*/*.json") if work else ():
-        content = json.loads(path.read_text(encoding="utf-8"))
-        name = content.get("of") or path.name.rpartition("-")[0]
-        times.setdefault(name, []).append(content.get("seconds", 0.0))
-    known = {**usual, **{name: sum(each) / len(each) for name, each in times.items()}}
-    total = 0.0
-    for it in work:
-        if not it.store.is_made(it.job) and it.needs_encoder:
-            total += known.get(it.job.system.recipe or "", known.get(it.job.kind, 0.0))
-        for measurement in it.measurements:
-            total += known.get(measurement.name.partition(":")[0], known["measure"])
-    return total
+def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
+    """Do all of it, so many ``jobs`` at once.
 
-
-def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify) -> None:
-    """Do all of it, so many ``jobs`` at once, each in a process that may be killed.
-
-    A process does one job after the other, until it is old, as its memory grows from training to
-    training, or nothing is ready for it: an idle one might be killed before its next job.
+    Each has a process of its own, which may be killed, and whose memory ends with it. It is forked
+    from one that has imported what training needs.
     """
     for it in work:
         for path in it.store.folder(it.job).glob("*failed.txt"):
             path.unlink()
     left, pending = list(work), {it.job.key for it in work}
-    busy: dict[Future[str], tuple[Work, ProcessPoolExecutor, float]] = {}
-    free: list[tuple[ProcessPoolExecutor, float]] = []
-    spawning = get_context("spawn")
+    busy: dict[Future[str], tuple[Work, ProcessPoolExecutor]] = {}
+    forking = get_context("forkserver")
+    forking.set_forkserver_preload([__name__, "contrasent.training.run", "transformers"])
     try:
         while left or busy:
             ready = [
                 it for it in left if pending.isdisjoint(job.key for job in [*it.job.chain()][:-1])
             ]
             for it in ready[: jobs - len(busy)]:
-                process, started = (
-                    free.pop()
-                    if free
-                    else (ProcessPoolExecutor(1, spawning, _begin, (jobs,)), time.monotonic())
-                )
-                busy[process.submit(_perform, it)] = it, process, started
+                process = ProcessPoolExecutor(1, forking)
+                busy[process.submit(_perform, it, jobs)] = it, process
                 left.remove(it)
-            while free:
-                free.pop()[0].shutdown()
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                it, process, started = busy.pop(future)
+                it, process = busy.pop(future)
                 try:
                     line = future.result()
                 except BrokenExecutor:
                     line = _fail(it, "its process was killed, perhaps for want of memory")
-                    started = -inf
-                is_young = time.monotonic() - started < _YOUNG_SECONDS
-                free.append((process, started)) if is_young else process.shutdown()
+                process.shutdown()
                 pending.discard(it.job.key)
-                undone = [*left, *(other for other, *_ in busy.values())]
-                done, seconds = len(work) - len(undone), seconds_left(undone, usual) / jobs
-                notify(f"[{done}/{len(work)}] {line}; about {duration(seconds)} left")
+                notify(f"[{len(work) - len(left) - len(busy)}/{len(work)}] {line}")
     finally:
-        for process in [*(it for it, _ in free), *(it for _, it, _ in busy.values())]:
+        for _, process in busy.values():
             process.shutdown(cancel_futures=True)
 
 
-def duration(seconds: float) -> str:
-    """Such as ``3 h 5 min``."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-
-
-def _begin(jobs: int) -> None:
-    """Prepare a process that works on one of so many ``jobs``."""
+def _perform(work: Work, jobs: int) -> str:
+    """Make and measure a job, beside others of so many ``jobs``; a line on what came of it."""
     import torch
-
-    def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        kind = "warning" if issubclass(category, UserWarning) else category.__name__
-        sys.stderr.write(f"{kind}: {message}\n")
 
     def end_with_parent() -> None:
         if (parent := parent_process()) is not None:
             parent.join()
             os._exit(1)
 
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # but while it works, in _perform
-    warnings.showwarning = show_warning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if jobs == 1:  # of several, lines would not tell which they are of
         logging.basicConfig(format="%(message)s")
         logging.getLogger("contrasent").setLevel(logging.INFO)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _perform(work: Work) -> str:
-    """Make and measure a job; a line on what came of it."""
-    job, store = work.job, work.store
-    started = time.perf_counter()
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    job, store, started = work.job, work.store, time.perf_counter()
     try:
         above = next((it for it in job.chain() if not store.is_made(it)), job)
         if above is not job and work.needs_encoder:
@@ -185,8 +141,6 @@ def _perform(work: Work) -> str:
         failed = _measure(work)
     except Exception as error:  # noqa: BLE001 - a job's failure is its own, whatever it is
         return _fail(work, _reason(error))
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
     seed = f" (seed {job.seed})" if job.seed is not None else ""
     line = f"{job.label}{seed}: {time.perf_counter() - started:.0f} s"
     return f"{line}; failed: {'; '.join(failed)}" if failed else line
@@ -232,9 +186,9 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
 
     run = store.folder(job) / _RUN
     if job.above is not None:
-        start = str(encoder_folder(store, job.above))
+        start = str(_encoder_folder(store, job.above))
         recipe = replace(recipe, encoder=replace(recipe.encoder, name=start))
-    teachers = {role: str(encoder_folder(store, it)) for role, it in job.teachers.items()}
+    teachers = {role: str(_encoder_folder(store, it)) for role, it in job.teachers.items()}
     recipe = replace(recipe, objective={**recipe.objective, **teachers})
     train(recipe, run, resume=True, device=store.device)
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
@@ -246,10 +200,8 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
         "encoder": f"{_RUN}/{kept}",
         "note": note if result["best_step"] == 0 else "",
         "steps": result["step"],
-        "examples": result["examples"],
-        "precision": result["precision"],
         "device": training_device(store.device).type,
-        "peak_memory": result["peak_memory"],
+        **{name: result[name] for name in ("examples", "precision", "peak_memory")},
     }
 
 
@@ -262,7 +214,7 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
     place = store.folder(job) / _FITTED
     text = open_fitting_text([job.text], None, store.data_dir)
     remove_folder(place)
-    plain = load_job(store, job.above or job)
+    plain = _load_job(store, job.above or job)
     if isinstance(plain, WordEncoder):
         encoder, info = fit_sif(plain, text)
         encoder.save(place, info)
@@ -273,19 +225,17 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
     return {"encoder": _FITTED, "note": ""}
 
 
-def encoder_folder(store: Store, job: Job) -> Path | str:
-    """The folder of a job's encoder, or the start that it is."""
+def _encoder_folder(store: Store, job: Job) -> Path | str:
     if job.kind == "start":
-        return encoder_folder(store, job.above) if job.above else job.source
+        return _encoder_folder(store, job.above) if job.above else job.source
     return store.folder(job) / str(store.description(job)["encoder"])
 
 
-def load_job(store: Store, job: Job) -> Any:
-    """The encoder of a job that was made."""
+def _load_job(store: Store, job: Job) -> Any:
     from contrasent.model.loading import load_encoder
     from contrasent.model.lookup_encoders import are_words
 
-    place = encoder_folder(store, job)
+    place = _encoder_folder(store, job)
     if job.kind == "start" and not are_words(place):
         head = job.system.head or "none"
         return load_encoder(place, pooler=job.system.pooler, head=head, device=store.device)
@@ -293,7 +243,6 @@ def load_job(store: Store, job: Job) -> Any:
 
 
 def _measure(work: Work) -> list[str]:
-    """Measure what has no result yet; what failed."""
     job, store = work.job, work.store
     preset = load_scales()[1][store.scale].preset
     use: EncoderUse | None = None
@@ -303,14 +252,15 @@ def _measure(work: Work) -> list[str]:
         started = time.perf_counter()
         try:
             if job.kind == "data":
-                measured = measure_data(it.name, job.source, store.data_dir)
+                measured = _measure_data(it.name, job.source, store.data_dir)
             elif job.recipe and _counts(it):
                 measured = _count_trained(job.recipe)
             else:
                 if use is None:
-                    encoder = CachedEncoder(load_job(store, job), job.label)
+                    encoder = _load_job(store, job)
+                    encoder.name = job.label
                     use = EncoderUse(encoder, seed=job.seed)
-                measured = measure_encoder(it.name, use, store.data_dir, preset, it.argument)
+                measured = _measure_encoder(it, use, store.data_dir, preset)
             seconds = time.perf_counter() - started
             _write(replace(measured, seconds=seconds, scale=store.scale), it, store)
         except Exception as error:  # noqa: BLE001 - a cell's failure is its own
@@ -320,16 +270,137 @@ def _measure(work: Work) -> list[str]:
 
 
 def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
-    """Write a result, the file by which it counts last."""
     if measured.examples is not None:
         arrays = {name: it.astype(np.float32) for name, it in measured.examples.items()}
         with writing(store.path(measurement, ".npz")) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     if measured.geometry is not None:
         write_geometry(store.path(measurement, ".jsonl"), [measured.geometry])
+    # The file by which it counts comes last.
     names = [it.name for it in fields(measured) if it.name not in ("examples", "geometry")]
     content = {name: getattr(measured, name) for name in names}
     write_text(store.path(measurement, ".json"), json.dumps(content, indent=1) + "\n")
+
+
+@cache
+def read_suite(
+    names: tuple[str, ...], data_dir: str | None, split: str, preset: str = _DEV_PRESET
+) -> Suite:
+    """Tasks, read once in a process."""
+    options = Options(data_dir, (split,), learning=TransferProtocol(preset=preset))
+    return load_suite(names, options)
+
+
+def _measure_encoder(
+    measurement: Measurement, use: EncoderUse, data_dir: str | None, preset: str
+) -> Measured:
+    kind, _, rest = measurement.name.partition(":")
+    split = "dev" if kind.endswith("-dev") else "test"
+    match kind.removesuffix("-dev"):
+        case "sts":
+            names = (rest,) if rest else STS if split == "test" else ("stsb", "sickr")
+            return _scored(use, read_suite(names, data_dir, split), "spearman", "sts", STS)
+        case "transfer":
+            suite = read_suite(
+                TRANSFER, data_dir, split, preset if split == "test" else _DEV_PRESET
+            )
+            return _scored(use, suite, "accuracy", "transfer", TRANSFER)
+        case "retrieval":
+            suite = read_suite(("stsb-retrieval",), data_dir, "test")
+            scores, problems = _scores(use, suite)
+            moves = {of: ratio.influence for (_, of), ratio in scores.ratios.items()}
+            found: dict[str, Value] = {it.metric: it.value for it in scores.records}
+            return Measured(found, list(map(asdict, scores.records)), problems, examples=moves)
+        case "geometry":
+            return _measure_geometry(use, rest, data_dir)
+        case "neighbours":
+            return _measure_neighbours(use, rest, measurement.argument, data_dir)
+    encoder: Any = use.encoder
+    parameters = sum(it.numel() for it in encoder.parameters())
+    backbone = encoder.backbone
+    return Measured({"parameters": parameters, "width": backbone.width, "layers": backbone.depth})
+
+
+def _scores(use: EncoderUse, suite: Suite) -> tuple[Scores, list[str]]:
+    scores = suite.records(use)
+    return scores, [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
+
+
+def _scored(
+    use: EncoderUse, suite: Suite, metric: str, mean: str, averaged: Sequence[str]
+) -> Measured:
+    """Scores of tasks in a metric, and their ``mean`` where all the ``averaged`` ones have one."""
+    scores, problems = _scores(use, suite)
+    (split,) = suite.options.splits
+    suffix = "" if split == "test" else "-dev"
+    found = [
+        it for it in scores.records if (it.metric, it.split) == (metric, split) and not it.subset
+    ]
+    values: dict[str, Value] = {}
+    for it in found:
+        way = f"/{it.aggregation}" if mean == "sts" and it.aggregation != "all" else ""
+        values[f"{it.task}{suffix}{way}"] = it.value
+    for way in ("", "/wmean", "/mean"):
+        parts = [values.get(f"{task}{suffix}{way}") for task in averaged]
+        known = [float(it) for it in parts if it is not None]
+        if len(known) == len(parts):
+            values[f"{mean}{suffix}{way}"] = sum(known) / len(known)
+    examples = {label: np.concatenate(each) for label, each in scores.similarities.items()}
+    examples |= {
+        name.label: it.influence for (name, of), it in scores.ratios.items() if of == metric
+    }
+    return Measured(values, list(map(asdict, found)), problems, examples=examples)
+
+
+def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Measured:
+    rated = RatedPairs.read(pairs, data_dir)
+    geometry = measure(use, rated)
+    suffix = "" if pairs == PAIRS else f":{pairs}"
+    values: dict[str, Value] = {f"{it.metric}{suffix}": it.value for it in geometry.records}
+    values["spectrum" + suffix] = float(geometry.spectrum.mean())
+    cosines = {it.label: it.cosines for it in geometry.groups}
+    values |= {f"group:{label}{suffix}": float(it.mean()) for label, it in cosines.items()}
+    low, high = rating_range(rated.gold)
+    cosines[f"{low:g}-{high:g}"] = np.concatenate([*cosines.values()])
+    values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
+    moves = {f"{name}{suffix}": it for name, it in influences(rated.embed(use), rated).items()}
+    records = list(map(asdict, geometry.records))
+    return Measured(values, records, examples=moves, geometry=geometry)
+
+
+def _measure_neighbours(
+    use: EncoderUse, asked: str, argument: str, data_dir: str | None
+) -> Measured:
+    from contrasent.evaluation.neighbours import find_neighbours, read_corpus, read_queries
+
+    queries, _, source = asked.partition("@")
+    corpus = read_corpus(argument or source, data_dir=data_dir)
+    found = find_neighbours(use, corpus, read_queries(queries, (), corpus))
+    lines = [
+        f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
+        for query in found.queries
+    ]
+    return Measured({f"neighbours:{asked}": " | ".join(lines)})
+
+
+def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
+    from contrasent.data.build import f1
+    from contrasent.data.examples import open_examples
+    from contrasent.evaluation.sts_data import load
+
+    kind, _, split = name.partition(":")
+    if kind == "pairs":
+        is_there = split in STS_TASKS[data].splits
+        return Measured(
+            {name: len(load(TaskName(data, split), data_dir).gold) if is_there else "N/A"}
+        )
+    count, overlaps = 0, list[float]()
+    for sentences in open_examples(data):
+        count += 1
+        overlap = f1(sentences[0], sentences[1]) if len(sentences) > 1 else None
+        overlaps += [] if overlap is None else [overlap]
+    mean: dict[str, Value] = {"overlap": sum(overlaps) / len(overlaps)} if overlaps else {}
+    return Measured({"examples": count, **mean})
 
 
 def _count_trained(recipe: Recipe) -> Measured:

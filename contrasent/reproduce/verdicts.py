@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import sqrt
+from math import inf, sqrt
 from statistics import stdev
 from typing import Any
 
 import numpy as np
 
-from contrasent.errors import pick
 from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.intervals import mean_error
@@ -26,16 +25,15 @@ from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
 from contrasent.reproduce.jobs import Measurement
-from contrasent.reproduce.measures import examples_of, sts_suite
 from contrasent.reproduce.papers import (
     SMOKE,
     PaperColumn,
-    PaperQuantity,
     PaperRow,
     PaperTable,
     load_claims,
     load_tables,
 )
+from contrasent.reproduce.runner import read_suite
 
 HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
 MARGIN = 1.0
@@ -72,19 +70,17 @@ class ClaimPart:
         return self.seed_error.reach(self.pair_error or 0.0, level)
 
     def status(self, tests: int) -> str:
-        """Whether it holds; to be contrary it has to stand the correction for ``tests`` parts."""
+        """Its verdict; to be contrary it has to stand the correction for ``tests`` parts."""
         difference, reach = self.difference, self.reach(_LEVEL)
         corrected = self.reach(_LEVEL / tests)
         if difference is None or reach is None or corrected is None:
             return OPEN
-        if self.relation == "~":
-            if abs(difference) + reach < MARGIN:
-                return HOLDS
-            return CONTRARY if abs(difference) - corrected > MARGIN else OPEN
-        least = -MARGIN if self.relation == ">=" else 0.0
-        if difference - reach > least:
+        least = {"~": -MARGIN, ">=": -MARGIN, ">": 0.0}[self.relation]
+        most = MARGIN if self.relation == "~" else inf
+        if least < difference - reach and difference + reach < most:
             return HOLDS
-        return CONTRARY if difference + corrected < least else OPEN
+        is_contrary = difference + corrected < least or difference - corrected > most
+        return CONTRARY if is_contrary else OPEN
 
     def described(self) -> str:
         """Labels, numbers and interval in a line."""
@@ -109,12 +105,6 @@ class Verdict:
     parts: tuple[ClaimPart, ...] = ()  # its comparisons
     note: str = ""  # why it cannot be told, and the likely cause of contradictions
 
-    @property
-    def first(self) -> ClaimPart:
-        """The comparison to be shown first: a contrary one if there is one."""
-        contrary = (it for it in self.parts if it.status(len(self.parts)) == CONTRARY)
-        return next(contrary, self.parts[0])
-
 
 def verdicts(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
     """Verdicts on the claims about tables, by what is in the store."""
@@ -133,18 +123,14 @@ def claim_columns(table: PaperTable, claim: Mapping[str, Any]) -> list[PaperColu
 
 
 def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> Iterator[ClaimPart]:
-    """The comparisons of a claim with their published difference.
-
-    Raises:
-        ConfigError: the table has no such row.
-    """
+    """The comparisons of a claim with their published difference."""
     rows = {row.label: row for row in table.rows}
     for text in says:
         relation = next(it for it in (">=", "~", ">") if f" {it} " in text)
         sides = text.split(f" {relation} ")
         others = [it for it in rows if it not in sides and "published" not in rows[it].raw]
         for better, other in product(*([*others] if it == "*" else [it] for it in sides)):
-            pair = rows[pick("row", better, rows)], rows[pick("row", other, rows)]
+            pair = rows[better], rows[other]
             first, second = (as_number(table.printed(row, column.heading)) for row in pair)
             published = None if first is None or second is None else first - second
             yield ClaimPart(better, other, relation, published, column.heading)
@@ -155,7 +141,7 @@ class _Judge:
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
-        self._pooled: dict[PaperQuantity, SeedError | None] = {}
+        self._pooled: dict[str, SeedError | None] = {}
 
     def verdict(self, number: str, claim: Mapping[str, Any]) -> Verdict:
         """The verdict on a claim."""
@@ -178,11 +164,9 @@ class _Judge:
         if self._filler.store.scale == SMOKE:
             status, notes = OPEN, ["scale smoke: weights are random"]
         elif missing:
-            reasons = dict.fromkeys(
-                short_reason(cell.reason) for it in missing for cell in it.cells
-            )
             notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
-            notes += filter(None, reasons)
+            reasons = (short_reason(cell.reason) for it in missing for cell in it.cells)
+            notes += filter(None, dict.fromkeys(reasons))
         elif any(part.seed_error is None for part in parts):
             notes = ["neither seeds nor examples here say how much a difference changes"]
         notes += [claim["cause"]] if "cause" in claim else []
@@ -192,19 +176,19 @@ class _Judge:
         """A comparison with our numbers, and how sure their difference is."""
         rows = {row.label: row for row in table.rows}
         pair = rows[part.better], rows[part.other]
-        first, second = (self._filler.cell(table, row, column) for row in pair)
+        first, second = cells = [self._filler.cell(table, row, column) for row in pair]
         part = replace(part, cells=(first, second))
-        if first.mean is None or second.mean is None:
+        if part.difference is None:
             return part
         pair_error = self.pair_error(pair, column)
-        if pair_error is None and not column.quantity.text.startswith(("trace:", "overlap")):
+        if pair_error is None and not column.text.startswith(("trace:", "overlap")):
             return part
         # A number of a start, and of a whitened start, depends on no seed.
         random = [
             any(it.job.is_random for of_seed in self._filler.plan(row, column)[0] for it in of_seed)
             for row in pair
         ]
-        seed_error = self.seed_error(column, (first, second), random)
+        seed_error = self.seed_error(column, cells, random)
         return replace(part, pair_error=pair_error, seed_error=seed_error)
 
     def seed_error(
@@ -223,28 +207,24 @@ class _Judge:
         )
         if len(first) == len(second) == seeds > 1:
             return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
-        one = self._error_of_a_run(column)
-        if one is None:
-            return None
-        runs = sum(1 / len(it.ours) for it, varies in zip(cells, random, strict=True) if varies)
-        return replace(one, error=one.error * sqrt(runs))
-
-    def _error_of_a_run(self, column: PaperColumn) -> SeedError | None:
-        key = column.quantity
+        key = column.text
         if key not in self._pooled:
             by_runs = {
                 self._runs(row, it): ours
                 for other in load_tables().values()
                 for it in other.columns
-                if it.quantity == key
+                if it.text == key
                 for row in other.rows
                 if len(ours := self._filler.cell(other, row, it).ours) > 1
             }
-            several = list(by_runs.values())
-            freedom = sum(len(each) - 1 for each in several)
-            squares = sum((len(each) - 1) * stdev(each) ** 2 for each in several)
+            freedom = sum(len(each) - 1 for each in by_runs.values())
+            squares = sum((len(each) - 1) * stdev(each) ** 2 for each in by_runs.values())
             self._pooled[key] = SeedError(sqrt(squares / freedom), freedom) if freedom else None
-        return self._pooled[key]
+        one = self._pooled[key]
+        if one is None:
+            return None
+        runs = sum(1 / len(it.ours) for it, varies in zip(cells, random, strict=True) if varies)
+        return replace(one, error=one.error * sqrt(runs))
 
     def _runs(self, row: PaperRow, column: PaperColumn) -> frozenset[str]:
         """The training runs that a number comes from, which other rows may come from too."""
@@ -260,10 +240,10 @@ class _Judge:
         examples of transfer tasks and of retrieval are not. None of what is not kept by example,
         such as the last step of a trajectory.
         """
-        filler, quantity = self._filler, column.quantity
-        value, _, aggregation = quantity.text.partition("/")
+        filler = self._filler
+        value, _, aggregation = column.text.partition("/")
         split = "dev" if value.endswith("-dev") else "test"
-        names = {"sts": STS, "transfer": TRANSFER}.get(quantity.task, (quantity.task,))
+        names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
         plans = [filler.plan(row, column)[0] for row in pair]
         ways = [row.system(filler.store.scale).aggregation or aggregation for row in pair]
         tasks: list[Task] = []
@@ -275,7 +255,7 @@ class _Judge:
             if not all(sides):
                 return None
             if name in STS_TASKS:
-                (read,) = sts_suite(filler.store.data_dir, split, (name,)).tasks("sts")
+                (read,) = read_suite((name,), filler.store.data_dir, split).tasks("sts")
                 tasks.append(read)
                 first, second = (
                     _influence(read, side, way or "all")
@@ -283,13 +263,13 @@ class _Judge:
                 )
             else:
                 first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
-                if quantity.is_of_geometry:
-                    pairs = quantity.measure.partition(":")[2]
+                if column.is_of_geometry:
+                    pairs = column.measure.partition(":")[2]
                     tasks.append(RatedPairs.read(pairs, filler.store.data_dir).task)
             moves.append(first - second)
         alone = np.diag([float(np.square(move).sum()) for move in moves])
         error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
-        return 100 * error if quantity.is_score else error
+        return 100 * error if column.is_score else error
 
     def _examples(
         self, measurements: Sequence[Measurement], place: int, label: str
@@ -297,7 +277,10 @@ class _Judge:
         measurement, store = measurements[place if len(measurements) > 1 else 0], self._filler.store
         if store.result(measurement) is None:
             return None
-        return examples_of(store.path(measurement, ".npz")).get(label)
+        if not (path := store.path(measurement, ".npz")).exists():
+            return None
+        with np.load(path) as arrays:
+            return arrays[label] if label in arrays.files else None
 
 
 def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:

@@ -99,12 +99,6 @@ class BeforeAndAfter:
             rows[f"before, {self.with_pooler[0].pooler}"] = self.with_pooler
         return {**rows, "after": self.after}
 
-    @property
-    def difference(self) -> tuple[str, str]:
-        """The labels of the better start and of the result."""
-        own = not self.gains or self.gains[0].start == AS_IT_COMES
-        return [*self.rows][0 if own else 1], "after"
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:

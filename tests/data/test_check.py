@@ -1,3 +1,4 @@
+import re
 import statistics
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_the_command_prints_tables(run, write, tmp_path):
     assert told["identical"] == "anchor and positive in 1 example, first at :4"
     assert told["control"] == "characters in 1 example, first at :5"
     assert told["cut"] == "6 sentences (100.0%) longer than 3 tokens"
-    assert "anchor, words        1        2    1.7     2     2" in said
+    assert re.search(r"\nanchor, words +1 +2 +1\.7 +2 +2\n", said)
     assert "positive, tokens" in said
     assert "  positive: c d\n" in said
     assert "  anchor: [red]e[/red]\n  positive: f\n" in said

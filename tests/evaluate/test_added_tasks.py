@@ -16,9 +16,7 @@ from contrasent.evaluation.task_names import (
     TransferTask,
 )
 from contrasent.evaluation.task_types import Options
-from contrasent.report.contents import PageRow
-from contrasent.report.html.page import score_tables
-from contrasent.report.scores_table import Layout, sts_table, transfer_table
+from contrasent.report.scores_table import score_tables
 
 
 def cells(table):
@@ -52,13 +50,13 @@ def test_an_eighth_transfer_task_is_one_row(sst5):
     assert kind.name == "transfer" and [name.heading for name in read.names][-1] == "SST-5"
     assert read.tasks[-1].classes == 5
     rows = {"a": list(suite.records(EncoderUse(WordEncoder())).records)}
-    shown = cells(transfer_table(rows, read.names))
+    (table,) = score_tables(rows)
+    shown = cells(table)
     accuracy = {r.task: 100 * r.value for r in rows["a"] if r.metric == "accuracy"}
     assert list(shown)[8:] == ["Avg.", "SST-5", "MRPC F1"]
     assert shown["SST-5"] == f"{accuracy.pop('sst5'):.2f}"
     assert len(accuracy) == 7 and shown["Avg."] == f"{sum(accuracy.values()) / 7:.2f}"
-    assert "Avg. over 7 tasks" in transfer_table(rows, read.names).notes[0]
-    (table,) = score_tables([PageRow("a", rows["a"][0], tuple(rows["a"]))])
+    assert "Avg. over 7 tasks" in table.notes[0]
     assert table.key_heading == "Transfer Avg." and " of 8" not in str(table)
 
 
@@ -75,7 +73,7 @@ def test_an_eighth_sts_task_is_one_row(senteval, monkeypatch):
     ((_, read),) = suite.kinds
     assert [name.heading for name in read.names][-1] == "STS17"
     rows = {"a": list(suite.records(EncoderUse(WordEncoder())).records)}
-    shown = cells(sts_table(rows, Layout(read.names)))
+    shown = cells(score_tables(rows)[0])
     values = {
         r.task: 100 * r.value for r in rows["a"] if (r.metric, r.aggregation) == ("spearman", "all")
     }

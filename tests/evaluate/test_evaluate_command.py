@@ -142,7 +142,7 @@ def test_every_model_is_compared_with_the_first(command, tmp_path):
     result = command("a", "b", "c", "--tasks", "stsb,sickr", "--compare", "--json", str(path))
     assert result.exit_code == 0, result.output
     assert "\nb minus a\n" in result.stdout and "\nc minus a\n" in result.stdout
-    assert "Holm's adjustment is over these 2 tasks" in result.stdout
+    assert "Holm's adjustment is over the 2 tasks of a metric" in result.stdout
     compared = [r for r in read_records(path) if r.compared]
     assert [(r.encoder, r.compared.baseline) for r in compared] == [
         *[("b", "a")] * 2,

@@ -5,15 +5,8 @@ from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.suite import TASK_TYPES, load_suite
+from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_types import Options
-from contrasent.report.scores_table import TABLES
-
-
-def test_every_task_type_has_a_table():
-    assert [kind.name for kind in TASK_TYPES] == ["sts", "transfer", "labelled", "retrieval"]
-    for kind in TASK_TYPES:
-        assert kind.name in TABLES
 
 
 def test_each_kind_takes_its_names_and_the_tables_have_an_order_of_their_own(senteval):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import gaussian_kde
 
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.geometry import (
     Geometry,
     Group,
@@ -18,7 +18,13 @@ from contrasent.evaluation.geometry import (
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import Record, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
-from contrasent.report.embedding_tables import figure_data, pictures, refuse_unknown, sts_colours
+from contrasent.report.figures import (
+    draw_figures,
+    figure_data,
+    figure_kinds,
+    sts_colours,
+    write_pictures,
+)
 from contrasent.report.figures.curves import (
     DIMENSIONS,
     TRAJECTORIES,
@@ -26,10 +32,8 @@ from contrasent.report.figures.curves import (
     density,
     run_lines,
     spectra,
-    trajectories,
 )
 from contrasent.report.figures.plane import on_front
-from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures, write_pictures
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 NUMBERS = {
@@ -60,6 +64,11 @@ def geometry(encoder="org/model", pooler="cls", pairs="stsb-dev>4", **numbers):
         spectrum=np.sort(draw.uniform(size=8))[::-1],
         groups=tuple(Group(k, k + 1, draw.uniform(-0.2, 1, size=20)) for k in range(5)),
     )
+
+
+def pictures(geometries, runs):
+    data = figure_data(labelled(geometries), runs)
+    return [picture for _, picture in draw_figures(data)]
 
 
 def run(label="run", pairs="stsb-dev>4"):
@@ -106,7 +115,7 @@ def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
     peak = Group(4, 5, np.ones(3))
     numbers = [it for it in found.records if it.metric != "spearman"]
     changed = dataclasses.replace(found, groups=(*found.groups[:2], peak), records=tuple(numbers))
-    drawn = {found.name for found in pictures([changed], (), published=False)}
+    drawn = {found.name for found in pictures([changed], ())}
     assert drawn == {*PICTURES} - {DIMENSIONS, TRAJECTORIES}
 
 
@@ -186,20 +195,6 @@ def test_panels_of_one_kind_alone_and_unknown_names():
     rows = labelled([geometry("a/one")])
     assert list(figure_data(rows, (), supervised=[]).panels) == [""]
     assert list(figure_data(rows, (), supervised=["one"]).panels) == ["supervised"]
-    with pytest.raises(ConfigError, match="encoders that are measured, and there is none; name mo"):
-        refuse_unknown(["on"], [])
-
-
-def test_steps_are_numbered_at_the_end_and_where_there_is_room(monkeypatch):
-    close = Trajectory(
-        "close", "stsb-dev>4", (0, 10, 20), (Position(0.2, -1.5), *[Position(0.3, -2.4)] * 2)
-    )
-    (axes,) = axes_of(lambda: trajectories({"run": run(), "close": close}), monkeypatch)
-    said = sorted((note.get_text(), note.xy) for note in axes.texts if note.get_text())
-    assert ("10", (-2.0, 0.25)) in said
-    assert [text for text, _ in said].count("20") == 2
-    assert [xy for text, xy in said if text == "0"] == [(-1.5, 0.2)]
-    assert ("10", (-2.4, 0.3)) not in said
 
 
 def test_a_run_of_one_measurement_is_drawn():
@@ -214,43 +209,35 @@ def test_other_pairs_do_not_share_a_figure():
         pictures((), [run(), run(pairs="stsb>4")])
 
 
-def test_files_are_whole_and_never_replaced_by_chance(tmp_path):
+def test_files_are_whole(tmp_path):
     folder = tmp_path / "new" / "figures"
-    refuse_existing_pictures(folder, PICTURES)
     drawn = pictures((), [run()])
     written = write_pictures(folder, drawn)
     assert [path.name for path in written] == [f"{TRAJECTORIES}.svg", f"{TRAJECTORIES}.png"]
     assert [path.read_bytes() for path in written] == [drawn[0].svg, drawn[0].png]
     assert sorted(folder.iterdir()) == sorted(written)
-    with pytest.raises(ConfigError) as caught:
-        refuse_existing_pictures(folder, PICTURES)
-    said = f"{written[0]} exists already; name another folder or add --overwrite"
-    assert str(caught.value) == said
-    with pytest.raises(ConfigError, match="is a file; name a folder for the figures"):
-        refuse_existing_pictures(written[0], PICTURES)
 
 
 def test_the_colour_is_the_average_where_every_encoder_has_it():
     rows = labelled([geometry(), geometry("other/one", spearman=0.6)])
     known = [*scores(), *scores("other/one")]
-    found = sts_colours(rows, known)
-    assert found.title == "STS Avg., Spearman x 100"
-    assert found.values == pytest.approx({"model": 0.3, "one": 0.3})
+    title, found = sts_colours(rows, known)
+    assert title == "STS Avg., Spearman x 100"
+    assert found == pytest.approx({"model": 0.3, "one": 0.3})
 
 
 def test_the_colour_is_of_the_encoder_as_it_was_measured():
     cut = [dataclasses.replace(it, value=0.9, max_tokens=16) for it in scores()]
     rows = labelled([geometry()])
     for known in ([*scores(), *cut], [*cut, *scores()]):
-        assert sts_colours(rows, known).values == pytest.approx({"model": 0.3})
+        assert sts_colours(rows, known)[1] == pytest.approx({"model": 0.3})
 
 
 @pytest.mark.parametrize("records", [[], scores(), [*scores(), *scores("other/one", ["sts12"])]])
 def test_else_it_is_the_correlation_on_the_pairs_for_all(records):
     rows = labelled([geometry(), geometry("other/one", spearman=0.6)])
-    found = sts_colours(rows, records)
-    assert found.title == "STS-B dev, Spearman x 100"
-    assert found.values == {"model": 0.7, "one": 0.6}
+    colours = {"model": 0.7, "one": 0.6}
+    assert sts_colours(rows, records) == ("STS-B dev, Spearman x 100", colours)
 
 
 def test_labels_say_what_tells_encoders_apart():

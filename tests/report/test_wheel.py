@@ -10,7 +10,7 @@ from helpers.report_contents import record
 
 from contrasent.records import write_records
 from contrasent.report.contents import Contents
-from contrasent.report.html.page import page
+from contrasent.report.page import page
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -18,7 +18,7 @@ import sys
 import contrasent
 from contrasent.records import read_records
 from contrasent.report.contents import Contents
-from contrasent.report.html.page import write_report
+from contrasent.report.page import write_report
 
 assert contrasent.__file__.startswith(sys.argv[1]), contrasent.__file__
 write_report("r.html", Contents(records=tuple(read_records("scores.jsonl"))))

@@ -12,12 +12,11 @@ from contrasent.recipe import load_recipe
 from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.outcome import PaperRequest, _panels, listing, open_filler, plan_lines
 from contrasent.reproduce.papers import (
-    PaperQuantity,
+    PaperColumn,
     choose,
     load_claims,
     load_scales,
     load_tables,
-    named_rows,
     recipe_of,
     system_row,
 )
@@ -45,8 +44,8 @@ SCALES = ("smoke", "small", "paper")
 )
 def test_the_words_of_a_column_are_read_once(text, kind, name, measure, task, is_score):
     with pytest.raises(ConfigError, match="unknown value of a column"):
-        PaperQuantity.parse(f"x{text}")
-    found = PaperQuantity.parse(text)
+        PaperColumn.parse("", f"x{text}")
+    found = PaperColumn.parse("", text)
     assert (found.kind, found.name, found.measure) == (kind, name or text, measure)
     assert found.is_score == is_score
     assert task in (None, found.task)
@@ -210,14 +209,6 @@ def test_tables_are_chosen_by_their_names():
     (table,) = choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
     assert table.rows[0].label == "GloVe avg"
     assert [column.heading for column in table.columns] == ["STS-B"]
-
-
-def test_a_row_is_named_in_full_though_its_label_has_commas():
-    every = {row.label for table in load_tables().values() for row in table.rows}
-    labels = [label for label in every if "," in label]
-    assert len(labels) > 10
-    assert named_rows(f" glove,{' , '.join(labels)},SBERT, x,") == ["glove", *labels, "SBERT", "x"]
-    assert not named_rows(" ,")
 
 
 def test_a_folder_keeps_what_its_commands_asked_for(tmp_path):

@@ -27,9 +27,8 @@ def test_all_tabulated_numbers_ship():
 
 def test_every_tabulated_number_is_a_cell_of_a_table():
     cells = {
-        (NAMES[table.paper], table.number, row.published, column.heading)
+        (NAMES.get(table.paper, table.paper), table.number, row.published, column.heading)
         for table in load_tables().values()
-        if table.paper in NAMES
         for row in table.rows
         for column in table.columns_of(row)
         if table.printed(row, column.heading) is not None

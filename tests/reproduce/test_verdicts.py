@@ -12,10 +12,11 @@ from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.intervals import PairGraph, Ratio
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
-from contrasent.reproduce import smoke, verdicts
+from contrasent.reproduce import verdicts
 from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
-from contrasent.reproduce.measures import sts_suite
-from contrasent.reproduce.papers import PAIRS, PaperColumn, PaperQuantity, load_tables
+from contrasent.reproduce.materials import make_tasks
+from contrasent.reproduce.papers import PAIRS, PaperColumn, load_tables
+from contrasent.reproduce.runner import read_suite
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart, _Judge
 
 
@@ -26,7 +27,7 @@ def part(first, second, *, relation=">", pair_error=0.1, seed_error=None):
 
 
 def column_of(value):
-    return PaperColumn(value, PaperQuantity.parse(value), {})
+    return PaperColumn.parse(value, value)
 
 
 def paired(first, second):
@@ -35,8 +36,8 @@ def paired(first, second):
 
 
 def test_differences_of_geometry_have_three_decimals():
-    assert PaperCell("0.177", None, (0.2213,)).difference_shown().text == "+0.044"
-    assert PaperCell("76.25", None, (77.5,)).difference_shown().text == "+1.25"
+    assert PaperCell("0.177", None, (0.2213,)).beside("difference").text == "+0.044"
+    assert PaperCell("76.25", None, (77.5,)).beside("difference").text == "+1.25"
 
 
 def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monkeypatch):
@@ -147,11 +148,11 @@ def test_a_run_that_two_rows_share_counts_once(monkeypatch):
 
 @pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])
 def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, table):
-    data = str(smoke.make_tasks(tmp_path / "senteval"))
+    data = str(make_tasks(tmp_path / "senteval"))
     drawn = np.random.default_rng(0)
 
     def cosines(*arguments):
-        (task,) = sts_suite(data, "test", arguments[-1:]).tasks("sts")
+        (task,) = read_suite(arguments[-1:], data, "test").tasks("sts")
         noise = (0.5 if table == "simcse/TB.2" else drawn.normal()) * np.sin(np.arange(999))
         return task.gold + 3 * noise[: len(task.gold)]
 
@@ -183,7 +184,7 @@ def kept_by_example(folder, names, data_dir):
 
 @pytest.mark.parametrize("value", ["alignment", "uniformity:stsb-test>3"])
 def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, value):
-    data = str(smoke.make_tasks(tmp_path / "senteval"))
+    data = str(make_tasks(tmp_path / "senteval"))
     rated = RatedPairs.read(value.partition(":")[2] or PAIRS, data)
     drawn = np.random.default_rng(0).normal(size=(2, len(rated.gold)))
     for name, moves in zip("ab", drawn, strict=True):

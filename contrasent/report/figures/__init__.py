@@ -1,1 +1,238 @@
-"""Figures of the papers, from saved numbers alone. ``style.py`` has their registry and look."""
+"""Figures of the papers, from saved numbers alone: which there are, their look, their form on disk.
+
+A figure has the same bytes every time.
+"""
+
+from __future__ import annotations
+
+import io
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from contrasent.errors import DataError
+from contrasent.evaluation.geometry import Geometry, Trajectory
+from contrasent.evaluation.task_names import STS
+from contrasent.files import writing
+from contrasent.records import Record
+from contrasent.report.contents import identity, labelled_runs, short_encoder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMATS = ("svg", "png")
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, told apart with every kind of colour vision; without yellow, pale on white."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":", "-.")
+
+GREY = "#6e6e6e"
+
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "figure.facecolor": "white",
+    "svg.fonttype": "path",
+}
+_DPI, _PIXELS = 200, 1.36
+_AS_IT_IS = " =/,;()"
+"""Characters that stand for themselves in a link, beside letters and digits."""
+
+_NO_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+
+
+def look(number: int) -> tuple[str, str, str]:
+    """Colour, marker and line of the curve of this number; the first 28 are all different."""
+    again = number // len(COLOURS)
+    marker = MARKERS[(number + again) % len(MARKERS)]
+    return COLOURS[number % len(COLOURS)], marker, LINES[again % len(LINES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure in both formats."""
+
+    name: str  # of its files
+    svg: bytes  # text as outlines, so that it looks the same everywhere
+    png: bytes  # the same at 200 dots per inch
+
+    @property
+    def link(self) -> str:
+        """A link that holds the SVG."""
+        text = " ".join(self.svg.decode().split())
+        return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points."""
+        found = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.svg)
+        return (float(found[1]), float(found[2])) if found else (1.0, 1.0)
+
+    @property
+    def pixels(self) -> int:
+        """Width in a page, so that the letters of all pictures are of one size."""
+        return round(_PIXELS * self.size[0])
+
+
+def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
+    """Draw a figure in the common style, whatever the user's settings of matplotlib are.
+
+    ``draw`` puts everything on an empty figure of ``size`` inches.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rendered = {}
+    # The salt makes the ids inside an SVG depend on nothing but its content.
+    with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        for kind in FORMATS:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA[kind])
+            rendered[kind] = buffer.getvalue()
+    return Picture(name, rendered["svg"], rendered["png"])
+
+
+def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path]:
+    """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
+    written = []
+    for drawn in pictures:
+        for kind in FORMATS:
+            written.append(Path(folder) / f"{drawn.name}.{kind}")
+            with writing(written[-1]) as partial:
+                partial.write_bytes(getattr(drawn, kind))
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class FigureData:
+    """Everything a figure may show, all of it measured on the same pairs."""
+
+    rows: Mapping[str, Geometry]  # by the label of the encoder
+    # the same, side by side, by the panel's title
+    panels: Mapping[str, Mapping[str, Geometry]]
+    runs: Mapping[str, Trajectory]  # training runs by their labels
+    title: str = ""  # of the scale of the colours, such as ``STS Avg.``
+    # Spearman, in [-1, 1], by the label of the encoder; one may be absent
+    colours: Mapping[str, float] = field(default_factory=dict)
+    published: bool = True  # show the points that papers print of the same pairs
+
+
+def figure_data(
+    rows: Mapping[str, Geometry],
+    runs: Sequence[Trajectory],
+    records: Sequence[Record] = (),
+    supervised: Sequence[str] = (),
+) -> FigureData:
+    """Numbers to draw; DataError if they were not measured on the same pairs.
+
+    ``rows`` are for Figures 3, F.1 and G.1 of SimCSE and Figure 2 of DiffCSE, ``runs`` for Figure 2
+    of SimCSE and Figure 1 of its replication study, ``records`` for the colours of Figure 3, into
+    which the points of papers are put where it is of STS-B. Encoders that ``supervised`` names get
+    panels of their own, as in Figures F.1 and G.1.
+    """
+    for results in (rows.values(), runs):
+        pairs = list(dict.fromkeys(result.pairs for result in results))
+        if len(pairs) > 1:
+            raise DataError(
+                f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
+                "figure; draw them one after the other, into two folders"
+            )
+    named = {
+        label: it
+        for label, it in rows.items()
+        if {label, it.encoder, short_encoder(it.encoder)} & set(supervised)
+    }
+    rest = {label: it for label, it in rows.items() if label not in named}
+    panels = {"unsupervised": rest, "supervised": named} if named else {"": rest}
+    return FigureData(
+        rows,
+        {title: members for title, members in panels.items() if members},
+        labelled_runs(runs) if runs else {},
+        *(sts_colours(rows, records) if rows else ("", {})),
+        all(it.records[0].task == "stsb" for it in rows.values()),
+    )
+
+
+def sts_colours(
+    rows: Mapping[str, Geometry], records: Sequence[Record]
+) -> tuple[str, dict[str, float]]:
+    """The colours of Figure 3, and the title of their scale.
+
+    That is the average of the seven STS tasks where ``records`` have it for every encoder, and
+    otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
+    comparable, so they never share a scale.
+    """
+    averages = {}
+    for label, it in rows.items():
+        values = {
+            record.task: record.value
+            for record in reversed(records)  # of two values the first counts
+            if identity(record) == identity(it.records[0])
+            and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
+            and record.regressor is None
+            and record.task in STS
+        }
+        if len(values) == len(STS):
+            averages[label] = sum(values.values()) / len(STS)
+    if len(averages) == len(rows):
+        return "STS Avg., Spearman x 100", averages
+    measured = {label: it.value("spearman") for label, it in rows.items()}
+    heading = next(iter(rows.values())).heading
+    return (
+        f"{heading}, Spearman x 100",
+        {label: value for label, value in measured.items() if value is not None},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FigureKind:
+    """A figure that can be drawn."""
+
+    name: str  # of its files
+    place: int  # among the others, the smallest first
+    heading: str  # above it in a report
+    draw: Callable[[FigureData], Picture]  # draws it, under its name
+    caption: Callable[[FigureData], str]  # how to read it
+    # whether there is something to draw, where it needs more than geometry or a run
+    shows: Callable[[FigureData], bool] = lambda _: True
+    of_runs: bool = False  # it shows training runs, and not the geometry of encoders
+
+
+def figure_kinds() -> list[FigureKind]:
+    """All figures, in the order in which they are shown."""
+    modules = [import_module(f"{__name__}.{it.name}") for it in pkgutil.iter_modules(__path__)]
+    kinds = [kind for module in modules for kind in getattr(module, "FIGURES", ())]
+    return sorted(kinds, key=lambda kind: kind.place)
+
+
+def draw_figures(data: FigureData) -> list[tuple[FigureKind, Picture]]:
+    """Every figure that there is data for."""
+    return [
+        (kind, kind.draw(data))
+        for kind in figure_kinds()
+        if (data.runs if kind.of_runs else data.rows) and kind.shows(data)
+    ]

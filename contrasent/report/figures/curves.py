@@ -5,15 +5,14 @@ Shapes: P pairs, X points of the axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.metrics import Vector
-from contrasent.report.figures.style import LINES, FigureKind, Picture, look, picture
+from contrasent.report.figures import LINES, FigureKind, Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,14 +32,10 @@ def density(values: Vector, points: Vector) -> Vector:
     The width is Scott's rule, P^(-1/5) times the standard deviation, and at least 0.004, so that
     equal values are a narrow peak.
     """
-    width = max(
-        len(values) ** -0.2 * (np.std(values, ddof=1) if len(values) > 1 else 0), _NARROWEST
-    )
-    total = np.zeros(len(points))
-    for start in range(0, len(values), 1024):
-        part = values[start : start + 1024]
-        total += np.exp(-0.5 * ((points[:, None] - part) / width) ** 2).sum(axis=1)
-    curve: Vector = total / (len(values) * width * np.sqrt(2 * np.pi))
+    scott = len(values) ** -0.2 * (np.std(values, ddof=1) if len(values) > 1 else 0)
+    width = max(scott, _NARROWEST)
+    kernels = np.exp(-0.5 * ((points[:, None] - values) / width) ** 2)
+    curve: Vector = kernels.sum(axis=1) / (len(values) * width * np.sqrt(2 * np.pi))
     return curve
 
 
@@ -138,34 +133,38 @@ def _curve(number: int) -> dict[str, Any]:
 
 TRAJECTORIES = "alignment-uniformity-training"
 
-_ARROWS, _LONG, _ABOVE = 5, 18, 9
-_FREE = np.array([9, 7])
-"""Half of the width and height of a number's place, in dots."""
+_THIN: dict[str, Any] = {"markersize": 3, "linewidth": 1}
+_ARROWS: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004}
+_ABOVE: dict[str, Any] = {
+    "xytext": (0, 9),
+    "textcoords": "offset points",
+    "ha": "center",
+    "va": "center",
+    "fontsize": 7,
+}
 
 
 def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
     """A line for each run by its label, arrows in the direction of training.
 
-    A ring is the start, a large marker the end. Numbers are steps, at the end and wherever there is
-    room for one.
+    A ring is the start, a large marker the end, with the number of its step.
     """
-    places = [
-        np.array([(it.uniformity, it.alignment) for it in run.positions]) for run in runs.values()
-    ]
+    places = {
+        label: np.array([(it.uniformity, it.alignment) for it in run.positions])
+        for label, run in runs.items()
+    }
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (label, points) in enumerate(zip(runs, places, strict=True)):
+        for number, (label, points) in enumerate(places.items()):
             colour, marker, line = look(number)
-            (x, y), thin = points.T, dict[str, Any](markersize=3, linewidth=1)
-            axes.plot(x, y, color=colour, marker=marker, linestyle=line, label=label, **thin)
+            x, y = points.T
+            axes.plot(x, y, color=colour, marker=marker, linestyle=line, label=label, **_THIN)
+            axes.quiver(*points[:-1].T, *np.diff(points, axis=0).T, color=colour, **_ARROWS)
             axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
             axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
+            axes.annotate(f"{runs[label].steps[-1]}", points[-1], color=colour, **_ABOVE)
         axes.margins(0.08)
-        axes.autoscale_view()
-        for number, points in enumerate(places):
-            _arrows(axes, points, look(number)[0])
-        _steps(axes, [run.steps for run in runs.values()], places)
         some = next(iter(runs.values()))
         axes.set_xlabel("uniformity (lower is more even)")
         axes.set_ylabel("alignment (lower is closer)")
@@ -173,43 +172,6 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
         figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
 
     return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // 3)), draw)
-
-
-def _arrows(axes: Axes, points: NDArray[np.float64], colour: str) -> None:
-    """Arrow heads on some of the steps that are long enough to carry one."""
-    shown = axes.transData.transform(points)
-    long = np.flatnonzero(np.linalg.norm(np.diff(shown, axis=0), axis=1) >= _LONG)
-    if not len(long):
-        return
-    arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0}
-    for step in np.unique(long[np.linspace(0, len(long) - 1, _ARROWS).astype(int)]):
-        middle = (points[step] + points[step + 1]) / 2
-        axes.annotate("", middle, xytext=points[step], arrowprops=arrow)
-
-
-def _steps(
-    axes: Axes, steps: Sequence[Sequence[int]], places: Sequence[NDArray[np.float64]]
-) -> None:
-    """The numbers of the last steps, and then those of others that stand free of all points."""
-    points = [
-        (step, number, tuple(place), step == of_run[-1])
-        for number, (of_run, points) in enumerate(zip(steps, places, strict=True))
-        for step, place in zip(of_run, points, strict=True)
-    ]
-    points.sort(key=lambda it: not it[3])
-    shown = axes.transData.transform([place for _, _, place, _ in points])
-    dots = axes.figure.dpi / 72
-    centred: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center"}
-    taken: list[NDArray[np.float64]] = []
-    for (step, number, place, last), dot in zip(points, shown, strict=True):
-        middle = dot + np.array([0, _ABOVE * dots])
-        covers = (np.abs(shown - middle) < _FREE).all(axis=1).any()
-        crowded = any((np.abs(other - middle) < 2 * _FREE).all() for other in taken)
-        if last or not (covers or crowded):
-            axes.annotate(
-                f"{step}", place, xytext=(0, _ABOVE), fontsize=7, color=look(number)[0], **centred
-            )
-            taken.append(middle)
 
 
 DIMENSIONS = "sts-by-dimension"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
 from contrasent.metrics import pareto_front
-from contrasent.report.figures.style import GREY, Colours, FigureData, FigureKind, Picture, picture
+from contrasent.report.figures import GREY, FigureData, FigureKind, Picture, picture
 from contrasent.report.table import number
 
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ PUBLISHED_IN = "printed in DiffCSE, Table 11 (STS-B test; colour: STS Avg.)"
 
 def plane(
     rows: Mapping[str, Geometry],
-    colours: Colours,
+    title: str,
+    colours: Mapping[str, float],
     published: Sequence[tuple[str, float, float, float]] = (),
     size: tuple[float, float] | None = None,
 ) -> Picture:
     """A point for each encoder by its label, with its score; published points as diamonds.
 
-    ``size`` is in inches, by default that of a column of a page.
+    ``title`` is that of the scale of ``colours``. ``size`` is in inches, by default that of a
+    column of a page.
     """
 
     def draw(figure: Figure) -> None:
@@ -59,7 +61,7 @@ def plane(
         low, high = _SCALE
         names = []
         for label, geometry in rows.items():
-            place, known = _place(geometry), colours.values.get(label)
+            place, known = _place(geometry), colours.get(label)
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if known is None else f"{label} ({100 * known:.1f})", place))
@@ -84,7 +86,7 @@ def plane(
             axes.plot([], [], "o", color="white", markeredgecolor="black", label="measured here")
             figure.legend(loc="outside lower center", ncols=1, fontsize=7)
         bar = figure.colorbar(shades, ax=axes, pad=0.02)
-        bar.set_label(colours.title)
+        bar.set_label(title)
         figure.draw_without_rendering()
         _name(axes, names, len(rows))
 
@@ -108,15 +110,10 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
     """Write each name at the first place near its point where it covers nothing."""
     from matplotlib.transforms import Bbox
 
-    def shared(a: Bbox, b: Bbox) -> float:
-        both = Bbox.intersection(a, b)
-        return 0.0 if both is None else both.width * both.height
-
     points = axes.transData.transform([place for _, place in names])
     taken = [Bbox.from_extents(x - 7, y - 7, x + 7, y + 7) for x, y in points]
     inside = axes.get_window_extent()
     for k, (name, place) in enumerate(names):
-        tried = []
         for x, y in _OFFSETS:
             note = axes.annotate(
                 name,
@@ -130,15 +127,15 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 zorder=5,
             )
             box = note.get_window_extent()
-            cost = sum(shared(box, other) for other in taken)
-            tried.append((cost + box.width * box.height - shared(box, inside), note, box))
-            if tried[-1][0] == 0:
+            if (
+                inside.containsx(box.x1)
+                and inside.containsx(box.x0)
+                and not box.count_overlaps(taken)
+            ):
                 break
-        best = min(tried, key=lambda it: it[0])
-        taken.append(best[2])
-        for _, note, _ in tried:
-            if note is not best[1]:
+            if (x, y) != _OFFSETS[-1]:
                 note.remove()
+        taken.append(box)
 
 
 def _caption(data: FigureData) -> str:
@@ -149,7 +146,7 @@ def _caption(data: FigureData) -> str:
     )
     caption = (
         "Close pairs (lower) and an even spread (further left) are better. Colour and number in "
-        f"brackets: {data.colours.title}. {places}."
+        f"brackets: {data.title}. {places}."
     )
     if len(data.rows) < 2:
         return caption
@@ -162,7 +159,9 @@ FIGURES = (
         name=PLANE,
         place=1,
         heading="Alignment and uniformity",
-        draw=lambda data: plane(data.rows, data.colours, PUBLISHED if data.published else ()),
+        draw=lambda data: plane(
+            data.rows, data.title, data.colours, PUBLISHED if data.published else ()
+        ),
         caption=_caption,
     ),
 )
