@@ -57,79 +57,50 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A score that can stand in a table beside another paper's.
-
-    Attributes:
-        task: such as ``sts12``, ``stsb`` or ``stsb-retrieval``.
-        subset: the part of the task, such as ``MSRpar``; empty for the whole task.
-        metric: such as ``spearman``, ``accuracy`` or ``recall@10``.
-        aggregation: ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or
-            ``subset`` for the score of one subset.
-        value: in [-1, 1] for a correlation; never multiplied by 100.
-        pairs: how many scored sentence pairs, or queries, the value rests on.
-        encoder: the name or folder that was evaluated.
-        pooler: how token states became the embedding.
-        head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
-        transform: the map after the head, and the text it was fitted on, in words; None without.
-        max_tokens: longer sentences were cut there; None if the encoder does not say.
-        prompts: what was put before sentences: by ``default``, and in retrieval before ``query``
-            and ``document``; None for nothing.
-        dimensions: how many leading ones were kept of an embedding; None for all.
-        engine: what computed the transformer where that was not torch, such as ``int8``.
-        similarity: how embeddings are compared, ``dot``, ``euclidean`` or ``manhattan``, as the
-            encoder states; None for cosines.
-        precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
-        seed: the seed of the training run that made the encoder; None if it is not known.
-        protocol: whose number this is, such as ``simcse``; None if it was not asked for.
-        regressor: what was fitted to the task's training split to predict the scores, such as
-            ``senteval``; None for cosines.
-        interval: how sure the value is; None if it was not asked for or there is none.
-        classifier: how a transfer task was learned: classifier, preset and its settings, folds and
-            the seed of training and folds (not of nested ones with ``senteval``); None for what
-            needs no classifier.
-        overlap: how much of the task stands in the text that the encoder was trained on: its
-            ``file``, and of how many ``sentences`` and ``pairs`` how many are ``sentences_seen``
-            and ``pairs_together``, in letters and digits; None where that was not looked for.
-        command: the command line that measured it, which is not compared; None where there was
-            none, or in older files.
-        data_sha256: hash of the evaluation files that were read, one after the other.
-        versions: versions of the packages that computed the value.
-    """
+    """A score that can stand in a table beside another paper's."""
 
     __pydantic_config__ = ONLY_THESE
 
-    task: str
-    subset: str = ""
+    task: str  # such as ``sts12``, ``stsb`` or ``stsb-retrieval``
+    subset: str = ""  # the part of the task, such as ``MSRpar``; empty for the whole task
     split: str
-    metric: str
+    metric: str  # such as ``spearman``, ``accuracy`` or ``recall@10``
+    # ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or ``subset`` for the
+    # score of one subset
     aggregation: str
-    value: float
-    pairs: int
-    encoder: str
-    pooler: str
-    head: str | None = None
+    value: float  # in [-1, 1] for a correlation; never multiplied by 100
+    pairs: int  # how many scored sentence pairs, or queries, the value rests on
+    encoder: str  # the name or folder that was evaluated
+    pooler: str  # how token states became the embedding
+    head: str | None = None  # ``mlp`` or ``none``, the map after the pooler; None if not known
+    # the map after the head, and the text it was fitted on, in words; None without
     transform: str | None = None
-    max_tokens: int | None = None
+    max_tokens: int | None = None  # longer sentences were cut there; None if not known
+    # what was put before sentences: by ``default``, and in retrieval before ``query`` and
+    # ``document``; None for nothing
     prompts: dict[str, str] | None = None
-    dimensions: int | None = None
-    engine: str | None = None
+    dimensions: int | None = None  # leading ones that were kept of an embedding; None for all
+    engine: str | None = None  # what computed the transformer where that was not torch
+    # how embeddings are compared, ``dot``, ``euclidean`` or ``manhattan``; None for cosines
     similarity: str | None = None
-    precision: str
-    seed: int | None = None
-    protocol: str | None = None
+    precision: str  # ``fp32``, ``bf16``, or ``int8`` with that engine
+    seed: int | None = None  # of the training run that made the encoder; None if not known
+    protocol: str | None = None  # whose number this is, such as ``simcse``; None if not asked for
+    # what was fitted to the training split to predict the scores, as ``senteval``; None for cosines
     regressor: str | None = None
-    interval: Interval | None = None
+    interval: Interval | None = None  # how sure the value is; None if not asked for
     compared: Compared | None = None
+    # how a transfer task was learned: classifier, preset and its settings, folds and the seed of
+    # training and folds (not of nested ones with ``senteval``); None for what needs no classifier
     classifier: dict[str, str | int] | None = None
+    # how much of the task stands in the text that the encoder was trained on: its ``file``, and of
+    # how many ``sentences`` and ``pairs`` how many are ``sentences_seen`` and ``pairs_together``,
+    # in letters and digits; None where that was not looked for
     overlap: dict[str, str | int] | None = None
+    # the command line that measured it; None where there was none, or in older files
     command: str | None = field(default=None, compare=False)
-    data_sha256: str
-    versions: dict[str, str]
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that have a part in a score."""
-    return dict(_versions())
+    data_sha256: str  # of the evaluation files that were read, one after the other
+    versions: dict[str, str]  # of the packages that computed the value
 
 
 @cache
@@ -139,6 +110,11 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that have a part in a score."""
+    return dict(_versions())
 
 
 FORMAT = 1

@@ -38,12 +38,12 @@ evaluate: @loading MODELS... --tasks --splits --columns --precision --protocol -
   --metric --regressor/--no-regressor --confidence --compare --data-dir --json --html --overwrite
   --classifier --preset --classifier-seed --leak-check/--no-leak-check
 analyze: @loading MODELS... --from --pairs --columns --precision --data-dir --json --figures
-  --html --published/--no-published --supervised --overwrite
+  --html --supervised --overwrite
 neighbours: @loading MODELS... --corpus --queries --query --sample --top-k --columns --precision
   --data-dir --json --overwrite
 mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overwrite
 reproduce: TABLES... --output --encoder --words --sentences --documents --labelled --triplets
-  --material --scale --seeds --html --rows --tasks --jobs --data-dir --device --overwrite
+  --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
   --columns --shard-size --shards --workers --shard --ray --unique --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
