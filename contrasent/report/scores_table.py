@@ -237,12 +237,6 @@ def own_table(rows: Rows, about: str = "") -> Table:
     return scores_table(rows, columns, notes)
 
 
-_MTEB_STS = (
-    "STS numbers of MTEB are not those of SentEval's protocol (contrasent evaluate): MTEB embeds "
-    "the text as it was written, SentEval's STS12-16 are tokenised and partly in lower case."
-)
-
-
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
     main = {k: [it for it in of_row if it.protocol == MTEB] for k, of_row in rows.items()}
@@ -252,15 +246,10 @@ def mteb_table(rows: Rows) -> Table:
         for name, metric in dict.fromkeys(map(quantity, every))
     ]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
-    several = dict.fromkeys(it.task for it in every if it.aggregation == "mean")
     notes = [
         f"MTEB {every[0].versions['mteb']} (Muennighoff et al. 2023), main score of each task "
         f"x 100: {', '.join(metrics)}."
     ]
-    if several:
-        notes.append(f"Mean over the subsets of {', '.join(several)}.")
-    if any(it.metric in ("cosine_spearman", "cosine_pearson") for it in every):
-        notes.append(_MTEB_STS)
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 

@@ -32,7 +32,6 @@ class Cell:
     value: float | None = None
     interval: Interval | None = None  # of the number
     best: bool = False  # it is the best of its column
-    signed: bool = False  # it is a difference: above 0 a gain, below it a loss
 
     @property
     def absent(self) -> bool:
@@ -50,27 +49,18 @@ class Cell:
         """The text, followed by the interval if it has one."""
         return f"{self.text} {self.between}" if self.interval else self.text
 
-    @property
-    def full(self) -> str:
-        """The number and its interval in full precision."""
-        if self.value is None:
-            return ""
-        if self.interval is None:
-            return repr(self.value)
-        return f"{self.value!r}, from {self.interval.low!r} to {self.interval.high!r}"
-
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:
     """A number with so many decimals; absent if there is none."""
     text = ABSENT if value is None else f"{value:{sign}.{digits}f}"
-    return Cell(text, value, signed=sign == "+")
+    return Cell(text, value)
 
 
 def score(value: float | None, interval: Interval | None = None, sign: str = "") -> Cell:
     """A score in [-1, 1], printed x 100 with two decimals; absent if there is none."""
     if value is None:
         return Cell(ABSENT)
-    return Cell(f"{100 * value:{sign}.2f}", value, interval, signed=sign == "+")
+    return Cell(f"{100 * value:{sign}.2f}", value, interval)
 
 
 Row = tuple[Cell, ...]
@@ -199,14 +189,12 @@ def plain_table() -> RichTable:
 
 
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
-    """The best of a column bold, gains green, losses red; ``upright`` makes the rows columns."""
-
-    def styled(cell: Cell) -> Text:
-        colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
-        return Text(printable(cell.plain), f"bold {colour}".strip() if cell.best else colour)
-
+    """The best of a column is bold; ``upright`` makes the rows columns."""
     grid = [[Text(printable(heading)) for heading in content.headings]]
-    grid += [[styled(cell) for cell in row] for row in content.rows]
+    grid += [
+        [Text(printable(cell.plain), "bold" if cell.best else "") for cell in row]
+        for row in content.rows
+    ]
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
     shown = plain_table()

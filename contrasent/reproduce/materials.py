@@ -236,10 +236,38 @@ def make_model(name: str, folder: Path) -> Path:
 
     Names with ``roberta`` have RoBERTa's architecture and special tokens, others BERT's.
     """
-    if not folder.is_dir():
-        kind = "roberta" if "roberta" in name else "bert"
-        with writing_folder(folder) as partial:
-            _write_model(kind, 3 if "large" in name else 2, partial)
+    import torch
+    import transformers
+
+    from contrasent.model.weights import quiet
+
+    if folder.is_dir():
+        return folder
+    kind = "roberta" if "roberta" in name else "bert"
+    library: Any = transformers  # whose classes have no types
+    tokenizer = library.PreTrainedTokenizerFast(
+        tokenizer_object=_word_piece(_SPECIAL[kind]),
+        model_max_length=_POSITIONS - 4,
+        **{f"{role}_token": token for role, token in _SPECIAL[kind].items()},
+    )
+    config = library.AutoConfig.for_model(
+        kind,
+        vocab_size=len(tokenizer),
+        hidden_size=_WIDTH,
+        num_hidden_layers=3 if "large" in name else 2,
+        num_attention_heads=_HEADS,
+        intermediate_size=_INNER,
+        max_position_embeddings=_POSITIONS,
+        type_vocab_size=2 if kind == "bert" else 1,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.15,
+    )
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.num_hidden_layers)
+        model = library.AutoModelForMaskedLM.from_config(config)
+    with writing_folder(folder) as partial, quiet():
+        tokenizer.save_pretrained(partial)
+        model.save_pretrained(partial)
     return folder
 
 
@@ -335,37 +363,6 @@ def _task_files() -> Iterator[tuple[str, list[str]]]:
         rows = [f"{n % 2}\t{n}\t{n}\t{a}\t{b}" for n, (a, b, _) in numbered]
         header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
         yield f"MRPC/msr_paraphrase_{path}.txt", [header, *rows]
-
-
-def _write_model(kind: str, layers: int, folder: Path) -> None:
-    """A masked language model as transformers saves it, every weight drawn from a fixed seed."""
-    import torch
-    import transformers
-
-    from contrasent.model.weights import quiet
-
-    library: Any = transformers  # whose classes have no types
-    tokenizer = library.PreTrainedTokenizerFast(
-        tokenizer_object=_word_piece(_SPECIAL[kind]),
-        model_max_length=_POSITIONS - 4,
-        **{f"{role}_token": token for role, token in _SPECIAL[kind].items()},
-    )
-    tokenizer.save_pretrained(folder)
-    config = library.AutoConfig.for_model(
-        kind,
-        vocab_size=len(tokenizer),
-        hidden_size=_WIDTH,
-        num_hidden_layers=layers,
-        num_attention_heads=_HEADS,
-        intermediate_size=_INNER,
-        max_position_embeddings=_POSITIONS,
-        type_vocab_size=2 if kind == "bert" else 1,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.15,
-    )
-    with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(layers)
-        library.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
 
 
 def _word_piece(special: Mapping[str, str]) -> Tokenizer:

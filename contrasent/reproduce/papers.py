@@ -124,7 +124,7 @@ class PaperColumn:
 
     @classmethod
     def parse(cls, heading: str, text: str) -> PaperColumn:
-        """Read the words of a column; ConfigError if there is no such value."""
+        """Read the words of a column."""
         kind, _, rest = text.partition(":")
         if kind in ("setting", "protocol", "machine", "trace"):
             return cls(heading, text, kind, rest)
@@ -139,7 +139,7 @@ class PaperColumn:
         elif kind in ("neighbours", "pairs"):
             measure = text
         else:
-            measure = _MEASURES[pick("value of a column", kind.partition("/")[0], _MEASURES)]
+            measure = _MEASURES[kind.partition("/")[0]]
         return cls(heading, text, name=text, measure=measure)
 
     @property
@@ -252,16 +252,12 @@ def _plan(name: str) -> dict[str, Any]:
 
 @cache
 def load_tables() -> dict[str, PaperTable]:
-    """Every table and figure by its name, in the order of the papers.
-
-    ConfigError if the plan names a system or value that is not there, or a key that no table has.
-    """
-    tables = {}
-    for paper in _SOURCES:
-        for number, values in _plan(paper).items():
-            table = _table(paper, number, values)
-            tables[table.name] = table
-    return tables
+    """Every table and figure by its name, in the order of the papers."""
+    return {
+        f"{paper}/{number}": _table(paper, number, values)
+        for paper in _SOURCES
+        for number, values in _plan(paper).items()
+    }
 
 
 def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
@@ -276,16 +272,12 @@ def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
     more = {key: it for key, it in values.items() if key not in ("like", "rows", "columns")}
     if note := more.get("note"):
         more["note"] = f"{note[0].upper()}{note[1:]}."
-    try:
-        return PaperTable(paper, number, rows=tuple(rows), columns=tuple(columns), **more)
-    except TypeError as error:
-        raise ConfigError(f"{paper}/{number}: {error}") from error
+    return PaperTable(paper, number, rows=tuple(rows), columns=tuple(columns), **more)
 
 
 def _resolved(row: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(row, str):
-        systems = _plan("systems")
-        return _resolved(systems[pick("system", row, systems)])
+        return _resolved(_plan("systems")[row])
     own = {key: value for key, value in row.items() if key != "like"}
     return {**(_resolved(row["like"]) if "like" in row else {}), **own}
 
@@ -313,15 +305,10 @@ def load_claims() -> dict[str, dict[str, Any]]:
 def choose(
     names: Sequence[str], rows: Sequence[str] = (), tasks: Sequence[str] = ()
 ) -> list[PaperTable]:
-    """Tables by their names, each once.
+    """Tables by their names: a table, a paper, ``baselines`` or ``all``, which is the default.
 
-    Args:
-        names: a table, a paper, ``baselines`` or ``all``; all by default.
-        rows: keep only rows with one of these labels, or with one of these words in them.
-        tasks: keep only columns of these tasks, such as ``stsb`` or ``transfer``.
-
-    Raises:
-        ConfigError: there is no such paper or table, or no row or column is left.
+    Keeps rows with one of these labels, or with one of these words in them, and columns of these
+    tasks, such as ``stsb`` or ``transfer``. ConfigError if there is no such table, or nothing left.
     """
     tables, groups = (
         load_tables(),

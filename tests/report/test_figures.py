@@ -1,6 +1,5 @@
 """Figures from saved numbers: the same bytes twice, every number in its place, nothing mixed."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +11,6 @@ from contrasent.evaluation.geometry import (
     Geometry,
     Group,
     Trajectory,
-    read_trajectory,
     write_geometry,
 )
 from contrasent.evaluation.rated_pairs import Position
@@ -110,15 +108,6 @@ def test_every_figure_has_the_same_bytes_each_time_whatever_the_users_style():
         assert b"<dc:date>" not in found.svg and b"http" not in found.png
 
 
-def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
-    found = geometry()
-    peak = Group(4, 5, np.ones(3))
-    numbers = [it for it in found.records if it.metric != "spearman"]
-    changed = dataclasses.replace(found, groups=(*found.groups[:2], peak), records=tuple(numbers))
-    drawn = {found.name for found in pictures([changed], ())}
-    assert drawn == {*PICTURES} - {DIMENSIONS, TRAJECTORIES}
-
-
 def axes_of(draw, monkeypatch):
     """The axes that ``draw`` makes, as matplotlib's own objects."""
     from matplotlib.figure import Figure
@@ -179,29 +168,6 @@ def test_densities_of_a_panel_have_one_scale(monkeypatch):
     assert heights == pytest.approx(1.7 * np.array(peaks) / max(peaks))
 
 
-def test_the_split_is_named_where_the_source_leaves_it_out():
-    def heading(source, **changes):
-        found = geometry()
-        first = dataclasses.replace(found.records[0], **changes)
-        return dataclasses.replace(found, source=source, records=(first,)).heading
-
-    assert heading("STS-B", task="stsb", split="test") == "STS-B test"
-    assert heading("STS-B dev", task="stsb", split="dev") == "STS-B dev"
-    assert heading("STS12", task="sts12", split="test") == "STS12"
-    assert heading("pairs.tsv", task="a/pairs.tsv", split="test") == "pairs.tsv"
-
-
-def test_panels_of_one_kind_alone_and_unknown_names():
-    rows = labelled([geometry("a/one")])
-    assert list(figure_data(rows, (), supervised=[]).panels) == [""]
-    assert list(figure_data(rows, (), supervised=["one"]).panels) == ["supervised"]
-
-
-def test_a_run_of_one_measurement_is_drawn():
-    alone = Trajectory("run", "stsb-dev>4", (0,), (Position(0.2, -1.5),))
-    assert [found.name for found in pictures((), [alone])] == [TRAJECTORIES]
-
-
 def test_other_pairs_do_not_share_a_figure():
     with pytest.raises(DataError, match="stsb-dev>4 and stsb>4 are different pairs"):
         pictures([geometry(), geometry("b", pairs="stsb>4")], ())
@@ -224,13 +190,6 @@ def test_the_colour_is_the_average_where_every_encoder_has_it():
     title, found = sts_colours(rows, known)
     assert title == "STS Avg., Spearman x 100"
     assert found == pytest.approx({"model": 0.3, "one": 0.3})
-
-
-def test_the_colour_is_of_the_encoder_as_it_was_measured():
-    cut = [dataclasses.replace(it, value=0.9, max_tokens=16) for it in scores()]
-    rows = labelled([geometry()])
-    for known in ([*scores(), *cut], [*cut, *scores()]):
-        assert sts_colours(rows, known)[1] == pytest.approx({"model": 0.3})
 
 
 @pytest.mark.parametrize("records", [[], scores(), [*scores(), *scores("other/one", ["sts12"])]])
@@ -268,32 +227,6 @@ def test_files_are_known_by_their_content(tmp_path):
         "unsup: 2 measurements on stsb-dev>4, steps 0 to 10: alignment 0.2000 to 0.3000, "
         "uniformity -1.5000 to -2.0000."
     ]
-
-
-def test_files_that_hold_nothing_are_named(tmp_path):
-    with pytest.raises(DataError, match="gone does not exist; name a file that was saved"):
-        read_saved([tmp_path / "gone"])
-    (tmp_path / "text").write_text("hello\n")
-    with pytest.raises(DataError, match="text holds no measured geometry, no scores"):
-        read_saved([tmp_path / "text"])
-    with pytest.raises(DataError, match=r"is no training run: it has no metrics\.jsonl"):
-        read_saved([tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"step": 0, "loss": 1}', "has no geometry: train with --evaluation.geometry_every 10"),
-        ("no json", ":1: not a line of a run"),
-        ('{"geometry": {}}', ":1: not a line of a run: 'alignment'"),
-        ('{"step": 0, "geometry": {"pairs": "p"}}', ":1: not a line of a run: 'alignment'"),
-    ],
-)
-def test_a_run_without_geometry_says_how_to_have_it(line, said, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(DataError) as caught:
-        read_trajectory(tmp_path)
-    assert said in str(caught.value)
 
 
 def test_the_plane_tells_which_encoders_no_other_one_beats():

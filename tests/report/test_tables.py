@@ -7,7 +7,7 @@ from rich.console import Console
 from contrasent.evaluation.task_names import task_names
 from contrasent.records import Record
 from contrasent.report.scores_table import score_tables
-from contrasent.report.table import Cell, Table, number, print_table, rich_table, score
+from contrasent.report.table import print_table
 
 SEVEN = task_names(["sts"])
 
@@ -57,13 +57,6 @@ def test_an_absent_value_is_a_dash_and_there_is_no_average(gone):
     assert [number for number, cell in enumerate(cells) if cell == "-"] == [gone, 7]
     (alone,) = score_tables({"m": records})
     assert alone.rows[0][7].value == pytest.approx(sum(r.value for r in records) / 6)
-
-
-def test_only_a_difference_is_a_gain_or_a_loss():
-    cells = number(-2.0), number(-2.0, sign="+"), score(0.1, sign="+"), number(0.0, sign="+")
-    table = Table(("", "", "", "", ""), ((Cell("m"), *cells),))
-    styles = [str(text.style) for column in rich_table(table).columns for text in column.cells]
-    assert styles == ["", "", "red", "green", ""]
 
 
 def test_only_the_metric_and_aggregation_asked_for_are_shown():

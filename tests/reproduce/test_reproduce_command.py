@@ -5,7 +5,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import statistics
 import subprocess
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import call, refused, worked
-from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.reproduce import runner
 from contrasent.reproduce.jobs import Store
@@ -104,28 +102,6 @@ def test_a_cell_is_what_evaluate_says_of_the_run(made, table, head):
     assert float(cell["seeds"].split()[0]) == pytest.approx(100 * value, abs=1e-9)
 
 
-def test_a_cell_says_in_what_precision_its_run_was_trained(made):
-    output, _ = made
-    (precision,) = {
-        json.loads(path.read_text())["precision"] for path in output.glob("jobs/*/run/result.json")
-    }
-    cell = numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]
-    assert cell["trained in"] == precision
-    assert f"Trained in {precision}, scored in fp32." in (output / "simcse-T3.md").read_text()
-    start = numbers(output, "diffcse-T11")["BERT-base first-last avg", "Avg"]
-    assert (start["ours"] != "", start["trained in"]) == (True, "")
-
-
-def test_a_row_says_of_its_run_that_the_start_was_best_with_the_head_too(made, tmp_path):
-    output = shutil.copytree(made[0], tmp_path / "out")
-    for path in output.glob("jobs/*/job.json"):
-        job = json.loads(path.read_text()) | {"note": "the start was best"}
-        path.write_text(json.dumps(job))
-    for table in ("simcse/T3", "study/T5"):
-        said = worked("reproduce", table, "--rows", "dropout 0.5", "--output", output, *SMOKE)
-        assert "| the start was best |" in said.out
-
-
 def test_the_same_command_again_does_nothing_and_prints_the_same(made):
     output, said = made
     before = {path: path.stat().st_mtime_ns for path in output.glob("jobs/*/*.json")}
@@ -144,15 +120,6 @@ def test_verdicts_are_of_what_was_made(made):
     told = worked("reproduce", "verdicts", "simcse/T3", "--output", output, *SMOKE)
     assert "| S6 | The default dropout 0.1 is best | cannot be told |" in told.out
     assert "scale smoke" in told.out
-
-
-def test_a_difference_of_whitened_starts_has_an_interval_without_a_seed(tmp_path):
-    output = ("--output", tmp_path / "out", *SMOKE)
-    worked("reproduce", "simcse/TB.2", "--rows", "whitening (target", *output)
-    told = worked("reproduce", "verdicts", "simcse/TB.2", *output).out
-    target, sbert = told.split("; whitening (target, wmean)")[1].split("; SBERT-base (all)")
-    assert " ± " in target
-    assert " ± " not in sbert
 
 
 def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
@@ -176,24 +143,6 @@ def test_list_tells_what_is_done_and_needed(made, tmp_path):
     small = worked("reproduce", "list", "simcse/T2", "--output", tmp_path / "none")
     assert "--material sentences=FILE" in small.out
     assert "--encoder FOLDER" in small.out
-
-
-def test_a_row_without_wordnet_needs_it_and_fails_nothing(tmp_path):
-    output = tmp_path / "out"
-    words = ("simcse/T1", "--output", output, *SMOKE, "--rows", "synonym,10%", "--jobs", "2")
-    said = worked("reproduce", *words)
-    assert "needs WordNet" in said.out
-    assert "2 jobs to do" in said.err
-    cells = numbers(output, "simcse-T1")
-    assert cells["crop 10%", "STS-B dev"]["ours"]
-    missing = cells["synonym replacement", "STS-B dev"]
-    assert "python -m nltk.downloader" in missing["reason"]
-    assert missing["published"] == "77.4"
-    with only_wordnet(tmp_path / "nltk"):
-        listed = worked("reproduce", "list", *words[:5]).out
-        assert (
-            "| simcse/T1 | Data augmentation | 11 | 2 of 11 |" in listed and "needs" not in listed
-        )
 
 
 def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
@@ -295,15 +244,6 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
         *("one:", "three:", "two:", "victim")
     ]
     assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
-
-
-def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
-    output = tmp_path / "out"
-    said = worked("reproduce", "diffcse/T6", "--output", output, "--rows", "tiny")
-    assert "needs --material sentences=FILE" in said.out
-    assert "needs --material google/bert_uncased_L-2_H-128_A-2=FOLDER" in said.out
-    cell = numbers(output, "diffcse-T6")["generator BERT-tiny", "STS-B dev"]
-    assert (cell["published"], cell["ours"]) == ("81.40", "")
 
 
 @pytest.mark.parametrize(
