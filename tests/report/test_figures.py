@@ -1,20 +1,21 @@
 """Figures from saved numbers: the same bytes twice, every number in its place, nothing mixed."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+from helpers.report_contents import geometry as any_geometry
+from helpers.report_contents import record, run
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import (
-    Geometry,
-    Group,
     Trajectory,
     write_geometry,
 )
 from contrasent.evaluation.rated_pairs import Position
-from contrasent.records import Record, write_records
+from contrasent.records import write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.figures import (
     draw_figures,
@@ -34,34 +35,16 @@ from contrasent.report.figures.curves import (
 from contrasent.report.figures.plane import on_front
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
-NUMBERS = {
-    "alignment": 0.2,
-    "uniformity": -2.0,
-    "mean_cosine": 0.1,
-    "partition_ratio": 0.8,
-    "spearman": 0.7,
-}
-
-
-def record(metric="spearman", value=0.5, **changes):
-    known = {"task": "stsb", "split": "dev", "aggregation": "all", "pairs": 10}
-    known |= {"encoder": "org/model", "pooler": "cls", "precision": "fp32"}
-    known |= {"data_sha256": "0" * 64, "versions": {}}
-    return Record(metric=metric, value=value, **{**known, **changes})
 
 
 def geometry(encoder="org/model", pooler="cls", pairs="stsb-dev>4", **numbers):
-    draw = np.random.default_rng(len(encoder))
+    numbers = {"alignment": 0.2, "uniformity": -2.0, "spearman": 0.7} | numbers
     of = {"encoder": encoder, "pooler": pooler}
-    return Geometry(
-        records=tuple(record(name, value, **of) for name, value in (NUMBERS | numbers).items()),
-        pairs=pairs,
-        source="STS-B dev",
-        rated=100,
-        sentences=150,
-        spectrum=np.sort(draw.uniform(size=8))[::-1],
-        groups=tuple(Group(k, k + 1, draw.uniform(-0.2, 1, size=20)) for k in range(5)),
+    made = any_geometry(np.random.default_rng(len(encoder)), of, pairs)
+    records = (
+        dataclasses.replace(it, value=numbers.get(it.metric, it.value)) for it in made.records
     )
+    return dataclasses.replace(made, records=tuple(records))
 
 
 def pictures(geometries, runs):
@@ -69,14 +52,9 @@ def pictures(geometries, runs):
     return [picture for _, picture in draw_figures(data)]
 
 
-def run(label="run", pairs="stsb-dev>4"):
-    positions = (Position(0.2, -1.5), Position(0.25, -2.0), Position(0.3, -2.4))
-    return Trajectory(label, pairs, (0, 10, 20), positions)
-
-
 def scores(encoder="org/model", tasks=("sts12", "sts13", "sts14", "sts15", "sts16")):
+    of = {"encoder": encoder, "pooler": "cls"}
     tasks = (*tasks, "stsb", "sickr")
-    of = {"encoder": encoder, "split": "test"}
     return [record(task=task, value=0.1 * n, **of) for n, task in enumerate(tasks)]
 
 

@@ -90,22 +90,3 @@ def test_rows_are_sorted_and_filtered(text, tmp_path):
         (False, True),
     ]
     assert "1 of 3 queries" in root.text
-
-
-FRAME = """
-<iframe src="r.html" style="width: 400px; height: 900px"></iframe>
-<script>
-onload = () => {
-  const page = document.querySelector("iframe").contentDocument;
-  document.body.dataset.width = page.documentElement.scrollWidth;
-};
-</script>
-"""
-
-
-def test_on_a_telephone_tables_scroll_in_their_box(text, tmp_path):
-    (tmp_path / "frame").mkdir()
-    (tmp_path / "frame/r.html").write_text(text.replace("beta", "a-long-name" * 6), "utf-8")
-    files = ("--allow-file-access-from-files", "--virtual-time-budget=5000")
-    printed, _ = browse(tmp_path, FRAME.replace("r.html", "frame/r.html"), "--dump-dom", *files)
-    assert float(re.search(r'data-width="([^"]*)"', printed)[1]) <= 400

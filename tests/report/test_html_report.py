@@ -435,16 +435,6 @@ def test_the_average_that_was_compared_stands_beneath_its_tasks():
     assert "Holm's adjustment is over the 7 tasks of a metric" in said
 
 
-def test_gaps_are_explained_where_there_are_any():
-    root = root_of(record(), record(task="sts12"), record(encoder="runs/beta"))
-    said = "- was not measured; an average needs all of its tasks."
-    assert said in root.one("figure", id="sts").one("figcaption").text
-    gap, there = (printed(rows_of(root, "sts")[it]["Avg."]) for it in ("beta", "alpha"))
-    assert (gap, there) == ("-", "50.00")
-    assert "STS Avg. of 2" in grid(root.one("figure", id="summary-table"))[0]
-    assert said not in page(Contents(records=(record(), record(encoder="runs/beta"))))
-
-
 def test_mteb_has_a_table_of_its_own():
     made = {"versions": {"mteb": "2.12.5"}, "task": "STSBenchmark"}
     main = record(metric="cosine_spearman", value=0.75, protocol="mteb", **made)

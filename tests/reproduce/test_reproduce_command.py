@@ -184,22 +184,6 @@ def test_a_job_that_breaks_leaves_the_others(tmp_path):
     assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
 
 
-def test_a_run_that_was_cut_off_goes_on_with_paths_that_are_spelled_otherwise(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    worked("reproduce", "simcse/T3", *SMOKE, "--rows", "0.5", "--output", "first")
-    (model,) = Path("first/materials/models").iterdir()
-    words = ("reproduce", "simcse/T3", *SMOKE, "--rows", "0.5")
-    worked(*words, "--output", "out", "--encoder", model, "--data-dir", "first/materials/senteval")
-    whole = numbers(tmp_path / "out", "simcse-T3")
-    (done,) = Path("out/jobs").glob("*/job.json")
-    for path in [done, done.parent / "run" / "result.json", *done.parent.glob("sts-dev*")]:
-        path.unlink()
-    worked("reproduce", "simcse/T3", "--rows", "0.5", "--output", tmp_path / "out", *SMOKE[2:])
-    assert numbers(tmp_path / "out", "simcse-T3") == whole
-
-
 def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):
     words = ("reproduce", "simcse/T3", "--output", tmp_path)
     worked(*words, "--rows", "dropout 0.5", "--seeds", "42,43", *SMOKE)

@@ -50,13 +50,6 @@ def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monke
     assert (cell.failed, cell.reason) == (True, "1 of 3 seeds; out of memory")
 
 
-@pytest.mark.parametrize(("device", "hardware"), [("cpu", "2 threads of AVX2"), ("cuda", "A40")])
-def test_the_cost_is_told_of_the_device_of_the_training(device, hardware):
-    kept = {"environment": {"gpu": "A40", "threads": 2, "cpu": "AVX2"}, "device": device}
-    kept |= {"recipe": {"train": {"epochs": 1}}, "seconds": 60.0, "peak_memory": 10**9}
-    assert Filler(None, None, (42,))._machine(kept, "hardware") == hardware
-
-
 def test_the_interval_holds_pairs_and_seeds():
     first, second = (80.0, 80.6, 80.3), (79.0, 79.2, 79.4)
     error, freedom = paired(first, second)
