@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -131,10 +132,14 @@ def sts_table(
     metric: str = "spearman",
     aggregation: str = "all",
     protocol: Protocol | None = None,
+    asked: Sequence[TaskName] = (),
 ) -> Table:
-    """Correlations in the papers' order, averaged tasks first, the ``protocol`` beneath."""
+    """Correlations in the papers' order, averaged tasks first, the ``protocol`` beneath.
+
+    A task that was ``asked`` for and has no record is shown as absent, and so is the average.
+    """
     every = [it for records in rows.values() for it in records]
-    tasks = in_paper_order(quantity(it)[0] for it in every)
+    tasks = _names(rows, asked)
     headings, named = short_headings(tasks), averaged(tasks)
     columns = {name: Column(headings[name], ((name, metric),)) for name in tasks}
     means = averaged_columns([columns[name] for name in named])
@@ -171,10 +176,10 @@ def compared_by(shown: Iterable[Record], *, plural: bool = False) -> str:
     return f"{'similarities' if plural else 'similarity'} of the encoder ({', '.join(others)})"
 
 
-def transfer_table(rows: Rows) -> Table:
+def transfer_table(rows: Rows, asked: Sequence[TaskName] = ()) -> Table:
     """Accuracies: of each split the papers' tasks, their average, others, and F1 of pairs."""
     every = [it for records in rows.values() for it in records]
-    names = in_paper_order(quantity(it)[0] for it in every)
+    names = _names(rows, asked)
     splits = [it for it in TRANSFER_SPLITS[::-1] if any(name.split == it for name in names)]
     columns: list[Column] = []
     parts = ["Accuracy of a logistic regression on frozen embeddings x 100"]
@@ -253,56 +258,56 @@ def mteb_table(rows: Rows) -> Table:
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 
-def score_tables(rows: Rows, about: Mapping[str, str] | None = None) -> list[Table]:
+def score_tables(
+    rows: Rows,
+    about: Mapping[str, str] | None = None,
+    asked: Mapping[str, Sequence[TaskName]] | None = None,
+) -> list[Table]:
     """Similarity, transfer, then everything else; of each kind a table per protocol.
 
-    ``about`` describes tasks of users, by their names.
+    ``about`` describes tasks of users, by their names. With what was ``asked`` for, by kind, a task
+    and a row without a record are shown as absent.
     """
+    missing = {label for label, records in rows.items() if asked and not records}
 
-    def choose(kind: str, holds: Callable[[Record], object]) -> dict[str, list[Record]]:
+    def choose(
+        kind: str, key: Callable[[Record], object], value: object = True
+    ) -> dict[str, list[Record]]:
         shown = {
-            label: [it for it in records if _kind(it) == kind and holds(it)]
+            label: [it for it in records if _kind(it) == kind and key(it) == value]
             for label, records in rows.items()
         }
-        return {label: chosen for label, chosen in shown.items() if chosen}
+        return {label: of for label, of in shown.items() if of or label in missing}
 
     every = [it for records in rows.values() for it in records]
     tables = list[Table]()
     ways = _ways([it for it in every if _kind(it) == "sts"])
-    for place, ((metric, aggregation, fitted), protocols) in enumerate(ways.items()):
-        chosen = choose(
-            "sts",
-            lambda it, way=(metric, aggregation), fitted=fitted: (
-                (it.metric, it.aggregation) == way
-                and bool(it.regressor) == (quantity(it)[0] in fitted)
-            ),
-        )
-        names = _names(chosen)
+    for place, (way, protocols) in enumerate(ways.items()):
+        metric, aggregation, fitted = way
+        chosen = choose("sts", partial(_is_of_way, way))
         protocol = PROTOCOLS.get(protocols[0].partition(" with ")[0]) if protocols else None
         protocol = protocol and replace(protocol, name=", ".join(protocols))
         heading = f"{CORRELATION[metric]} correlation{_CORRELATIONS[aggregation]}"
-        mean = _average_of("STS", len(averaged(names)), STS)
+        mean = _average_of("STS", len(averaged(_names(chosen))), STS)
         plain = (metric, aggregation, fitted) == ("spearman", "all", frozenset())
         summed = mean if plain else f"{mean} {heading}"
-        shown = sts_table(chosen, metric, aggregation, protocol)
+        shown = sts_table(chosen, metric, aggregation, protocol, (asked or {}).get("sts", ()))
         title, name = f"Similarity: {heading}", numbered("sts", place)
         tables.append(_entitled(shown, name, title, summed, CORRELATION[metric]))
-    for place, way in enumerate(dict.fromkeys(_way(it) for it in every if _kind(it) == "transfer")):
-        chosen = choose("transfer", lambda it, way=way: _way(it) == way)
-        names = _names(chosen)
-        tests = sum(it.split == "test" and it.name in TRANSFER for it in names)
+    for place, how in enumerate(dict.fromkeys(_how(it) for it in every if _kind(it) == "transfer")):
+        chosen = choose("transfer", _how, how)
+        tests = sum(it.split == "test" and it.name in TRANSFER for it in _names(chosen))
         summed, name = _average_of("Transfer", tests, TRANSFER), numbered("transfer", place)
-        shown = transfer_table(chosen)
+        shown = transfer_table(chosen, (asked or {}).get("transfer", ()))
         tables.append(_entitled(shown, name, "Transfer: accuracy", summed, "accuracy"))
-    others = dict.fromkeys((it.task, *_way(it)) for it in every if _kind(it) == "task")
-    for place, (task, *own) in enumerate(others, start=1):
-        chosen = choose("task", lambda it, key=(task, *own): (it.task, *_way(it)) == key)
-        shown = own_table(chosen, (about or {}).get(str(task), ""))
-        heading = TaskName(str(task)).heading
+    for place, own in enumerate(dict.fromkeys(_own(it) for it in every if _kind(it) == "task"), 1):
+        task = own[0]
+        shown = own_table(choose("task", _own, own), (about or {}).get(task, ""))
+        heading = TaskName(task).heading
         title = f"{'Retrieval' if '@' in shown.headings[1] else 'Own data'}: {heading}"
         summed = f"{heading} {shown.headings[1]}"
         tables.append(_entitled(shown, f"task-{place}", title, summed))
-    if chosen := choose("mteb", lambda it: it.protocol == MTEB):
+    if chosen := choose("mteb", lambda it: it.protocol, MTEB):
         table = mteb_table(chosen)
         title, summed = "MTEB: main score of each task", f"MTEB {table.headings[1]}"
         tables.append(_entitled(table, "mteb", title, summed))
@@ -320,17 +325,23 @@ def _kind(record: Record) -> str:
     return "transfer" if record.classifier and record.task in TRANSFER_TASKS else "task"
 
 
-def _ways(records: Sequence[Record]) -> dict[tuple[str, str, frozenset[TaskName]], list[str]]:
-    """Metric, aggregation and tasks scored by a regressor, with the protocols that ask for them.
+Way = tuple[str, str, frozenset[TaskName]]
+"""A metric, the aggregation, and tasks that are scored by a regressor."""
 
-    Without a protocol, Spearman over all pairs, or another.
-    """
+
+def _is_of_way(way: Way, it: Record) -> bool:
+    known = it.metric, it.aggregation, bool(it.regressor)
+    return known == (*way[:2], quantity(it)[0] in way[2])
+
+
+def _ways(records: Sequence[Record]) -> dict[Way, list[str]]:
+    """The ways to compute correlations by the protocols that ask for them; else Spearman of all."""
     fitted: dict[tuple[str, str, str], set[TaskName]] = {}
     for it in records:
         if it.protocol:
             tasks = fitted.setdefault((it.metric, it.aggregation, it.protocol), set())
             tasks |= {quantity(it)[0]} if it.regressor else set()
-    ways: dict[tuple[str, str, frozenset[TaskName]], list[str]] = {}
+    ways: dict[Way, list[str]] = {}
     for (metric, aggregation, name), tasks in fitted.items():
         ways.setdefault((metric, aggregation, frozenset(tasks)), []).append(name)
     if not ways:
@@ -362,8 +373,9 @@ def numbered(kind: str, before: int) -> str:
     return f"{kind}-{before + 1}" if before else kind
 
 
-def _names(chosen: Rows) -> list[TaskName]:
-    return in_paper_order(quantity(it)[0] for records in chosen.values() for it in records)
+def _names(rows: Rows, asked: Iterable[TaskName] = ()) -> list[TaskName]:
+    measured = (quantity(it)[0] for records in rows.values() for it in records)
+    return in_paper_order([*asked, *measured])
 
 
 def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
@@ -371,9 +383,13 @@ def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
     return f"{kind} {AVERAGE}" if tasks == len(papers) else f"{kind} {AVERAGE} of {tasks}"
 
 
-def _way(record: Record) -> tuple[object, ...]:
+def _how(record: Record) -> tuple[object, ...]:
     how = record.classifier or {}
     return how.get("name"), how.get("preset"), how.get("seed")
+
+
+def _own(record: Record) -> tuple[str, tuple[object, ...]]:
+    return record.task, _how(record)
 
 
 def suite_tables(suite: Suite, rows: Rows) -> list[Table]:
@@ -384,7 +400,8 @@ def suite_tables(suite: Suite, rows: Rows) -> list[Table]:
         for task in read.tasks
         if kind.name in ("labelled", "retrieval")
     }
-    return [replace(table, title="") for table in score_tables(rows, about)]
+    asked = {kind.name: read.names for kind, read in suite.kinds}
+    return [replace(table, title="") for table in score_tables(rows, about, asked)]
 
 
 class Records(list[Record]):

@@ -85,7 +85,7 @@ def test_nothing_is_replaced_without_being_told_to(command, tmp_path):
     figures.mkdir()
     (figures / "singular-values.png").write_text("mine\n")
     result = command("m", "--pairs", "stsb-dev>2", "--figures", figures)
-    assert "singular-values.png exists already; name another folder" in str(result.exception)
+    assert "singular-values.png exists already; name another file" in str(result.exception)
     assert path.read_text() == (figures / "singular-values.png").read_text() == "mine\n"
     done = command("m", "--pairs", "stsb-dev>2", "--json", path, "--overwrite")
     assert done.exit_code == 0

@@ -51,7 +51,7 @@ def test_the_table_is_the_papers(command, encoder):
     assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7, f1])]
     assert "Accuracy of a logistic regression on frozen embeddings x 100; test part; " in protocol
     assert "Avg. over 7 tasks" in protocol
-    assert "preset test, optimiser adam, batch 16" in protocol and "seed 1111" in protocol
+    assert "seed 1111, preset test, folds 2, optimiser adam, batch 16" in protocol
     assert "model: pooler mean, fp32, encoder org/model." in protocol
 
 

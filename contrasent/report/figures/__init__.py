@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -54,7 +53,7 @@ _STYLE = {
     "figure.facecolor": "white",
     "svg.fonttype": "path",
 }
-_DPI, _PIXELS = 200, 1.36
+_DPI, _PIXELS = 200, 72 * 1.36
 _AS_IT_IS = " =/,;()"
 """Characters that stand for themselves in a link, beside letters and digits."""
 
@@ -73,6 +72,7 @@ class Picture:
     """A figure in both formats."""
 
     name: str  # of its files
+    size: tuple[float, float]  # width and height in inches
     svg: bytes  # text as outlines, so that it looks the same everywhere
     png: bytes  # the same at 200 dots per inch
 
@@ -81,12 +81,6 @@ class Picture:
         """A link that holds the SVG."""
         text = " ".join(self.svg.decode().split())
         return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height in points."""
-        found = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.svg)
-        return (float(found[1]), float(found[2])) if found else (1.0, 1.0)
 
     @property
     def pixels(self) -> int:
@@ -103,7 +97,7 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rendered = {}
+    rendered: dict[str, bytes] = {}
     # The salt makes the ids inside an SVG depend on nothing but its content.
     with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
         figure = Figure(figsize=size, layout="constrained")
@@ -113,7 +107,7 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA[kind])
             rendered[kind] = buffer.getvalue()
-    return Picture(name, rendered["svg"], rendered["png"])
+    return Picture(name, size, **rendered)
 
 
 def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path]:
