@@ -17,7 +17,6 @@ Difference = tuple[PageRow, str, str, Compared]
 def _differences(
     contents: Contents, rows: Mapping[Identity, PageRow]
 ) -> tuple[list[Difference], list[Difference]]:
-    """Of tasks, and of averages."""
     tasks = [
         (row, quantity(it)[0].heading, it.metric, it.compared)
         for row in rows.values()

@@ -67,7 +67,6 @@ def identity(used: Used) -> Identity:
 
 
 def _use(used: Used) -> dict[str, str]:
-    """How an encoder was used, as the settings of a report have it; empty for nothing."""
     return {
         "pooler": used.pooler,
         "head": used.head or "",
@@ -120,7 +119,6 @@ def rows_of(contents: Contents) -> dict[Identity, PageRow]:
 
 
 def _key(record: Record) -> tuple[object, ...]:
-    """Whatever two records have in common that are the same number, measured twice."""
     how = tuple(sorted((record.classifier or {}).items()))
     place = (record.task, record.subset, record.split)
     return (*place, record.metric, record.aggregation, record.regressor, how)
@@ -235,13 +233,11 @@ _WORDS = {
 
 
 def _everything(used: Used) -> str:
-    """All that is known of how an encoder was used, the pooler first."""
     known = {name: text for name, text in _use(used).items() if text}
     return ", ".join(_WORDS.get(name, "{}").format(text) for name, text in known.items())
 
 
 def _distinct(*choices: Sequence[str]) -> list[str]:
-    """Of each row the first choice that is no other row's; else the last one and a number."""
     labels = []
     for row, last in enumerate(choices[-1]):
         unique = (names[row] for names in choices if names.count(names[row]) == 1)
@@ -277,4 +273,5 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Contents(**{name: tuple(results) for name, results in found.items()})
+    kept: dict[str, Any] = {name: tuple(results) for name, results in found.items()}
+    return Contents(**kept)

@@ -108,7 +108,6 @@ def _records_table(rows: Sequence[PageRow]) -> Table:
 def _key_numbers(
     labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
 ) -> Table:
-    """A row for each encoder: the key score of each table, and alignment and uniformity."""
     columns = [(table, table.key_heading, table.key) for table in scores]
     for table in geometry:
         more = "" if len(geometry) == 1 else f", {table.title}"
@@ -127,7 +126,6 @@ _WIDE = 2.0
 def _figures(
     contents: Contents, by_pairs: Mapping[str, Mapping[str, Geometry]]
 ) -> list[dict[str, Any]]:
-    """Every figure there is data for, of each set of pairs those of its own."""
     wanted = []
     for pairs, of_label in by_pairs.items():
         some = next(iter(of_label.values()))

@@ -352,11 +352,6 @@ def _ways(records: Sequence[Record]) -> dict[Way, list[str]]:
 
 
 def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
-    """The table with its names, the best score of each column marked, and a word on gaps.
-
-    ``summed`` is the column that sums it up in the summary, or, where a column does so alone,
-    ``metric`` is that column's.
-    """
     alone = metric and not table.headings[table.key].startswith(AVERAGE)
     gaps = any(cell.absent for row in table.rows for cell in row)
     return replace(

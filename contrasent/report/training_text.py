@@ -179,7 +179,6 @@ def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterat
 
 
 def _shortened(sentence: str, longest: int = 100) -> str:
-    """A sentence on one line, safe to print, its end left out if it is long."""
     line = " ".join(printable(sentence).split())
     return line if len(line) <= longest else f"{line[:longest]}..."
 

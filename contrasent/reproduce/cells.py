@@ -143,7 +143,6 @@ class FilledTable:
         return Table(headings, tuple(rows), tuple(notes), self.heading, self.name, texts=texts)
 
     def _narrow(self) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-        """Ours, published, study and difference beside one another."""
         headings, blocks = [""], list[list[Cell]]()
         for column in self.table.columns:
             cells = [row.cells.get(column.heading, PaperCell()) for row in self.rows]
@@ -160,7 +159,6 @@ class FilledTable:
         return (*headings, "note"), rows
 
     def _wide(self) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-        """Lines of ours, published and study under one another, the last column's difference."""
         columns = [column.heading for column in self.table.columns]
         lines = [[row.cells.get(it, PaperCell()) for it in columns] for row in self.rows]
         compared = any(cells[-1].published for cells in lines)
@@ -292,7 +290,6 @@ class Filler:
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]
     ) -> Found:
-        """A value in the units of the paper."""
         job = measurements[0].job
         if column.kind in ("machine", "trace"):
             if not (kept := self.store.description(job)):

@@ -179,7 +179,6 @@ def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
-    """The first lines or whole documents of a text; of a table as many rows, drawn."""
     from contrasent.data.columns import ColumnMap
     from contrasent.data.rows import open_source
 
@@ -272,7 +271,6 @@ def make_model(name: str, folder: Path) -> Path:
 
 
 def _make_text(name: str, folder: Path) -> Path:
-    """A tiny text in place of a material."""
     sentences, written = _sentences(), list[str]()
     first, second, third = (sentences[k : k + 150] for k in (0, 60, 120))
     if name == "words":
@@ -313,7 +311,6 @@ def make_tasks(folder: Path) -> Path:
 
 
 def _sentences() -> list[str]:
-    """Short sentences of the shipped text."""
     lines = (_DATA / "wikipedia.txt").read_text(encoding="utf-8").splitlines()
     short = [" ".join(line.split()[:12]) for line in lines if len(line.split()) > 5]
     return list(dict.fromkeys(short))[:400]
@@ -331,7 +328,6 @@ def _rated() -> Iterator[tuple[str, str, float]]:
 
 
 def _task_files() -> Iterator[tuple[str, list[str]]]:
-    """Paths below SentEval's folder, and the lines of each file."""
     rated = _rated()
     for task in STS_TASKS.values():
         for subset in task.subsets:

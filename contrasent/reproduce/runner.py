@@ -116,7 +116,6 @@ def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
 
 
 def _perform(work: Work, jobs: int) -> str:
-    """Make and measure a job, beside others of so many ``jobs``; a line on what came of it."""
     import torch
 
     def end_with_parent() -> None:
@@ -329,7 +328,6 @@ def _scores(use: EncoderUse, suite: Suite) -> tuple[Scores, list[str]]:
 def _scored(
     use: EncoderUse, suite: Suite, metric: str, mean: str, averaged: Sequence[str]
 ) -> Measured:
-    """Scores of tasks in a metric, and their ``mean`` where all the ``averaged`` ones have one."""
     scores, problems = _scores(use, suite)
     (split,) = suite.options.splits
     suffix = "" if split == "test" else "-dev"
@@ -404,7 +402,6 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
 
 
 def _count_trained(recipe: Recipe) -> Measured:
-    """The parameters that a run trains: those of the encoder and of its objective."""
     import torch
 
     from contrasent.training.loop import trainable_parameters

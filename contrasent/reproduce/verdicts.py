@@ -227,7 +227,6 @@ class _Judge:
         return replace(one, error=one.error * sqrt(runs))
 
     def _runs(self, row: PaperRow, column: PaperColumn) -> frozenset[str]:
-        """The training runs that a number comes from, which other rows may come from too."""
         plan, _ = self._filler.plan(row, column)
         chains = [[*it.job.chain()] for of_seed in plan for it in of_seed]
         trained = {job.key for chain in chains for job in chain if job.kind == "train"}
@@ -284,7 +283,6 @@ class _Judge:
 
 
 def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
-    """How much each pair moves the mean of the correlations of several runs, ``(N,)``."""
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
     each = np.array([influences(task, it, "spearman")[aggregation] for it in columns])

@@ -127,7 +127,6 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
 
 
 def _curve(number: int) -> dict[str, Any]:
-    """Colour and line; colour alone would not do in print."""
     return {"color": look(number)[0], "linestyle": LINES[number % len(LINES)], "linewidth": 1.6}
 
 

@@ -107,7 +107,6 @@ def _place(geometry: Geometry) -> tuple[float, float]:
 
 
 def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders: int) -> None:
-    """Write each name at the first place near its point where it covers nothing."""
     from matplotlib.transforms import Bbox
 
     points = axes.transData.transform([place for _, place in names])
