@@ -95,7 +95,7 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
 
     monkeypatch.setattr(tuning, "train", out_of_memory)
     said = worked(*words, *RATES)
-    assert "trial 1 failed: out of memory" in said.err
+    assert "trial 1: " in said.err and ": out of memory" in said.err
     assert "encoder: found/trials/0/best" in said.out
     monkeypatch.setattr(tuning, "train", train)
     again = worked(*words, *RATES, "--resume")
