@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
 
-FORMATS = ("onnx", "openvino", "static", "simcse")
+FORMATS = ("onnx", "openvino", "simcse")
 TOLERANCE = 1e-4
 _GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 _INFO = "contrasent.json"
@@ -38,69 +38,44 @@ class Parity:
 
     format: str  # one of `FORMATS`
     sentences: int  # how many were embedded by both
-    # 1 less the lowest cosine of the two embeddings of a sentence; None for a static table, whose
-    # dimensions are others
-    largest_gap: float | None
+    largest_gap: float  # 1 less the lowest cosine of the two embeddings of a sentence
 
 
-def export(  # noqa: PLR0913 - what the command takes, by name
-    encoder: str | Path | SentenceEncoder,
-    output: str | Path,
+def export(
+    encoder: SentenceEncoder,
+    output: Path,
     format: str = "onnx",  # noqa: A002 - the option's name
     *,
     tolerance: float = TOLERANCE,
-    dimensions: int | None = None,
-    text: str | Path | None = None,
     overwrite: bool = False,
-    show_progress: bool = False,
 ) -> Parity:
     """Write an encoder in another format, checked against it, whole or not at all.
 
     ``onnx`` and ``openvino`` are sentence-transformers folders with the graph in ``onnx/`` or
     ``openvino/``, which its backends of that name load, and with no head also fastembed. ``simcse``
     is a plain Hugging Face folder with the head as ``pooler.dense``, as SimCSE's are: its tool, and
-    ``AutoModel(...).pooler_output``, give the encoder's vectors. ``static`` is a table of vectors
-    of word pieces, much faster and less exact; see :func:`distil_static`. CheckpointError if the
-    export gives other vectors. ConfigError if there is no such format; or it cannot hold this
-    encoder; or ``output`` exists. MissingExtraError if the format's packages are not installed.
-
-    Args:
-        encoder: an encoder, or the name of one.
-        output: the folder to write.
-        format: one of :data:`FORMATS`.
-        tolerance: the largest gap between cosine 1 and that of a sentence's two embeddings; not
-            for ``static``.
-        dimensions: of ``static``; by default 256.
-        text: sentences that tell how frequent word pieces are, for ``static``; by default they
-            are ranked as in the vocabulary.
-        overwrite: replace the folder.
-        show_progress: progress bars on standard error.
+    ``AutoModel(...).pooler_output``, give the encoder's vectors. CheckpointError if the cosine of a
+    sentence's two embeddings is below 1 by more than ``tolerance``. ConfigError if there is no such
+    format; or it cannot hold this encoder; or ``output`` exists. MissingExtraError if the format's
+    packages are not installed.
     """
-    from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.graphs import require_runtime
 
-    output = Path(output)
     pick("format", format, FORMATS)
-    if format != "static" and (dimensions, text) != (None, None):
-        raise ConfigError(f"dimensions and data are for format static, not {format}")
     if format in _GRAPHS:
         require_runtime(format)
     recover_folder(output)
     info = output / _INFO
     if not (overwrite and info.is_file() and "export" in read_json(info)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
-    if not isinstance(encoder, SentenceEncoder):
-        encoder = SentenceEncoder.load(encoder, device="cpu")
     with exclusive(output), writing_folder(output) as partial:
-        if format == "static":
-            exported = _write_static(encoder, partial, dimensions or 256, text, show_progress)
-        elif format == "simcse":
+        if format == "simcse":
             exported = _write_simcse(encoder, partial)
         else:
             exported = _write_graph(encoder, partial, format)
         exported.name = str(output)
         parity = _measure(format, encoder, exported)
-        if parity.largest_gap is not None and not parity.largest_gap <= tolerance:
+        if not parity.largest_gap <= tolerance:  # nor if it is a NaN
             raise CheckpointError(
                 f"the {format} export gives other vectors than {encoder.name}: a cosine of "
                 f"{1 - parity.largest_gap:.6f}, which is {parity.largest_gap:.1e} below 1 and not "
@@ -165,33 +140,10 @@ def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
     return loaded
 
 
-def _write_static(
-    encoder: SentenceEncoder,
-    folder: Path,
-    dimensions: int,
-    text: str | Path | None,
-    show_progress: bool,
-) -> Encoder:
-    from contrasent.data.examples import open_examples
-    from contrasent.model.lookup_encoders import StaticEncoder, distil_static
-
-    counts = None
-    if text is not None:
-        counts = np.zeros(encoder.tokenizer.vocabulary)
-        for example in open_examples(str(text)):
-            ids, _ = encoder.tokenizer.pieces(list(example))
-            np.add.at(counts, ids, 1)
-    made = distil_static(encoder, dimensions, counts, show_progress=show_progress)
-    made.save(folder, {"encoder": encoder.name})
-    return StaticEncoder.load(folder)
-
-
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
     """Both on sentences that ship with the package: a long one and a short one among them."""
     lines = TEXT.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
-    if format_name == "static":
-        return Parity(format_name, 0, None)
     ours, theirs = (
         it.encode(texts, precision="fp32", on_overflow="truncate").astype(np.float64)
         for it in (encoder, exported)

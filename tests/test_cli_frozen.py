@@ -57,8 +57,7 @@ index add: INDEX SOURCE --columns --ids --encoder --device
 index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
-export: MODEL OUTPUT --format --pooler --head --tolerance --dimensions --data --overwrite
-  --json
+export: MODEL OUTPUT --format --pooler --head --tolerance --overwrite --json
 serve: @loading MODEL --index --beside --precision --host --port --workers --threads --name
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
   --max-texts --max-requests --drain --cors --allowed-host --raw-token-ids

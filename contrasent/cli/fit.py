@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from contrasent import api
 from contrasent.cli.parameters import print_json, tell
@@ -126,20 +126,12 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
     """The folder of the export."""
 
     format: str
-    """onnx and openvino (for sentence-transformers' backends, onnx also for fastembed), static (a
-    table of vectors of word pieces: much faster, less exact), or simcse (a Hugging Face folder with
-    the head as pooler.dense)."""
+    """onnx and openvino (for sentence-transformers' backends, onnx also for fastembed), or simcse
+    (a Hugging Face folder with the head as pooler.dense)."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
     """The largest gap between 1 and the cosine of a sentence's two embeddings; above it nothing is
-    written. Not for static."""
-
-    dimensions: PositiveInt | None = None
-    """Dimensions of static; else 256."""
-
-    data: str | None = None
-    """Text to count word pieces in, for static; else their ranks in the vocabulary tell how
-    frequent they are."""
+    written."""
 
     def __call__(self) -> None:
         from dataclasses import asdict
@@ -149,22 +141,13 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
 
         encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
         parity = export(
-            encoder,
-            self.output,
-            self.format,
-            tolerance=self.tolerance,
-            dimensions=self.dimensions,
-            text=self.data,
-            overwrite=self.overwrite,
-            show_progress=True,
+            encoder, self.output, self.format, tolerance=self.tolerance, overwrite=self.overwrite
         )
         if self.json:
             print_json({"output": str(self.output), **asdict(parity)})
             return
-        typer.echo(f"{self.output}: {parity.format}")
-        if parity.largest_gap is not None:
-            gap = f"{parity.largest_gap:.1e}, of {parity.sentences} sentences"
-            typer.echo(f"largest gap of a cosine to 1: {gap}")
+        gap = f"{parity.largest_gap:.1e}, of {parity.sentences} sentences"
+        typer.echo(f"{self.output}: {parity.format}\nlargest gap of a cosine to 1: {gap}")
 
 
 @settings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -25,7 +24,6 @@ from contrasent.errors import CheckpointError, first_line, warn
 from contrasent.files import read_json, write_json
 from contrasent.model import checkpoint
 from contrasent.model.conventions import read_conventions, write_conventions
-from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
@@ -36,10 +34,6 @@ from contrasent.progress import sentence_progress
 _MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
 _ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
-_TOKENS = 4_096
-_UNUSED = re.compile(r"\[unused\d+\]")
-_SIF = 1e-4
-"""The ``a`` of Arora et al. 2017, eq. 3: a piece of probability p weighs a / (a + p)."""
 _WORD_WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
 _ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
 
@@ -192,41 +186,6 @@ class StaticEncoder(LookupEncoder):
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()
         return rows, int((~rows.any(axis=1)).sum())
-
-
-def distil_static(
-    encoder: SentenceEncoder,
-    dimensions: int = 256,
-    counts: np.ndarray | None = None,
-    *,
-    show_progress: bool = False,
-) -> StaticEncoder:
-    """A static encoder as Model2Vec makes it (Tulkens and van Dongen 2024).
-
-    Each piece is embedded alone, between the special tokens; the rows are centred, and mapped to
-    the ``dimensions`` in which they vary most; each is weighted by ``a / (a + p)``. ``p`` is its
-    share in ``counts (V,)``, or by Zipf's law after its rank in the vocabulary. Special and unused
-    pieces get zeros, but for the unknown one.
-    """
-    tokenizer = encoder.tokenizer
-    vocabulary = tokenizer.vocabulary_map
-    unused = {piece for token, piece in vocabulary.items() if _UNUSED.fullmatch(token)}
-    unknown = vocabulary.get(tokenizer.special_names.get("unk_token", ""))
-    unused |= {*tokenizer.special_ids.every} - {unknown}
-    pieces = np.array(sorted(set(vocabulary.values()) - unused), np.int64)
-    before, after = tokenizer.template.before, tokenizer.template.after
-    alone = [np.array([*before, piece, *after], np.int32) for piece in pieces]
-    with sentence_progress(len(alone), show_progress) as advance:
-        rows = embed(encoder, alone, _TOKENS, "fp32", advance).astype(np.float64)
-    rows -= rows.mean(axis=0)
-    variances, directions = np.linalg.eigh(rows.T @ rows)
-    rows = rows @ directions[:, np.argsort(-variances)[:dimensions]]
-    by_rank = 1.0 / np.arange(2, len(pieces) + 2)
-    shares = by_rank if counts is None else counts[pieces] + 1.0
-    weights = _SIF / (_SIF + shares / shares.sum())
-    table = np.zeros((tokenizer.vocabulary, rows.shape[1]), np.float32)
-    table[pieces] = rows * weights[:, None]
-    return StaticEncoder(tokenizer, torch.from_numpy(table), name=f"{encoder.name} (static)")
 
 
 def are_words(name: str | Path) -> bool:

@@ -171,11 +171,6 @@ ROWS = (
         "--overwrite",
     ),
     Row(
-        "export static",
-        ("export", "bert", "out", "--format", "static"),
-        "--overwrite",
-    ),
-    Row(
         "export onnx",
         ("export", "bert", "out", "--format", "onnx"),
         "--overwrite",

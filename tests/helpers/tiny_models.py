@@ -15,6 +15,7 @@ from tokenizers import (
 )
 
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.lookup_encoders import StaticEncoder
 from contrasent.model.protocol import EncoderParts
 
 _TEXT = """
@@ -189,3 +190,9 @@ def with_template(encoder, single, **settings):
     tokenizer = type(encoder.tokenizer)(pretrained)
     parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
     return SentenceEncoder(parts).eval()
+
+
+def static_encoder(encoder, width):
+    """A table of word pieces with the tokenizer of an encoder."""
+    table = torch.randn(encoder.tokenizer.vocabulary, width)
+    return StaticEncoder(encoder.tokenizer, table, name="static")

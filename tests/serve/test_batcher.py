@@ -12,11 +12,10 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.serving import batcher_of
-from helpers.tiny_models import WORDS, save_tiny, with_template
+from helpers.tiny_models import WORDS, save_tiny, static_encoder, with_template
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.lookup_encoders import distil_static
 from contrasent.model.protocol import EncoderParts
 from contrasent.serve.batching import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
@@ -293,7 +292,7 @@ class Store(dict):
 def test_a_shared_cache_answers_where_vectors_are_cut(kind, tiny_bert, monkeypatch):
     pytest.importorskip("redis", reason="contrasent[redis] is not installed")
     encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    encoder = encoder if kind == "encoder" else distil_static(encoder, 8)
+    encoder = encoder if kind == "encoder" else static_encoder(encoder, 8)
     encoder.truncate_dim = 6
     store = Store()
     for computed in (["a dog"], []):

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
-from helpers.tiny_models import SENTENCES, with_template
+from helpers.tiny_models import SENTENCES, static_encoder, with_template
 
 from contrasent.cli import serve as cli
 from contrasent.errors import ConfigError
 from contrasent.model.conventions import Conventions
-from contrasent.model.lookup_encoders import distil_static
 from contrasent.serve import application, embedding_routes
 from contrasent.serve.bodies import (
     EmbedRequest,
@@ -225,13 +224,13 @@ def test_tokens_stand_where_they_are_in_the_text(server, encoder):
 
 @pytest.fixture(scope="module")
 def static(encoder):
-    table = distil_static(encoder, 4)
+    table = static_encoder(encoder, 4)
     table.max_tokens = 16
     return table
 
 
 def test_a_static_table_puts_one_prompt_before_a_text(encoder):
-    table = distil_static(encoder, 4)
+    table = static_encoder(encoder, 4)
     prompts = {"query": "big green river", "document": ""}
     table.conventions = Conventions(prompts=prompts, default_prompt_name="query")
     with serving(batcher_of(table)) as server:
