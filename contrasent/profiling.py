@@ -1,16 +1,12 @@
-"""Profiling: the time of a step by kind of work, and the memory of freed tensors."""
+"""Spans of a step in a profile, and the memory of freed tensors."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
-
-from contrasent.files import refuse_existing_file, writing
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
@@ -56,8 +52,6 @@ def _glibc() -> ctypes.CDLL | None:
     return library if hasattr(library, "malloc_trim") else None
 
 
-_WARM_UP, _RECORDED, _ROWS = 3, 3, 15
-
 PARTS = (
     "encoder",
     "generator",
@@ -75,51 +69,3 @@ def part(name: str) -> AbstractContextManager[Any]:
     from torch.profiler import record_function
 
     return record_function(name)
-
-
-@contextmanager
-def profiled(
-    path: Path | None, tell: Callable[[str], object], *, overwrite: bool = False
-) -> Iterator[None]:
-    """Record the updates 4 to 6 of an optimiser inside, and tell where their time went.
-
-    ``path`` gets the trace, for https://ui.perfetto.dev; without it nothing is recorded.
-    ConfigError if it may not be replaced. Recording slows a step down, the more so the smaller its
-    operators are.
-    """
-    if path is None:
-        yield
-        return
-    refuse_existing_file(path, overwrite=overwrite)
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.profiler import profile, schedule
-
-    needed, clock = _WARM_UP + _RECORDED, "self_cpu_time_total"
-    if torch.cuda.is_available():
-        clock = "self_device_time_total"
-    tables: list[str] = []
-
-    def write(recorder: Any) -> None:
-        if recorder.step_num < needed:
-            return  # the work ended too early
-        operators = recorder.key_averages()
-        tables.append(operators.table(sort_by=clock, row_limit=_ROWS, max_name_column_width=40))
-        with writing(path) as partial:
-            gzipped = partial.with_name(f"{partial.name}.gz")
-            recorder.export_chrome_trace(str(gzipped))
-            gzipped.replace(partial)
-
-    # The profiler's library reports its own stages on standard error otherwise.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    steps = schedule(skip_first=1, wait=0, warmup=_WARM_UP - 1, active=_RECORDED, repeat=1)
-    with profile(schedule=steps, on_trace_ready=write) as recorder:
-        hook = register_optimizer_step_post_hook(lambda *_: recorder.step())
-        try:
-            yield
-        finally:
-            hook.remove()
-    if tables:
-        tell(f"{tables[0]}\nprofile: {path} (open it at https://ui.perfetto.dev)")
-    else:
-        tell(f"no profile: it needs {needed} steps, and the work ended before")

@@ -25,7 +25,7 @@ contrasent: --version --install-completion --show-completion
 adapt: ENCODER --data --output --minutes --dev --test --candidates --seed --resume --overwrite
   --device
 quickstart: --output --overwrite --device
-train: @training RECIPE --encoder --seeds --profile
+train: @training RECIPE --encoder --seeds
 tune: @training RECIPE --space --trials --encoder
 pretrain: @training MODEL
 recipes: NAME

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -112,12 +111,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
     """Train once for each of these seeds, into seed-S of the output folder, and print mean,
     deviation and the difference to the start."""
 
-    profile: bool = False
-    """Record steps 4 to 6 into profile/trace.json.gz of the run, and tell where their time went."""
-
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.profiling import profiled
-
         run = self._run_to_resume()
         recipe = str(run / "recipe.yaml") if run else self.recipe or ""
         folder = run or self.output or Path("runs") / Path(recipe).stem
@@ -126,19 +120,16 @@ class TrainCommand(TrainingOptions, ShowSettings):
         if self.settings:
             typer.echo(describe(loaded), nl=False)
         elif self.seeds is not None:
-            if self.profile or run is not None or {"seed", "train.seed"} & _named(given):
+            if run or self.seed is not None or "train.seed" in given:
                 raise ConfigError(
                     "--seeds trains several runs of a recipe, which --resume goes on with: leave "
-                    "--seed, --profile and the folder of a run out"
+                    "--seed and the folder of a run out"
                 )
             self._train_seeds(folder, loaded)
         else:
-            first = os.environ.get("RANK", "0") == "0"
-            trace = folder / "profile" / "trace.json.gz" if self.profile and first else None
-            with profiled(trace, tell, overwrite=self.overwrite):
-                result = _trained(recipe, given)
-                if result is not None:
-                    _print_result(result, loaded)
+            result = _trained(recipe, given)
+            if result is not None:
+                _print_result(result, loaded)
 
     def _run_to_resume(self) -> Path | None:
         """The run that --resume names without a recipe; None if there is one."""
@@ -178,10 +169,6 @@ class TrainCommand(TrainingOptions, ShowSettings):
         if runs is not None:
             print_tables(seeds_table(runs.folders, runs.scores))
             typer.echo(f"encoder: {runs.best}")
-
-
-def _named(given: dict[str, Any]) -> set[str]:
-    return {name for name, value in given.items() if value is not None}
 
 
 def _given(

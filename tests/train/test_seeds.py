@@ -101,7 +101,6 @@ def test_the_start_is_no_result_unless_whitened(tmp_path, first, start, best):
         (("--seeds", "1,x"), "valid integer"),
         (("--seeds", "1,2", "--seed", "3"), "leave --seed"),
         (("--seeds", "1,2", "--train.seed", "3"), "leave --seed"),
-        (("--seeds", "1,2", "--profile"), "--profile"),
     ],
 )
 def test_what_is_of_one_run_is_refused(words, tmp_path, more, message):
