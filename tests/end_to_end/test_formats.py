@@ -54,18 +54,3 @@ def plain(bits):
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl.gz", "a.parquet"])
 def test_every_form_of_a_text_trains_to_the_same_bits(name, bits, plain):
     assert bits(name) == plain
-
-
-def test_columns_are_chosen_by_name_or_by_number(arguments, tmp_path):
-    rows = [f"{n},{text},{TEXTS[n - 1]}" for n, text in enumerate(TEXTS)]
-    write(tmp_path / "t.csv", ["id,sentence1,sentence2", *rows])
-    stored = []
-    for number, columns in enumerate(("sentence2,sentence1", "2,1", "[2, 1]")):
-        output = tmp_path / str(number)
-        chosen = ("--data.columns", columns, "--max-steps", 2)
-        worked(*arguments("sup-simcse", tmp_path / "t.csv", output, *chosen))
-        stored.append((output / "last" / "model.safetensors").read_bytes())
-    assert stored[0] == stored[1] == stored[2]
-    other = ("--data.columns", "sentence1,sentence2", "--max-steps", 2)
-    worked(*arguments("sup-simcse", tmp_path / "t.csv", tmp_path / "other", *other))
-    assert (tmp_path / "other" / "last" / "model.safetensors").read_bytes() != stored[0]

@@ -101,19 +101,17 @@ def test_an_interrupted_encode_goes_on_where_it_was(unsupervised, shelf, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["rows.npy"]
 
 
-def test_interrupting_evaluate_writes_nothing(unsupervised, shelf, tmp_path, ctrl_c):
+@pytest.mark.parametrize("words", [("evaluate",), ("index", "build")], ids=lambda it: it[-1])
+def test_interrupting_what_is_not_resumed_leaves_nothing(
+    words, unsupervised, shelf, tmp_path, ctrl_c
+):
     ctrl_c(1)
-    tasks = ("--tasks", shelf / "pairs.tsv", "--json", tmp_path / "scores.jsonl")
-    said = call("evaluate", unsupervised[0], *tasks)
+    more = ("--tasks", shelf / "pairs.tsv", "--json", tmp_path / "scores.jsonl")
+    if words[0] == "index":
+        more = (shelf / "text.txt", tmp_path / "index")
+    said = call(*words, unsupervised[0], *more)
     assert (said.code, said.out) == (130, "")
     assert said.err.splitlines()[-1] == "stopped: interrupted; what was written is whole"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_interrupting_an_index_leaves_none(unsupervised, shelf, tmp_path, ctrl_c):
-    ctrl_c(1)
-    said = call("index", "build", unsupervised[0], shelf / "text.txt", tmp_path / "index")
-    assert (said.code, said.out) == (130, "")
     assert list(tmp_path.iterdir()) == []
 
 
