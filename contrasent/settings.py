@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -88,11 +87,8 @@ def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] 
         name = str(first["loc"][0])
         if first["type"] == "unexpected_keyword_argument":
             pick("option", name, explanations(cls))
-        choices = re.findall("'(.*?)'", str(first.get("ctx", {}).get("expected", "")))
-        near = get_close_matches(str(first["input"]), choices, n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"{spell(name)} cannot be {shown(given.get(name))}: {expected(first['msg'])}{hint}"
+            f"{spell(name)} cannot be {shown(given.get(name))}: {expected(first['msg'])}"
         ) from error
 
 

@@ -85,7 +85,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--precision", "fp23"], "Did you mean 'fp32'?"),
+        (["--precision", "fp23"], "'fp32'"),
         (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
         (["--tasks", "sts122"], "Did you mean 'sts12', '"),
         (["--tasks", ","], "no task to score in an empty list"),
