@@ -43,8 +43,8 @@ _HEAVY = "batch_tokens shard_size cache_mb workers kind truncate_dim tasks preci
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
         "train": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes"),
-        "evaluate": ("evaluate", "analyze", "neighbours", "calibrate"),
-        "reproduce": ("mteb", "reproduce"),
+        "evaluate": ("evaluate", "analyze", "neighbours", "calibrate", "mteb"),
+        "reproduce": ("reproduce",),
         "search": ("encode", "similarity", "search"),
         "fit": ("export", "push"),
         "serve": ("serve",),

@@ -1,31 +1,19 @@
-"""``contrasent reproduce`` and ``mteb``."""
+"""``contrasent reproduce``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.parameters import (
-    for_each,
-    labels,
-    load,
-    print_tables,
-    raise_failures,
-    tell,
-    with_command,
-    write_lines,
-)
+from contrasent.cli.parameters import raise_failures, tell
 from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing_file
-from contrasent.options import AsJsonLines, DataFolder, Listed, Measuring, OnDevice, Seeds
+from contrasent.options import DataFolder, Listed, OnDevice, Seeds
 from contrasent.settings import Spelling, settings
-
-if TYPE_CHECKING:
-    from contrasent.evaluation.embed import Scores
 
 
 @settings
@@ -142,49 +130,3 @@ def _show(text: str) -> None:
 
     console = Console()
     console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
-
-
-@settings
-class MtebCommand(Measuring, AsJsonLines):
-    """Score encoders on tasks of MTEB, by its own runner and on its own data."""
-
-    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
-    """Encoders, a row each: a folder, a training run or a Hugging Face id."""
-
-    tasks: Listed = ()
-    """Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."""
-
-    benchmark: Annotated[str | None, Spelling(metavar="NAME")] = None
-    """All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'."""
-
-    output: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
-    """Write MTEB's own files of results into FOLDER too."""
-
-    def __call__(self) -> None:
-        from contrasent.evaluation.mteb_encoder import (
-            MtebEncoder,
-            benchmark_tasks,
-            mteb_tasks,
-            run_mteb,
-        )
-        from contrasent.records import json_lines
-        from contrasent.report.scores_table import mteb_table
-
-        refuse_existing_file(self.json, overwrite=self.overwrite)
-        wanted = [] if self.benchmark is None else benchmark_tasks(self.benchmark)
-        if self.tasks or not wanted:
-            wanted += mteb_tasks(self.tasks)
-
-        def measure(model: str) -> Scores:
-            encoder = MtebEncoder(load(self, model), self.precision_name)
-            return run_mteb(encoder, wanted, output=self.output, show_progress=True)
-
-        results, failures = for_each(self.models, measure)
-        rows = {model: with_command(scores.records) for model, scores in results.items()}
-        for model, scores in results.items():
-            failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
-        records = [record for of_model in rows.values() for record in of_model]
-        if records and not write_lines(self.json, json_lines(records)):
-            shown = {label: rows[model] for label, model in labels(list(rows)).items()}
-            print_tables(mteb_table(shown))
-        raise_failures(failures)
