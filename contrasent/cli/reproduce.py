@@ -11,7 +11,6 @@ from pydantic import PositiveInt
 
 from contrasent.cli.parameters import raise_failures, tell
 from contrasent.errors import ConfigError
-from contrasent.files import refuse_existing_file
 from contrasent.options import DataFolder, Listed, OnDevice, Seeds
 from contrasent.settings import Spelling, settings
 
