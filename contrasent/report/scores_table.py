@@ -277,7 +277,8 @@ def score_tables(
             label: [it for it in records if _kind(it) == kind and key(it) == value]
             for label, records in rows.items()
         }
-        return {label: of for label, of in shown.items() if of or label in missing}
+        kept = {label: of for label, of in shown.items() if of or label in missing}
+        return kept if any(kept.values()) else {}
 
     every = [it for records in rows.values() for it in records]
     tables = list[Table]()
