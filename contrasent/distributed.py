@@ -156,27 +156,6 @@ def timeout() -> timedelta:
     return timedelta(seconds=float(os.environ.get("CONTRASENT_TIMEOUT", "600")))
 
 
-@contextmanager
-def explaining_lost_processes() -> Iterator[None]:
-    """Raise ContrasentError where another process does not answer any more."""
-    try:
-        yield
-    except RuntimeError as error:
-        if split_of_group().processes == 1 or not _is_of_a_peer(error):
-            raise
-        raise ContrasentError(
-            f"process {split_of_group().rank} lost another process of the run "
-            f"({str(error).splitlines()[0][:200]}); the message of the one that ended first says "
-            "why. What was saved is whole: go on with the same command and --resume"
-        ) from error
-
-
-def _is_of_a_peer(error: Exception) -> bool:
-    words = str(error).lower()
-    known = ("gloo", "nccl", "connection", "timed out", "timeout", "socket")
-    return isinstance(error, distributed.DistError) or any(word in words for word in known)
-
-
 def split_of_group() -> Split:
     """The rank of this process in torch's group, and the group's size."""
     if not distributed.is_available() or not distributed.is_initialized():

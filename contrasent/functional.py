@@ -54,21 +54,12 @@ def info_nce(
     .. math:: -\frac1B \sum_i \log \frac{e^{\mathrm{sim}(h_i, c_i) / \tau}}
         {\sum_j \alpha^{[j > B,\ j \equiv i \bmod B]}\, e^{\mathrm{sim}(h_i, c_j) / \tau}}
 
-    Gao et al. 2021 (SimCSE): eq. 1 and 4 with ``candidates`` = the B positives, eq. 5 with the
-    hard negatives appended to them, block by block of B rows, eq. 8 with ``own_weight`` = alpha.
-
-    Args:
-        anchor: ``(B, D)``.
-        candidates: ``(C, D)``, C a multiple of B; row ``k * B + i`` belongs to anchor ``i``, and
-            row ``i`` is its positive.
-        temperature: tau > 0; the similarity is divided by it.
-        similarity: sim, the cosine or the dot product.
-        own_weight: alpha > 0, the factor of anchor ``i``'s own hard negatives in the sum.
-        excluded: ``(B, C)`` bool, candidates left out of the sum of an anchor; its positive stays.
-        further: ``(B, K)``, logits of K more candidates of each anchor, such as cosines over tau.
-
-    Returns:
-        A scalar, in nats.
+    in nats, with sim the cosine or the dot product and tau the ``temperature`` (Gao et al. 2021,
+    SimCSE): eq. 1 and 4 with ``candidates (C, D)`` = the B positives of ``anchor (B, D)``, eq. 5
+    with the hard negatives appended to them, block by block of B rows, eq. 8 with ``own_weight`` =
+    alpha, of an anchor's own hard negatives. ``excluded (B, C)`` bool are candidates left out of
+    the sum of an anchor; its positive stays. ``further (B, K)`` are logits of K more candidates of
+    each anchor, such as cosines over tau.
     """
     examples, count = len(anchor), len(candidates)
     logits = _SIMILARITIES[similarity](own_rows(anchor), candidates) / temperature

@@ -154,30 +154,6 @@ def recipe_settings():
 # The objective
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("feature_cutoff", "shuffle"), ("none", "token_cutoff"), ("dropout", "none")],
-)
-def test_each_view_is_edited_as_it_is_said(first, second, mean_encoder):
-    torch.manual_seed(0)
-    batch = built(mean_encoder, first=first, second=second).prepare(pack(ROWS))
-    assert (batch.views, batch.examples) == (2, 4)
-    for view, name in enumerate((first, second)):
-        part = batch.view(view)
-        assert (rows_of(part) == ROWS) == (name != "shuffle")
-        cut = (part.embedding_mask == 0).any().item()
-        assert cut == (name not in ("shuffle", "none"))
-
-
-def test_the_objective_is_weight_times_nt_xent(mean_encoder, rng):
-    objective = built(mean_encoder, exclude_duplicates=False)
-    pooled = rng(2, 4, 16)
-    terms = objective(Encoded(pooled, {}), objective.prepare(pack(ROWS)))
-    expected = 0.15 * oracles.nt_xent(*pooled, 0.1)
-    assert terms.keys() == {"contrast"}
-    torch.testing.assert_close(terms["contrast"], expected)
-
-
 def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_encoder, rng):
     objective = built(mean_encoder, 2, classify=True, weight=0.3, exclude_duplicates=False)
     labels = torch.tensor([1, 2])

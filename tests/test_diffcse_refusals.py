@@ -4,9 +4,7 @@ import pytest
 from helpers.tiny_diffcse import build, still_encoder
 from helpers.tiny_models import save_tiny_masked_lm
 
-from contrasent import objectives
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.heads import MlpHead
 
 AT_ODDS = [
     ({"contrast": False, "rtd_weight": 0}, "contrast is false, but .* there is no other term"),
@@ -54,13 +52,3 @@ def test_other_vocabularies_and_no_mask_token_are_refused(encoder, tmp_path):
         with pytest.raises(ConfigError, match="this tokenizer has no mask token"):
             build(maskless, **settings)
     assert build(maskless, edit_operation="delete").difference is not None
-
-
-def test_it_is_built_for_an_encoder_whose_embedding_can_stand_for_a_state(encoder):
-    encoder.head = MlpHead(16, 12)
-    with pytest.raises(ConfigError, match=r"of 12 dimensions beside token states of 16"):
-        build(encoder)
-    assert build(encoder, rtd_weight=0).difference is None
-    with pytest.raises(ConfigError, match="reads tokens, so it is built for an encoder"):
-        objectives.build("diffcse", {}, width=8, data_views=1)
-    assert objectives.build("diffcse", {"rtd_weight": 0}, width=8, data_views=1).difference is None

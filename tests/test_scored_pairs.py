@@ -115,7 +115,7 @@ def test_each_dimension_has_a_head_of_its_own(rng):
     ("settings", "said"),
     [
         ({"matryoshka": [4, 4]}, "give different numbers of dimensions"),
-        ({"matryoshka": [9]}, "asks for 9 dimensions, but embeddings have 8"),
+        ({"matryoshka": [9]}, "needs no more than 8 dimensions, not 9"),
         ({"matryoshka": [4], "matryoshka_weights": [1, 2]}, "as many weights as there are"),
         ({"matryoshka": [4], "mlm_weight": 0.1}, "read embeddings only.*needs the"),
     ],

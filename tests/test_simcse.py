@@ -65,16 +65,6 @@ def test_the_loss_is_the_formula(views, temperature, head, similarity, rng):
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 4.0])
-@pytest.mark.parametrize("views", [("abc", "def", "ghi"), ("abc", "def", "ghi", "jkl")])
-def test_alpha_weighs_hard_negatives(alpha, views, rng):
-    objective = build(len(views), hard_negative_weight=alpha)
-    pooled = rng(len(views), 3, WIDTH)
-    expected = looped(objective, pooled, views, alpha=alpha)
-    loss = loss_of(objective, pooled, batch_of(*views))
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
-
-
 DUPLICATES = [
     ("abab", "abab"),  # unsupervised, each sentence twice in the batch
     ("aaaa", "bcde"),  # one premise, several hypotheses: their texts differ

@@ -233,8 +233,7 @@ def _print_speed(result: Result) -> None:
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
         f"({rate:.0f}/s, evaluation left out){loss}"
     )
-    if result.cost is not None:
-        tell(result.cost.sentence)
+    tell(result.cost)
 
 
 @settings

@@ -225,19 +225,16 @@ class Matryoshka(Objective):
         self, make: Callable[[Start], Objective], start: Start, weights: Mapping[int, float]
     ) -> None:
         super().__init__()
-        too_many = [it for it in weights if it > start.width]
-        if too_many:
-            raise ConfigError(
-                f"objective.matryoshka asks for {too_many[0]} dimensions, but embeddings have "
-                f"{start.width}; leave it out"
-            )
         whole = make(start)
         unsuited = [need.value for need in whole.needs if not need.is_number]
-        if unsuited or whole.provides_views:
+        unsuited += ["views of its own"] * whole.provides_views
+        for too_large in (size for size in weights if size > start.width):
+            unsuited.append(f"no more than {start.width} dimensions, not {too_large}")
+        if unsuited:
             raise ConfigError(
-                f"objective.matryoshka is for objectives that read embeddings only, but this one "
-                f"needs {[*unsuited, 'views of its own'][0]}; leave it out, or choose another, "
-                "such as simcse"
+                f"objective.matryoshka is for objectives that read embeddings only, and for as "
+                f"many dimensions as these have, but this one needs {unsuited[0]}; leave it out, "
+                "or choose another, such as simcse"
             )
         self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
         self.spans, self.max_tokens = whole.spans, whole.max_tokens

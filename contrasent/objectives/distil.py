@@ -9,10 +9,9 @@ Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch.nn import functional as F
@@ -71,8 +70,7 @@ class Distil(Objective):
                     targets[start : start + _SAMPLE] = rows[start : start + _SAMPLE] @ axes.T
                 path.unlink()
 
-        what = "the embeddings of the teacher"
-        return {Need.TARGETS: cached("targets", what, key, partial(open_rows, _TARGETS), write)}
+        return {Need.TARGETS: cached_rows("targets", _TARGETS, key, write)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         student, wanted = encoded.pooled[0].float(), batch.column(Need.TARGETS)
@@ -91,10 +89,15 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     return signed.astype(np.float32)
 
 
-def open_rows(name: str, entry: Path) -> np.ndarray:
+def cached_rows(
+    kind: str, name: str, key: Sequence[Any], write: Callable[[Path], None]
+) -> np.ndarray:
     """The rows of the file ``name`` of an entry of the cache, mapped from disk."""
-    rows: np.ndarray = np.asarray(np.load(entry / name, mmap_mode="r"))
-    return rows
+
+    def read(entry: Path) -> np.ndarray:
+        return np.asarray(np.load(entry / name, mmap_mode="r"))
+
+    return cached(kind, "the embeddings of the teacher", [*key], read, write)
 
 
 def write_rows(

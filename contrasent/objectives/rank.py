@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +17,11 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
-from contrasent.files import cached
 from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, list_mle, list_net
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Contrast, ContrastConfig, Share, Start, Terms
-from contrasent.objectives.distil import open_rows, write_rows
+from contrasent.objectives.distil import cached_rows, write_rows
 from contrasent.settings import settings
 
 _FORMAT, _ROWS = 1, "teachers.npy"
@@ -85,8 +83,7 @@ class RankCSE(Contrast):
             factors = [math.sqrt(share) for share in shares]
             rows *= np.repeat(factors, [it.width for it in teachers]).astype(np.float32)
 
-        read, what = partial(open_rows, _ROWS), "the teachers' embeddings"
-        return {Need.TARGETS: cached("teachers", what, key, read, write)}
+        return {Need.TARGETS: cached_rows("teachers", _ROWS, key, write)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config = self.config

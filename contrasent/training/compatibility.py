@@ -113,34 +113,26 @@ def _of_views(c: Combination, objective: Objective) -> Iterator[Row]:
         f"the objective {name} draws spans of documents as its views, so view.name and "
         "view.fixed_dropout have nothing to do; leave them out",
     )
-    for refused, reason in (
-        (c.data_views > 1, f"the data has {c.data_views} sentences per example"),
-        (twin, "encoder.encoders is twin, which embeds them apart"),
-        (objective.provides_views, f"the objective {name} makes views of its own, which differ"),
-        (Need.TOKEN_STATES in needs, "the objective also reads the token states of every view"),
-    ):
-        yield (
-            view.fixed_dropout and refused,
-            "view.fixed_dropout is true, so one embedding stands for all views of an example, but "
-            f"{reason}; leave it out",
-        )
-    one_view = "the objective takes one view of each example, so that there is"
-    for refused, reason in (
-        (
-            objective.spans is not None,
-            f"the objective {name} draws spans, of which the first are all anchors",
-        ),
-        (
-            objective.views < 2 and not objective.provides_views,
-            f"{one_view} nothing for a second encoder",
-        ),
-        (Need.TOKEN_STATES in needs, "the objective also reads token states, of one encoder"),
-        (Need.ENCODER in needs, f"the objective {name} also runs the encoder itself"),
-    ):
-        yield twin and refused, f"encoder.encoders is twin, but {reason}; choose shared"
+    reads_states = Need.TOKEN_STATES in needs
+    yield (
+        view.fixed_dropout
+        and (c.data_views > 1 or twin or objective.provides_views or reads_states),
+        "view.fixed_dropout is true, so one embedding stands for all views of an example. That "
+        "takes single sentences, encoder.encoders shared, and an objective that makes no views and "
+        f"reads no token states; here the data has {example_of(c.data_views)}, "
+        f"encoder.encoders is {recipe.encoder.encoders} and the objective {name}; leave it out",
+    )
+    alone = objective.views < 2 and not objective.provides_views
+    yield (
+        twin and (objective.spans or alone or reads_states or Need.ENCODER in needs),
+        "encoder.encoders is twin, where a second encoder embeds the positives of the data, but "
+        f"the objective {name} has none of these, or also reads token states or the encoder; "
+        "choose shared",
+    )
     yield (
         view.name != "dropout" and objective.views < 2,
-        f"view.name is {view.name}, but {one_view} no positive; choose view.name dropout",
+        f"view.name is {view.name}, but the objective takes one view of each example, so that "
+        "there is no positive; choose view.name dropout",
     )
     of_each = {Need.POSITIONS, Need.NEXT_SENTENCES, Need.TARGETS}
     yield (

@@ -113,22 +113,17 @@ def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[
         raise ContrasentError(f"out of memory: {'; '.join(ways)}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """A batch cut into batches of one view, of similar lengths; ``place (S,)`` of each sentence."""
+def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:
+    """Cut a batch into batches of one view, of similar lengths, so many ``sentences`` in each.
 
-    parts: list[Batch]
-    place: Tensor
-
-    @classmethod
-    def of(cls, batch: Batch, sentences: int) -> Chunks:
-        """Cut ``batch`` into as many parts as ``sentences`` in each would make."""
-        device = batch.token_ids.device
-        plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
-        host = plain.to(torch.device("cpu"))
-        groups = similar_lengths(host.lengths, sentences)
-        parts = [host.select(numbers).to(device) for numbers in groups]
-        return cls(parts, torch.argsort(torch.cat(groups)).to(device))
+    Beside them is ``(S,)``, the place of each sentence in all of these.
+    """
+    device = batch.token_ids.device
+    plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
+    host = plain.to(torch.device("cpu"))
+    groups = similar_lengths(host.lengths, sentences)
+    parts = [host.select(numbers).to(device) for numbers in groups]
+    return parts, torch.argsort(torch.cat(groups)).to(device)
 
 
 class GradientCache:
@@ -152,46 +147,44 @@ class GradientCache:
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:
             return self._encoder(batch, self._layers), lambda: None
-        chunks, draws, outputs = Chunks.of(batch, self._sentences), [], []
+        (chunks, place), draws, outputs = chunks_of(batch, self._sentences), [], []
         with torch.no_grad(), self._encoder.backbone.unchanging():
-            for part in chunks.parts:
+            for part in chunks:
                 draws.append(random_state(device))
                 outputs.append(self._encode(part))
-        of_parts = [*zip(*outputs, strict=True)]
-        kept = [torch.cat(tensors).requires_grad_() for tensors in of_parts]
+        kept = [torch.cat(tensors).requires_grad_() for tensors in zip(*outputs, strict=True)]
 
         def backward() -> None:
             before = random_state(device)
             wanted = [torch.zeros_like(it) if it.grad is None else it.grad for it in kept]
-            pieces = zip(
-                *(
-                    torch.split(gradient, [*map(len, parts)])
-                    for gradient, parts in zip(wanted, of_parts, strict=True)
-                ),
-                strict=True,
-            )
-            for number, (part, draw, gradients) in enumerate(
-                zip(chunks.parts, draws, pieces, strict=True), start=1
+            firsts = [0] * len(kept)
+            for number, (part, draw, output) in enumerate(
+                zip(chunks, draws, outputs, strict=True), start=1
             ):
                 set_random_state(draw, device)
                 with matrix_precision(self._precision, device):
                     again = self._encode(part)
                 if not self._compared:
-                    _refuse_other_draws(outputs[number - 1][0], again[0].detach())
-                torch.autograd.backward(again, gradients)
+                    _refuse_other_draws(output[0], again[0].detach())
+                ends = [first + len(it) for first, it in zip(firsts, output, strict=True)]
+                slices = zip(wanted, firsts, ends, strict=True)
+                torch.autograd.backward(again, [it[first:end] for it, first, end in slices])
+                firsts = ends
                 if number % _CHUNKS_BETWEEN_TRIMS == 0:
                     give_back_freed_memory()
             set_random_state(before, device)
             self._compared = True
 
-        return self._reunited(batch, kept, chunks), backward
+        return self._reunited(batch, kept, chunks, place), backward
 
-    def _reunited(self, batch: Batch, kept: list[Tensor], chunks: Chunks) -> Encoded:
+    def _reunited(
+        self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
+    ) -> Encoded:
         """The embeddings and token states of the chunks, in the order of ``batch``."""
         pooled, *states = kept
-        pooled = pooled.index_select(0, chunks.place)
+        pooled = pooled.index_select(0, place)
         if states:
-            places = concat(chunks.parts).places(chunks.place)
+            places = concat(chunks).places(place)
             states = [state.index_select(0, places) for state in states]
         layers = dict(zip(self._layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None

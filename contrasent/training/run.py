@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
-from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
+from contrasent.distributed import ProcessGroup, launched
 from contrasent.evaluation.compare import SeedScores
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.suite import Suite
@@ -52,7 +52,7 @@ from contrasent.training.loop import (
 )
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.run_folder import RunFolder, complete, twin_of
-from contrasent.training.scoring import BeforeAndAfter, Cost, Loaded, Result, before_and_after
+from contrasent.training.scoring import BeforeAndAfter, Loaded, Result, before_and_after
 from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
 
 logger = logging.getLogger("contrasent")
@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     group, show_progress = ProcessGroup(), show_progress and leads
     parts = prepare(recipe, accelerator.device, show_progress, holds_out, group.split)
     memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
-    with explaining_lost_processes(), memory, ExitStack() as open_files:
+    with memory, ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
         if leads:
             open_files.enter_context(folder.explaining_a_full_disk())
@@ -294,37 +294,30 @@ class Session:
 
             unit = 1 if sys.platform == "darwin" else 1024
             memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        cost = Cost(
-            sum(it.numel() for it in parts.encoder.parameters()),
-            sum(it.numel() for it in trainable_parameters(*parts.modules.values())),
-            self._examples / self._seconds if self._seconds else 0.0,
-            memory,
-        )
+        trained = trainable_parameters(*parts.modules.values())
+        made: dict[str, Any] = {
+            "best_step": progress.best_step,
+            "best_score": progress.best_score,
+            "best_is_start": progress.best_is_start,
+            "seconds": self._seconds,
+            "examples": self._examples,
+            "parameters": sum(it.numel() for it in parts.encoder.parameters()),
+            "trained_parameters": sum(it.numel() for it in trained),
+            "peak_memory": memory,
+        }
         if leads:
             described = {
                 **asdict(progress),
-                "seconds": self._seconds,
-                "examples": self._examples,
+                **made,
                 "precision": parts.precision,
-                **asdict(cost),
+                "examples_per_second": self._examples / self._seconds if self._seconds else 0.0,
                 "changes": [asdict(change) for change in scores.changes],
             }
             write_text(folder.result, json.dumps(described, indent=2) + "\n")
             shutil.rmtree(folder.state, ignore_errors=True)
-        return Result(
-            best=best,
-            last=folder.last,
-            steps=progress.step,
-            best_step=progress.best_step,
-            best_is_start=progress.best_is_start,
-            best_score=progress.best_score,
-            seconds=self._seconds,
-            examples=self._examples,
-            scores=scores,
-            dev_metric=None if parts.dev is None else parts.dev.metric,
-            last_loss=self._loss,
-            cost=cost,
-        )
+        metric, end = None if parts.dev is None else parts.dev.metric, progress.step
+        made |= {"scores": scores, "dev_metric": metric, "last_loss": self._loss}
+        return Result(best, folder.last, end, **made)
 
 
 def save_encoders(

@@ -101,25 +101,6 @@ class BeforeAndAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a run took."""
-
-    parameters: int  # of the encoder that is saved
-    trained_parameters: int  # those that updates change, with those of the objective
-    examples_per_second: float  # evaluation left out
-    # bytes: the most that tensors took on the accelerator, else the most that this process had
-    peak_memory: int
-
-    @property
-    def sentence(self) -> str:
-        """In words."""
-        return (
-            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
-            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The result of a run."""
 
@@ -138,7 +119,18 @@ class Result:
     # what ``best_score`` is, such as ``spearman``; None without a dev task
     dev_metric: str | None = None
     last_loss: float | None = None  # of the last step of this process; None if it made none
-    cost: Cost | None = None
+    parameters: int = 0  # of the encoder that is saved
+    trained_parameters: int = 0  # those that updates change, with those of the objective
+    # bytes: the most that tensors took on the accelerator, else the most that this process had
+    peak_memory: int = 0
+
+    @property
+    def cost(self) -> str:
+        """What it took, in words."""
+        return (
+            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
+            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most"
+        )
 
     @property
     def before(self) -> list[Record]:

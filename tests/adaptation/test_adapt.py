@@ -235,16 +235,6 @@ def test_the_command_tells_what_was_tried_and_what_came_of_it(text, tiny_bert, t
     assert "crops of test.txt (proxy)" in (output / "report.html").read_text()
 
 
-def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
-    names = ["dropout", "slow", "tsdae", "crops", "general", "last-layers"]
-    request = SearchRequest("encoder", "text.txt", 2, dev=None, candidates=[], settings={}, seed=42)
-    state = SearchState(request, names, "crops:", 32, 2, {}, seconds_per_step=1, overhead=5)
-    # 30 seconds in the first rung: with tsdae each takes 5 + 2.5.
-    kept = halving.Search(tmp_path, state, "cpu", show_progress=False)._affordable()
-    assert kept == ["dropout", "slow", "tsdae", "crops"]
-    assert "--minutes 2 leaves no time for general, last-layers" in caplog.text
-
-
 def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, tiny_bert):
     request = SearchRequest(
         str(tiny_bert), "text.txt", 2, dev=None, candidates=[], settings={}, seed=42
@@ -286,20 +276,3 @@ def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeyp
 def test_settings_that_the_search_sets_are_refused(search, key, remedy):
     with pytest.raises(ConfigError, match=f"the search itself sets {key}; .*{remedy}"):
         search(settings={key: "1"})
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "said"),
-    [
-        ("slow", {"train.learning_rate": 1e-3}, "it sets train.learning_rate itself"),
-        ("last-layers", {"encoder.freeze_layers": 1}, "it sets encoder.freeze_layers itself"),
-        ("tsdae", {"objective.temperature": 0.1}, "unknown setting of 'objective'"),
-    ],
-)
-def test_a_candidate_that_cannot_take_the_settings_fails(search, monkeypatch, name, settings, said):
-    monkeypatch.setattr(halving.Search, "begin", lambda _: None)
-    monkeypatch.setattr(halving.Search, "finish", lambda self, *_: self.state)
-    state = search(candidates=["dropout", name], settings={"train.batch_size": 16, **settings})
-    assert [(it.candidate, it.rung) for it in state.failures] == [(name, 0)]
-    assert state.failures[0].reason.startswith(said)
-    assert {it.candidate for it in state.trials} == {"dropout"}

@@ -1,7 +1,5 @@
 """The text that a search adapts to: how it is read, split and written."""
 
-import json
-
 import pytest
 from helpers.tiny_sentences import sentence, write
 
@@ -46,14 +44,6 @@ def test_candidates_follow_the_text():
     ]
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
-
-
-def test_line_breaks_in_a_text_are_spaces(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": f"{n}\na\n\nb\r\n c"}) + "\n" for n in range(3)))
-    text = Text.read(str(path))
-    assert text.documents == [[f"{n} a b c"] for n in range(3)]
-    assert Text.read(str(text.write(tmp_path / "part.txt"))).documents == text.documents
 
 
 def test_with_a_dev_task_only_what_is_reported_on_is_held_out():

@@ -79,14 +79,14 @@ CASES = [
     (CROP, EARLY, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
     (CROP, SPANS, {}, "simcse draws spans of documents|leave them out"),
     (FIXED, SPANS, {}, "simcse draws spans of documents|leave them out"),
-    (FIXED, STATES, {"data_views": 2}, "one embedding stands for all|2 sentences per|leave it"),
-    ({**FIXED, **TWINS}, STATES, {}, "one embedding|is twin, which embeds them apart; leave"),
-    (FIXED, OWN_VIEWS, {}, "one embedding|simcse makes views of its own|leave it out"),
-    (FIXED, STATES, {}, "one embedding|reads the token states of every view; leave it out"),
-    (TWINS, SPANS, {}, "is twin|draws spans|choose shared"),
-    (TWINS, SINGLE, {}, "is twin|one view of each example|choose shared"),
-    (TWINS, STATES, {}, "is twin|also reads token states|choose shared"),
-    (TWINS, needing(Need.ENCODER), {}, "is twin|also runs the encoder itself|choose shared"),
+    (FIXED, {}, {"data_views": 2}, "one embedding stands for all|leave it out"),
+    ({**FIXED, **TWINS}, {}, {}, "one embedding stands for all|leave it out"),
+    (FIXED, OWN_VIEWS, {}, "one embedding stands for all|simcse|leave it out"),
+    (FIXED, STATES, {}, "one embedding stands for all|simcse|leave it out"),
+    *(
+        (TWINS, given, {}, "is twin|simcse has none of these|choose shared")
+        for given in (SPANS, SINGLE, STATES, needing(Need.ENCODER))
+    ),
     (CROP, SINGLE, {}, "view.name is crop|one view of each|dropout"),
     (
         {"view.name": "crop_sentences"},

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.run_files import logged_losses
 
 from contrasent import objectives
 from contrasent.data import batch as batches
@@ -15,8 +14,7 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import mlm
-from contrasent.training.embedding import Chunks, GradientCache
-from contrasent.training.run import train
+from contrasent.training.embedding import GradientCache, chunks_of
 
 CHUNK = 5
 
@@ -59,9 +57,9 @@ def gradients(*modules):
 def plain(encoder, objective, batch, chunk=CHUNK):
     """Loss and gradients of one backward pass through all chunks, and where torch's draws are."""
     torch.manual_seed(3)
-    chunks = Chunks.of(batch, chunk)
-    rows = torch.cat([encoder(part).pooled[0] for part in chunks.parts])
-    pooled = rows[chunks.place].view(batch.views, -1, encoder.width)
+    parts, place = chunks_of(batch, chunk)
+    rows = torch.cat([encoder(part).pooled[0] for part in parts])
+    pooled = rows[place].view(batch.views, -1, encoder.width)
     loss = loss_of(objective, pooled, batch)
     loss.backward()
     return loss.detach(), taken(encoder, objective), torch.get_rng_state()
@@ -129,9 +127,10 @@ def step(name, settings, tiny_masked_lm, embed):
 
 def with_graph(cache, batch):
     """Embed all chunks with gradients, as no machine without their memory could."""
-    chunks = Chunks.of(batch, CHUNK)
-    outputs = zip(*(cache._encode(part) for part in chunks.parts), strict=True)
-    return cache._reunited(batch, [torch.cat(tensors) for tensors in outputs], chunks), lambda: None
+    parts, place = chunks_of(batch, CHUNK)
+    outputs = zip(*(cache._encode(part) for part in parts), strict=True)
+    kept = [torch.cat(tensors) for tensors in outputs]
+    return cache._reunited(batch, kept, parts, place), lambda: None
 
 
 @pytest.mark.parametrize("case", TOKENS)
@@ -156,18 +155,18 @@ def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
 
 def test_chunks_hold_every_sentence_once_in_groups_of_similar_length():
     batch = examples(2, count=40)
-    chunks = Chunks.of(batch, 10)
+    parts, places = chunks_of(batch, 10)
     rows = [
         part.token_ids[part.offsets[s] : part.offsets[s + 1]].tolist()
-        for part in chunks.parts
+        for part in parts
         for s in range(part.sentences)
     ]
     whole = [batch.token_ids[batch.offsets[s] : batch.offsets[s + 1]].tolist() for s in range(80)]
-    assert [rows[place] for place in chunks.place.tolist()] == whole
+    assert [rows[place] for place in places.tolist()] == whole
     lengths = [len(row) for row in rows]
     assert lengths == sorted(lengths)
-    assert len(chunks.parts) == 8
-    tokens = [len(part.token_ids) for part in chunks.parts]
+    assert len(parts) == 8
+    tokens = [len(part.token_ids) for part in parts]
     assert max(tokens) - min(tokens) <= 2 * max(lengths)
 
 
@@ -192,13 +191,3 @@ def test_a_backbone_that_draws_other_masks_without_gradients_is_found(make_encod
 
 
 # Whole runs
-
-
-@pytest.mark.parametrize("chunk", [None, 6])
-def test_a_run_with_checkpointed_layers_is_the_plain_one(chunk, recipe, tmp_path):
-    changes = {"train__gradcache_chunk": chunk, "evaluation__task": "none"}
-    train(recipe(**changes), tmp_path / "plain")
-    train(recipe(**changes, train__gradient_checkpointing=True), tmp_path / "saving")
-    assert logged_losses(tmp_path / "saving") == pytest.approx(
-        logged_losses(tmp_path / "plain"), abs=1e-5
-    )

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 import transformers
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.run_files import metrics
 from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm
 from torch.nn import functional as F
@@ -16,7 +16,6 @@ from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import load_recipe
-from contrasent.training.loop import trainable_parameters
 from contrasent.training.run import train
 
 WEIGHTS = "last/model.safetensors"
@@ -83,15 +82,6 @@ def test_loss_and_gradients_are_those_of_transformers(model_type, tmp_path):
     assert not theirs
 
 
-def test_the_decoder_and_the_embeddings_are_one_parameter_and_trained_once(masked_lm):
-    encoder, objective, _ = built(masked_lm)
-    embeddings = encoder.backbone.model.get_input_embeddings().weight
-    assert objective.tokens.head.decoder.weight is embeddings
-    parameters = trainable_parameters(encoder, objective)
-    assert len({id(p) for p in parameters}) == len(parameters)
-    assert sum(p is embeddings for p in parameters) == 1
-
-
 def test_a_run_learns_the_text_and_leaves_a_masked_lm(pretraining, tmp_path, masked_lm):
     before = copy.deepcopy(MaskedLm.load(masked_lm))
     train(pretraining(train__epochs=20, train__learning_rate=5e-3), tmp_path / "run")
@@ -135,12 +125,3 @@ def test_one_command_trains_and_says_what_is_next(tmp_path, masked_lm, text_file
     again = worked(*command(masked_lm, text_file, tmp_path / "run", "--resume"))
     assert "is complete: nothing to resume" in again.err
     assert "masked language model" not in again.out
-
-
-def test_mistakes_are_refused_before_training(tmp_path, masked_lm, text_file):
-    place = tmp_path / "run"
-    assert "the training text, a file or" in refused("pretrain", masked_lm, "--output", place)
-    said = refused(*command(masked_lm, text_file, place, "--objective.mask_rate", "1"))
-    assert said.startswith("objective.mask_rate cannot be 1")
-    assert "is not a local folder" in refused(*command("nowhere", text_file, place))
-    assert not place.exists()

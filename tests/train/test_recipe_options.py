@@ -97,24 +97,3 @@ def test_a_device_that_is_not_here_is_refused(desk, command, device):
     assert message.startswith(f"cannot compute on the device '{device}' here: ")
     assert message.endswith("; name another one, such as cpu, cuda or cuda:1, or leave it out")
     assert tree(desk) == before
-
-
-def test_another_objective_brings_its_own_settings(desk):
-    """The temperature and the head of simcse are no settings of contrastive_tension."""
-    words = ("--objective.negatives", 2, "--objective.name", "contrastive_tension")
-    worked(*train("--objective.name", "contrastive_tension", "--train.batch_size", 15))
-    kept = yaml.safe_load((desk / "out" / "recipe.yaml").read_text())["objective"]
-    assert kept == {
-        "name": "contrastive_tension",
-        "negatives": 7,
-        "negative_pairs": "others",
-        "reduction": "mean",
-        "exclude_duplicates": True,
-    }
-    changed = settings("train", "unsup-simcse", *words)["objective"]
-    assert changed == {**kept, "negatives": 2}
-    usual = settings("train", "diffcse")["objective"]
-    named = settings(
-        "train", "diffcse", "--objective.name", "diffcse", "--objective.temperature", 1
-    )
-    assert named["objective"] == {**usual, "temperature": 1}

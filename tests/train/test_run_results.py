@@ -11,7 +11,6 @@ from helpers.tiny_sentences import sentence, write
 from helpers.tiny_transfer import write_transfer
 
 from contrasent import evaluate
-from contrasent.errors import DataError
 from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
@@ -219,19 +218,6 @@ def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tm
         train(asked, tmp_path / "cut")
     train(asked, tmp_path / "cut", resume=True)
     assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
-
-
-def test_too_little_text_to_hold_out_is_said(recipe, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "empty"))
-    result = train(recipe(evaluation__task="auto"), tmp_path / "run")
-    assert result.best is None
-    assert "makes fewer than 50 queries; name scored pairs of your own with" in caplog.text
-    with pytest.raises(DataError, match=r"evaluation.task is held-out, but a tenth of"):
-        train(recipe(evaluation__task="held-out"), tmp_path / "other")
-    write(tmp_path / "long.txt", [f"{n % 301} {sentence(n)}" * (n % 301 > 0) for n in range(1800)])
-    asked = recipe(evaluation__task="held-out", data__file=str(tmp_path / "long.txt"))
-    with pytest.raises(DataError, match="in whole documents of at most 1,000 lines in all, makes"):
-        train(asked, tmp_path / "other")
 
 
 def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny_bert):
