@@ -85,36 +85,37 @@ def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
 def test_feature_cut_off_takes_the_same_features_of_all_tokens_of_a_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = consert.without_features(batch, 0.2, 16).embedding_mask
+    factors = consert.cut_off(batch, "feature_cutoff", 0.2, 16)
     assert factors.shape == (len(batch.token_ids), 16)
     parts = torch.split(factors, batch.lengths.tolist())
     assert all((part == part[0]).all() and part[0].sum() == 13 for part in parts)
     assert len({tuple(part[0].tolist()) for part in parts}) == 4
-    many = consert.without_features(pack([[1]] * 4000), 0.2, 16).embedding_mask
+    many = consert.cut_off(pack([[1]] * 4000), "feature_cutoff", 0.2, 16)
     torch.testing.assert_close(many.mean(0), torch.full((16,), 13 / 16), rtol=0, atol=0.03)
 
 
 def test_token_cut_off_takes_a_share_of_each_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = consert.without_tokens(batch, 0.35).embedding_mask
+    factors = consert.cut_off(batch, "token_cutoff", 0.35, 16)
     cut = [int((part == 0).sum()) for part in torch.split(factors, batch.lengths.tolist())]
     assert cut == [2, 1, 3, 1] and factors.shape == (len(batch.token_ids), 1)
-    many = consert.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).embedding_mask
+    many = consert.cut_off(pack([[1, 2, 3, 4]] * 4000), "token_cutoff", 0.25, 16)
     torch.testing.assert_close(many.view(-1, 4).mean(0), torch.full((4,), 0.75), rtol=0, atol=0.03)
 
 
-@pytest.mark.parametrize("edit", ["features", "tokens", "shift"])
+@pytest.mark.parametrize("edit", ["feature_cutoff", "token_cutoff", "shift"])
 def test_edits_change_what_the_embedding_layer_gives(edit, tiny_bert, rng):
     """Against transformers' own forward on embeddings that were changed by hand."""
     model = transformers.AutoModel.from_pretrained(tiny_bert).eval()
     backbone = PackedBert(copy.deepcopy(model))
     torch.manual_seed(0)
-    batch = {
-        "features": lambda it: consert.without_features(it, 0.3, 16),
-        "tokens": lambda it: consert.without_tokens(it, 0.3),
-        "shift": lambda it: dataclasses.replace(it, embedding_shift=rng(len(it.token_ids), 16)),
-    }[edit](pack(ROWS))
+    batch = pack(ROWS)
+    if edit == "shift":
+        batch = dataclasses.replace(batch, embedding_shift=rng(len(batch.token_ids), 16))
+    else:
+        mask = consert.cut_off(batch, edit, 0.3, 16)
+        batch = dataclasses.replace(batch, embedding_mask=mask)
     ours = backbone.eval()(batch, [0, 1, -1])
     start = 0
     for row in ROWS:

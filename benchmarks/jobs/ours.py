@@ -96,13 +96,8 @@ class Train:
                 examples.append(batch.examples)
                 yield batch
 
-        run(
-            self._training,
-            batches(),
-            Progress(),
-            is_due=lambda made: made == self.steps,
-            after_steps=lambda _: True,
-        )
+        for _ in run(self._training, batches(), Progress(), lambda made: made == self.steps):
+            pass
         wait_for_device()
         return {"sentences": sum(examples)}
 

@@ -114,17 +114,13 @@ class Consert(Objective):
         return Terms({**terms, **classes}, classes.measures)
 
     def _edit(self, batch: Batch, name: Augmentation, rate: float) -> Batch:
+        if name == "none":
+            return batch
         if name == "shuffle":
             return shuffle_tokens(batch, keep_first=self._keeps_first)
-        if name == "feature_cutoff":
-            return without_features(batch, rate, self._width)
-        if name == "token_cutoff":
-            return without_tokens(batch, rate)
-        if name == "dropout":
-            return without_components(batch, rate, self._width)
         if name == "adversarial" and self.classifier is not None:
             return self._attacked(batch, self.classifier)
-        return batch
+        return replace(batch, embedding_mask=cut_off(batch, name, rate, self._width))
 
     def _attacked(self, batch: Batch, classifier: PairClassifier) -> Batch:
         """A step from the embedding of each token along the gradient of the classifier's loss."""
@@ -148,31 +144,28 @@ def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
     return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)
 
 
-def without_tokens(batch: Batch, rate: float) -> Batch:
-    """Token cut-off: of n tokens, ``int(rate * n)`` have 0 for their state."""
+def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
+    """What the states ``(T, D)`` of the embedding layer are multiplied by, some of it 0.
+
+    ``(T, 1)`` of a token_cutoff, which takes ``int(rate * n)`` of the n tokens of a sentence; ``(T,
+    D)`` of a feature_cutoff, of ``int(rate * D)`` features in all states of a sentence, and of
+    dropout as a view: each component with probability ``rate``, unscaled.
+    """
+    tokens, device = len(batch.token_ids), batch.token_ids.device
+    if name == "dropout":
+        return (torch.rand(tokens, width, device=device) >= rate).float()
+    if name == "feature_cutoff":
+        draws = torch.rand(batch.sentences, width, device=device)
+        kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
+        return kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
     order = torch.argsort(_keys(batch))
-    place = torch.arange(len(order), device=order.device)
-    lengths = torch.repeat_interleave(batch.lengths, batch.lengths, output_size=len(order))
-    starts = torch.repeat_interleave(batch.offsets[:-1], batch.lengths, output_size=len(order))
-    cut = place - starts < (lengths * rate).long()
-    mask = torch.ones(len(order), device=order.device)
-    return replace(batch, embedding_mask=mask.index_put((order,), (~cut).float()).unsqueeze(1))
-
-
-def without_features(batch: Batch, rate: float, width: int) -> Batch:
-    """Feature cut-off: ``int(rate * D)`` features are 0 in all states of a sentence."""
-    draws = torch.rand(batch.sentences, width, device=batch.token_ids.device)
-    kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
-    tokens = len(batch.token_ids)
-    return replace(
-        batch, embedding_mask=kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
+    lengths, starts = (
+        torch.repeat_interleave(of_sentence, batch.lengths, output_size=tokens)
+        for of_sentence in (batch.lengths, batch.offsets[:-1])
     )
-
-
-def without_components(batch: Batch, rate: float, width: int) -> Batch:
-    """Dropout as a view: each component of a state is 0 with probability ``rate``, unscaled."""
-    draws = torch.rand(len(batch.token_ids), width, device=batch.token_ids.device)
-    return replace(batch, embedding_mask=(draws >= rate).float())
+    cut = torch.arange(tokens, device=device) - starts < (lengths * rate).long()
+    mask = torch.ones(tokens, device=device)
+    return mask.index_put((order,), (~cut).float()).unsqueeze(1)
 
 
 def concat_views(first: Batch, second: Batch) -> Batch:

@@ -169,13 +169,12 @@ def run(
     batches: Iterator[Batch],
     progress: Progress,
     is_due: Callable[[int], bool],
-    after_steps: Callable[[list[StepMetrics]], bool],
-) -> None:
+) -> Iterator[list[StepMetrics]]:
     """Train from ``progress.step`` on, with the ``batches`` from there.
 
-    ``is_due`` says whether something is done with the weights after so many updates, so that the
-    metrics of all steps are waited for. ``after_steps`` takes the steps whose metrics have arrived,
-    and stops the run by returning False. ContrasentError if loss or gradient are not finite.
+    After updates it gives the steps whose metrics have arrived. ``is_due`` says whether something
+    is done with the weights after so many updates, so that the metrics of all steps are waited for.
+    ContrasentError if loss or gradient are not finite.
     """
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.encoder.device
@@ -217,8 +216,8 @@ def run(
         progress.step += 1
         if is_due(progress.step):
             _require_finite(training, batch, progress.step)
-        if known and not after_steps(known):
-            return
+        if known:
+            yield known
 
 
 @torch.no_grad()

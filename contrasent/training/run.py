@@ -137,7 +137,7 @@ class Session:
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         self.accelerator, self.group = accelerator, group
-        self._seconds, self._examples, self._since = 0.0, 0, 0.0
+        self._seconds, self._examples = 0.0, 0
         self._loss: float | None = None
         every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
@@ -185,10 +185,9 @@ class Session:
             if not first:
                 self._call_each(self.callbacks, "start")
             self._share_progress()
-            self._since = time.perf_counter()
-
-            def after_steps(done: list[StepMetrics]) -> bool:
-                seconds = time.perf_counter() - self._since
+            since = time.perf_counter()
+            for done in run(self.parts, batches, self.progress, self._is_due):
+                seconds = time.perf_counter() - since
                 self._seconds += seconds
                 for step in done:
                     self._examples, self._loss = self._examples + step.examples, step.loss
@@ -199,10 +198,9 @@ class Session:
                     if on_step is not None:
                         on_step(step)
                 self._after_update(done[-1].number + 1)
-                self._since = time.perf_counter()
-                return not self.progress.ended
-
-            run(self.parts, batches, self.progress, self._is_due, after_steps)
+                if self.progress.ended:
+                    break
+                since = time.perf_counter()
 
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""

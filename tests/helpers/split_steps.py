@@ -134,10 +134,10 @@ def gradients(case, masked_lm, how):
         fixed_dropout=case.fixed,
         split=how,
     )
-    kept, update, set_rate = [], loop.update, loop.set_rate
+    update, set_rate = loop.update, loop.set_rate
     loop.update, loop.set_rate = lambda *_: None, lambda *_: None
     try:
-        loop.run(training, iter([batch]), loop.Progress(), lambda _: True, kept.append)
+        ((step,),) = loop.run(training, iter([batch]), loop.Progress(), lambda _: True)
     finally:
         loop.update, loop.set_rate = update, set_rate
     named = {
@@ -146,7 +146,7 @@ def gradients(case, masked_lm, how):
         for name, parameter in module.named_parameters()
         if parameter.grad is not None
     }
-    return kept[0][0].loss, named
+    return step.loss, named
 
 
 def difference(case, masked_lm, how, whole):

@@ -1,0 +1,205 @@
+"""Runs of single methods: what each trains, logs and saves beside what every run does."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers.interrupted import kill_after
+from helpers.run_files import logged_losses, logged_steps, metrics
+from helpers.tiny_models import save_tiny_masked_lm
+from helpers.tiny_sentences import sentence
+from safetensors.torch import load_file
+
+from contrasent.data.batch import Need
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.geometry import measure, read_trajectory
+from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives.diffcse import OPERATIONS
+from contrasent.training.run import train
+from contrasent.training.run_folder import complete
+from contrasent.training.setup import prepare
+
+SG_OPT = {"data__max_tokens": 32, "objective__projection": 16, "train__max_steps": 8}
+IS_BERT = {"data__max_tokens": 32, "encoder__channels": 4, "train__max_steps": 8}
+TENSION = {
+    "data__max_tokens": 32,
+    "objective__negatives": 2,
+    "train__batch_size": 10,
+    "train__max_steps": 6,
+    "evaluation__every": 2,
+}
+
+
+def test_sg_opt_freezes_the_embeddings_and_keeps_near_the_start(trained, tmp_path, tiny_bert):
+    trained("sg-opt", **SG_OPT)
+    start = load_file(tiny_bert / "model.safetensors")
+    last = load_file(tmp_path / "run" / "last" / "model.safetensors")
+    same = {name for name in last if last[name].equal(start[name])}
+    assert {name for name in last if name.startswith("embeddings.")} <= same
+    assert "encoder.layer.0.output.dense.weight" not in same
+    distances = [line["term_distance"] for line in logged_steps(tmp_path / "run")]
+    # The warm-up begins at a rate of 0, so the second step still starts at the start.
+    assert distances[:2] == [0.0, 0.0] and distances[-1] > 0
+
+
+def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
+    trained("is-bert", "run", **IS_BERT)
+    losses = logged_losses(tmp_path / "run")
+    assert losses[-1] < losses[0]
+    once = SentenceEncoder.load(tmp_path / "run" / "last", device="cpu")
+    assert once.convolutions.widths == (1, 3, 5) and once.width == 12
+    again = {
+        **IS_BERT,
+        "encoder__name": str(tmp_path / "run" / "last"),
+        "train__learning_rate": 1e-12,
+    }
+    trained("is-bert", "again", **again)
+    twice = SentenceEncoder.load(tmp_path / "again" / "last", device="cpu")
+    for a, b in zip(once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+LENGTHS = (5, 1, 9, 2, 13)
+SMALL = {"data__max_tokens": 16, "train__max_steps": 6}
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Five documents of thirty sentences, one of them alone."""
+    path, rows, number = tmp_path / "documents.txt", [], 0
+    for length in LENGTHS:
+        rows += [*(sentence(n, 3 + n % 6) for n in range(number, number + length)), ""]
+        number += length
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
+    made = recipe("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
+    parts = prepare(complete(made), torch.device("cpu"))
+    loader = parts.loader
+    assert loader.steps_per_epoch == 3
+    borders = np.cumsum(LENGTHS)[:-1]
+    places = torch.cat([loader.batch(step).column(Need.POSITIONS) for step in range(3)])
+    apart = places.diff()
+    assert [n + 1 for n, gap in enumerate(apart.tolist()) if gap != 1] == borders.tolist()
+    assert apart[borders - 1].min() >= 30
+    tokenizer = parts.encoder.tokenizer
+    wanted = tokenizer.ids([line for line in documents.read_text().splitlines() if line], 16)[0]
+    found = [loader.batch(step) for step in range(3)]
+    rows = [b.token_ids[b.offsets[n] : b.offsets[n + 1]].tolist() for b in found for n in range(10)]
+    assert rows == [list(row) for row in wanted]
+    fourth, first = (loader.batch(step).column(Need.POSITIONS).tolist() for step in (4, 1))
+    assert fourth == first
+
+
+@pytest.fixture
+def diffcse(recipe, tiny_masked_lm):
+    """A recipe of ten steps."""
+
+    def make(**overrides):
+        return recipe("diffcse", **{"encoder__name": str(tiny_masked_lm), **overrides})
+
+    return make
+
+
+# What is logged and what is saved
+
+
+def test_the_state_holds_the_discriminator_and_no_generator(diffcse, tmp_path):
+    with kill_after("save_state"):
+        train(diffcse(objective__edit_operation="all"), tmp_path / "run")
+    (state,) = (tmp_path / "run" / "state").iterdir()
+    assert {path.stem for path in state.glob("*.safetensors")} == {
+        *("encoder", "objective", "optimizer", "random")
+    }
+    names = load_file(state / "objective.safetensors")
+    kinds = {".".join(name.split(".")[:3]) for name in names if not name.startswith("projector")}
+    assert kinds == {"difference.conditional.transformer", "difference.conditional.heads"}
+    heads = {name.split(".")[3] for name in names if ".heads." in name}
+    assert heads == {"replace", "insert", "delete"}
+    assert not any("decoder" in name or "cls.predictions" in name for name in names)
+
+
+# Other encoders, other data
+
+
+@pytest.mark.parametrize("operation", ["replace", "insert", "delete", "all"])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
+def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
+    kind, operation, diffcse, tmp_path, monkeypatch
+):
+    folder = save_tiny_masked_lm(tmp_path / kind, kind)
+    special = set(transformers.AutoTokenizer.from_pretrained(folder).all_special_ids)
+    ends = []
+    for name in OPERATIONS:
+
+        def noting(batch, editing, original=OPERATIONS[name]):
+            edit = original(batch, editing)
+            before, after = (x.token_ids.split(x.lengths.tolist()) for x in (batch, edit.batch))
+            ends.extend(
+                [old[0] == new[0], old[-1] == new[-1], int(new[0]) in special]
+                for old, new in zip(before, after, strict=True)
+            )
+            assert edit.edited.any() and not edit.edited[edit.batch.offsets[:-1]].any()
+            return edit
+
+        monkeypatch.setitem(OPERATIONS, name, noting)
+    settings = {"objective__edit_operation": operation, "train__max_steps": 2}
+    train(diffcse(encoder__name=str(folder), **settings), tmp_path / "run")
+    assert len(logged_steps(tmp_path / "run")) == 2
+    assert ends and all(all(row) for row in ends)
+
+
+FILES = ("last/model.safetensors", "best/model.safetensors")
+
+
+@pytest.fixture
+def followed(recipe, pairs_file):
+    """A recipe that measures every third of 10 steps."""
+
+    def make(**overrides):
+        measured = {
+            "evaluation__geometry_every": 3,
+            "evaluation__geometry_pairs": f"{pairs_file}>4",
+        }
+        return recipe(train__epochs=2, **{**measured, **overrides})
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{}, {"train__gradcache_chunk": 5}, {"encoder__encoders": "twin"}], ids=str
+)
+def test_the_bits_are_the_same_with_and_without(changes, followed, tmp_path):
+    train(followed(**changes), tmp_path / "with")
+    train(followed(evaluation__geometry_every=None, **changes), tmp_path / "without")
+    for name in FILES:
+        assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
+    rest = [line for line in metrics(tmp_path / "with") if "geometry" not in line]
+    assert rest == metrics(tmp_path / "without")
+
+
+def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, tmp_path):
+    settings = followed()
+    result = train(settings, tmp_path / "run")
+    found = read_trajectory(tmp_path / "run")
+    assert found.steps == (0, 3, 6, 9, 10)
+    pairs = RatedPairs.read(f"{pairs_file}>4")
+    for encoder, position in (
+        (
+            SentenceEncoder.load(settings.encoder.name, pooler="cls", head="none"),
+            found.positions[0],
+        ),
+        (SentenceEncoder.load(result.last), found.positions[-1]),
+    ):
+        measured = measure(EncoderUse(encoder), pairs)
+        assert measured.value("alignment") == pytest.approx(position.alignment, rel=1e-4)
+        assert measured.value("uniformity") == pytest.approx(position.uniformity, rel=1e-4)
+    line = next(line for line in metrics(tmp_path / "run") if "geometry" in line)
+    assert line["geometry"]["pairs"] == found.pairs == f"{pairs_file}>4"
+    assert line["geometry"]["sentences"] == len(pairs.sentences)
+    assert line["geometry"]["positive_pairs"] == int(pairs.positive.sum())
+    assert line["geometry"]["precision"] == "fp32"
