@@ -10,7 +10,6 @@ from sentence_transformers.sentence_transformer.losses import ContrastiveTension
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
@@ -73,15 +72,6 @@ def test_a_negative_pair_of_one_text_is_left_out():
     assert built(negatives=2).prepare(batch).column(Need.LABELS).tolist() == [1, -1, 0]
     kept = built(negatives=2, exclude_duplicates=False).prepare(batch)
     assert kept.column(Need.LABELS).tolist() == [1, 0, 0]
-
-
-@pytest.mark.parametrize("size", [14, 16, 8])
-def test_a_batch_that_groups_do_not_fill_is_refused(size):
-    said = rf"negatives is 7, .* made of 15 sentences, but train.batch_size is {size}; take 15 or"
-    with pytest.raises(ConfigError, match=said):
-        built(batch_size=size)
-    built(batch_size=30)
-    built(batch_size=16, negative_pairs="anchor")
 
 
 def test_it_is_the_loss_of_sentence_transformers(tiny_bert, tmp_path):

@@ -194,6 +194,11 @@ class Trial:
     best_step: int  # where that was; 0 for the start
     seconds: float
 
+    @property
+    def run(self) -> str:
+        """The name of its folder."""
+        return f"{self.rung}-{self.candidate}"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -106,22 +106,20 @@ class Search:
         state.seconds_per_step = result.seconds / result.steps
         state.overhead = time.monotonic() - began - result.seconds
         shutil.rmtree(folder)
+        seconds, left_out = 60 * _TIME_SHARES[0] * state.request.minutes, list[str]()
         if not state.request.candidates:
-            state.candidates = self._affordable()
-        self._steps(state.candidates, 60 * _TIME_SHARES[0] * state.request.minutes)
+            while len(state.candidates) > 1 and self._least(state.candidates) > seconds:
+                left_out.append(state.candidates.pop())
+        if left_out:
+            names = ", ".join(reversed(left_out))
+            logger.warning("--minutes %g leaves no time for %s", state.request.minutes, names)
+        self._steps(state.candidates, seconds)
 
-    def _affordable(self) -> list[str]:
-        """The first candidates that can each make a few steps in the first rung."""
-        state, kept, missing = self.state, list[str](), list[str]()
-        minutes = state.request.minutes
-        for name in state.candidates:
-            cost = max(CANDIDATES[it].cost for it in [*kept, name])
-            each = state.overhead + _FEWEST_STEPS * state.seconds_per_step * cost
-            fits = (len(kept) + 1) * each <= 60 * _TIME_SHARES[0] * minutes
-            (kept if fits or not kept else missing).append(name)
-        if missing:
-            logger.warning("--minutes %g leaves no time for %s", minutes, ", ".join(missing))
-        return kept
+    def _least(self, names: Sequence[str]) -> float:
+        """The seconds in which each of the candidates makes a few steps."""
+        cost = max(CANDIDATES[name].cost for name in names)
+        each = self.state.overhead + _FEWEST_STEPS * self.state.seconds_per_step * cost
+        return len(names) * each
 
     def run(self) -> None:
         """Make the trials that are left or failed: all candidates, the better half, the best."""
@@ -170,7 +168,7 @@ class Search:
         """Keep the best run, and score it beside the start on what had no part in the search."""
         state, run, recipe = self.state, self.folder / _RUN, None
         if not run.exists():
-            self._folder(state.best).rename(run)
+            (self.folder / "trials" / state.best.run).rename(run)
         settings = load_recipe(run / "recipe.yaml")
         start = replace(settings.encoder, name=state.request.encoder)
         is_start: bool = RunFolder(run).read_result()["best_is_start"]
@@ -223,19 +221,18 @@ class Search:
     def _steps(self, names: Sequence[str], seconds: float) -> dict[str, int]:
         """The steps of each candidate in a rung, all taking as long, and some epochs at most."""
         state, steps = self.state, dict[str, int]()
-        each = seconds / len(names) - state.overhead
-        costs = {name: state.seconds_per_step * CANDIDATES[name].cost for name in names}
-        if each < (least := _FEWEST_STEPS * max(costs.values())):
-            needed = len(names) * (state.overhead + least)
+        if (least := self._least(names)) > seconds:
             raise ConfigError(
                 f"--minutes {state.request.minutes:g} is too short for {_FEWEST_STEPS} steps of "
-                f"{', '.join(names)}; give at least {needed / min(_TIME_SHARES) / 60:.1f}, or "
+                f"{', '.join(names)}; give at least {least / min(_TIME_SHARES) / 60:.1f}, or "
                 "fewer --candidates"
             )
-        for name, cost in costs.items():
+        for name in names:
             recipe = self._recipe(CANDIDATES[name], 1, state.request.encoder)
             epoch = -(-state.lines[Path(recipe.data.file).name] // recipe.train.batch_size)
-            steps[name] = min(int(each / cost), _MOST_EPOCHS * epoch)
+            each = seconds / len(names) - state.overhead
+            each /= state.seconds_per_step * CANDIDATES[name].cost
+            steps[name] = min(int(each), _MOST_EPOCHS * epoch)
         return steps
 
     def _try(self, name: str, rung: int, steps: int) -> None:
@@ -268,7 +265,7 @@ class Search:
         """Remove all trials but the best, also those that a kill left in part."""
         for other in self.state.trials:
             if other != self.state.best:
-                self._remove(self._folder(other).name)
+                self._remove(other.run)
 
     def _remove(self, trial: str) -> None:
         for folder in ("trials", _PRETRAINED):
@@ -291,9 +288,6 @@ class Search:
     def _train(self, recipe: Recipe, folder: Path) -> None:
         shown = self.show_progress
         train(recipe, folder, resume=True, device=self.device, show_progress=shown)
-
-    def _folder(self, trial: Trial) -> Path:
-        return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
 
 
 @takes(AdaptOptions)

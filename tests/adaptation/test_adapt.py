@@ -8,13 +8,11 @@ import pytest
 from helpers.command_line import worked
 from helpers.tiny_sentences import sentence, write
 
-from contrasent import evaluate
 from contrasent.adaptation import candidates, halving
 from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState
 from contrasent.adaptation.halving import adapt
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms import Moments, fit_whitening
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
 
@@ -108,27 +106,6 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
     # One candidate needs no comparison: a single trial takes all of the time.
     assert [(t.rung, t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
-
-
-def test_a_whitened_start_is_a_result_and_not_the_start(search, tiny_bert, tmp_path):
-    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    moments = Moments(16)
-    moments.add(start.encode(LINES, normalize=False, precision="fp32"))
-    start.transform, _, _ = fit_whitening(moments)
-    rate_by(start, tmp_path / "pairs.tsv")
-    start.transform = None
-    settings = {**FAST, "train.learning_rate": 1e-9, "train.whitening_sentences": 160}
-    dev, given = str(tmp_path / "pairs.tsv"), {"candidates": ["dropout"], "settings": settings}
-    result = search(dev=dev, **given)
-    assert [t.best_step for t in result.trials] == [0]
-    assert result.start_score < result.trials[0].score - 0.01
-    found = (r for r in evaluate(start, [dev]) if r.metric == "spearman")
-    assert result.start_score == pytest.approx(next(found).value, abs=1e-6)
-    assert result.recipe is not None
-    before, after = (
-        [r.value for r in part] for part in (result.scores.before, result.scores.after)
-    )
-    assert before != after
 
 
 def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):

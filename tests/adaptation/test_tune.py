@@ -8,7 +8,6 @@ from helpers.tiny_sentences import sentence
 
 from contrasent.adaptation import tuning
 from contrasent.errors import ContrasentError
-from contrasent.files import exclusive
 from contrasent.recipe import load_recipe
 
 pytest.importorskip("optuna")
@@ -118,11 +117,4 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
 )
 def test_mistakes_are_told_before_any_training(words, tmp_path, space, message):
     assert message in refused(*words, "--space", *space)
-    assert not (tmp_path / "found").exists()
-
-
-@pytest.mark.parametrize("more", [(), ("--resume",), ("--overwrite",)])
-def test_a_folder_that_another_process_searches_is_left_alone(words, tmp_path, more):
-    with exclusive(tmp_path / "found"):
-        assert "is being written by process" in refused(*words, *RATES, *more)
     assert not (tmp_path / "found").exists()

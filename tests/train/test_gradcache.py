@@ -153,23 +153,6 @@ def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
 # chunks
 
 
-def test_chunks_hold_every_sentence_once_in_groups_of_similar_length():
-    batch = examples(2, count=40)
-    parts, places = chunks_of(batch, 10)
-    rows = [
-        part.token_ids[part.offsets[s] : part.offsets[s + 1]].tolist()
-        for part in parts
-        for s in range(part.sentences)
-    ]
-    whole = [batch.token_ids[batch.offsets[s] : batch.offsets[s + 1]].tolist() for s in range(80)]
-    assert [rows[place] for place in places.tolist()] == whole
-    lengths = [len(row) for row in rows]
-    assert lengths == sorted(lengths)
-    assert len(parts) == 8
-    tokens = [len(part.token_ids) for part in parts]
-    assert max(tokens) - min(tokens) <= 2 * max(lengths)
-
-
 # refusals
 
 
