@@ -72,35 +72,14 @@ class Config(ContrastConfig):
     """Share of the tokens that it masks."""
 
 
-class AuxiliaryMlm(nn.Module):
-    """SimCSE's auxiliary objective (Gao et al. 2021, section 4.2 and Table D.2).
-
-    Every sentence of a batch, positives and hard negatives included, is encoded once more with
-    tokens hidden. The head starts as the checkpoint's, and its decoder is not tied to the
-    embeddings, as in the reference implementation.
-    """
-
-    def __init__(self, start: Start, config: Config) -> None:
-        super().__init__()
-        head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
-        self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
-        self._weight, self._masks_views = config.mlm_weight, config.mlm_views == "masked"
-
-    def prepare(self, batch: Batch) -> Batch:
-        """``batch`` with its masked copies after it, whose tokens may be hidden in it too."""
-        hidden = self.tokens.hide(batch)
-        both = concat([hidden if self._masks_views else batch, hidden], 2 * batch.views)
-        return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
-
-    def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
-        """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
-        terms, source = self.tokens(encoded, batch), cast(MaskedBatch, batch).source
-        kept = Encoded(encoded.pooled[: source.views], {})
-        return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
-
-
 class SimCSE(Contrast):
-    """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
+    """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives.
+
+    For the auxiliary masked language model (section 4.2 and Table D.2) every sentence of a batch,
+    positives and hard negatives included, is encoded once more with tokens hidden. Its head starts
+    as the checkpoint's, and its decoder is not tied to the embeddings, as in the reference
+    implementation.
+    """
 
     config_class = Config
     in_parts = True
@@ -124,20 +103,30 @@ class SimCSE(Contrast):
             )
         if config.unsupervised_weight:
             self.needs = frozenset({Need.TOKENS})
-        self.mlm: AuxiliaryMlm | None = None
+        self.mlm = nn.ModuleDict()
         if config.mlm_weight:
-            self.mlm = AuxiliaryMlm(start, config)
+            head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
+            self.mlm["tokens"] = HiddenTokens(start, head, config.mlm_mask_rate)
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     def prepare(self, batch: Batch) -> Batch:
         if self.config.unsupervised_weight:
             batch = concat([batch, batch.view(0)], batch.views + 1)
-        return batch if self.mlm is None else self.mlm.prepare(batch)
+        for tokens in self.mlm.values():
+            hidden: MaskedBatch = tokens.hide(batch)
+            first = hidden if self.config.mlm_views == "masked" else batch
+            both = concat([first, hidden], 2 * batch.views)  # masked copies after the views
+            ids, offsets = both.token_ids, both.offsets
+            batch = replace(hidden, token_ids=ids, offsets=offsets, views=both.views)
+        return batch
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config, mlm = self.config, Terms({})
-        if self.mlm is not None:
-            encoded, batch, mlm = self.mlm(encoded, batch)
+        for tokens in self.mlm.values():
+            scored: Terms = tokens(encoded, batch)
+            mlm = Terms({"mlm": config.mlm_weight * scored["mlm"]}, scored.measures)
+            batch = cast(MaskedBatch, batch).source
+            encoded = Encoded(encoded.pooled[: batch.views], {})
         anchor, *others = self.head(encoded.pooled)
         excluded = duplicates(batch) if config.exclude_duplicates else None
         kept = self.views - 1

@@ -5,8 +5,7 @@ Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +19,6 @@ from contrasent.errors import (
     CheckpointError,
     ConfigError,
     ContrasentError,
-    is_out_of_memory,
 )
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import Generator, mask_tokens, require_mask_token
@@ -92,25 +90,6 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-@contextmanager
-def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[None]:
-    """Raise ContrasentError, with the ways out, instead of a library's error about memory."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
-        ways = [
-            f"--train.gradcache_chunk {128 if pieces is None else max(1, pieces // 2)} takes the "
-            "same gradient of the whole batch in pieces",
-            *["--train.gradient_checkpointing true keeps less for the gradient"] * plain,
-            f"a smaller --batch-size (now {settings.batch_size}) or --data.max_tokens (now "
-            f"{longest}) needs less",
-        ]
-        raise ContrasentError(f"out of memory: {'; '.join(ways)}") from error
 
 
 def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:

@@ -8,8 +8,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,18 +20,22 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, launched
-from contrasent.evaluation.compare import SeedScores
+from contrasent.errors import ContrasentError, is_disk_full, is_out_of_memory
+from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import EncoderUse, Scores
+from contrasent.evaluation.intervals import Bootstrap
+from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
 from contrasent.evaluation.suite import Suite
 from contrasent.files import remove_folder, write_text
 from contrasent.model.card import write_card
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import CARD, INFO_FILE
+from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
 from contrasent.progress import StepProgress, step_progress
 from contrasent.recipe import Recipe
-from contrasent.records import write_records
+from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
 from contrasent.training.callbacks import (
     Callback,
@@ -42,7 +46,6 @@ from contrasent.training.callbacks import (
     States,
     stop_request,
 )
-from contrasent.training.embedding import explaining_out_of_memory
 from contrasent.training.loop import (
     Progress,
     load_state,
@@ -52,7 +55,7 @@ from contrasent.training.loop import (
 )
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.run_folder import RunFolder, complete, twin_of
-from contrasent.training.scoring import BeforeAndAfter, Loaded, Result, before_and_after
+from contrasent.training.scoring import AS_IT_COMES, BeforeAndAfter, Result
 from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
 
 logger = logging.getLogger("contrasent")
@@ -97,11 +100,9 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     holds_out = folder.holds_out if resume else None
     group, show_progress = ProcessGroup(), show_progress and leads
     parts = prepare(recipe, accelerator.device, show_progress, holds_out, group.split)
-    memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
-    with memory, ExitStack() as open_files:
+    with _explained(recipe, folder), ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
         if leads:
-            open_files.enter_context(folder.explaining_a_full_disk())
             hold = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
             open_files.enter_context(hold)
             open_files.enter_context(metrics_log.log_file(folder.log))
@@ -111,6 +112,32 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         session.train(on_step, show_progress)
         result = session.finish(show_progress)
         return result if leads else None
+
+
+@contextmanager
+def _explained(recipe: Recipe, folder: RunFolder) -> Iterator[None]:
+    """Say what to do where memory or disk are full, instead of a library's own error."""
+    try:
+        yield
+    except Exception as error:
+        settings = recipe.train
+        pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
+        if is_disk_full(error):
+            problem = (
+                f"the disk of {folder.root} is full ({error}); what was saved before is whole. "
+                "Make room, then go on with the same command and --resume"
+            )
+        elif is_out_of_memory(error):
+            checkpointing = "--train.gradient_checkpointing true keeps less for the gradient; "
+            problem = (
+                f"out of memory: --train.gradcache_chunk {max(1, (pieces or 256) // 2)} takes the "
+                f"same gradient of the whole batch in pieces; {checkpointing * plain}a smaller "
+                f"--batch-size (now {settings.batch_size}) or --data.max_tokens (now "
+                f"{recipe.data.max_tokens}) needs less"
+            )
+        else:
+            raise
+        raise ContrasentError(problem) from error
 
 
 class Session:
@@ -359,13 +386,14 @@ def score_result(
     show_progress: bool = False,
     group: ProcessGroup | None = None,
 ) -> BeforeAndAfter:
-    """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside that."""
-    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
-    starts: list[Loaded] = [start_as_it_comes(recipe.encoder)]
-    if isinstance(starts[0], SentenceEncoder):
-        starts.append(start_encoder(recipe.encoder))
+    """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside the start.
 
-    def score(encoder: Loaded, seed: int | None) -> Scores:
+    That as it comes, and with the pooler and the head of the run. A result that is the start as it
+    comes is scored once, and compared with both like any other.
+    """
+    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
+
+    def score(encoder: SentenceEncoder | WordEncoder, seed: int | None = None) -> Scores:
         logger.info("scoring %s", encoder.name)
         if isinstance(encoder, SentenceEncoder):
             encoder.to(result.device).eval()
@@ -376,7 +404,33 @@ def score_result(
             logger.warning("%s is not scored: %s", problem.task, problem.message)
         return scores
 
-    return before_and_after(tasks, score, starts, result, None if is_start else recipe.train.seed)
+    usual = start_as_it_comes(recipe.encoder)
+    trained = as_it_comes = score(usual)
+    scores = {AS_IT_COMES: as_it_comes}
+    before, with_pooler = list(as_it_comes.records), list[Record]()
+    if isinstance(usual, SentenceEncoder):
+        other = start_encoder(recipe.encoder)
+        if (other.pooler, other.head_name) != (usual.pooler, usual.head_name):
+            named = f"the start with pooler {other.pooler}, head {other.head_name}"
+            scores[named] = score(other)
+            with_pooler = list(scores[named].records)
+    if is_start:
+        after = [replace(record, encoder=result.name) for record in before]
+    else:
+        trained = score(result, recipe.train.seed)
+        logger.info("looking for sentences of the tasks in the training text")
+        text = training_text(result.name)
+        seen = None if text is None else find_overlap(tasks, text)
+        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
+    comparisons = {
+        start: tasks.compare(
+            of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
+        )
+        for start, of_start in scores.items()
+    }
+    shown = [] if is_start else gains(comparisons)
+    changes = gains(comparisons, every=True)
+    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import ConfigError, ContrasentError, is_disk_full
+from contrasent.errors import ConfigError
 from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import installed_versions
@@ -183,19 +183,6 @@ class RunFolder:
             with suppress(BusyError), exclusive(self.state):
                 sweep(self.root)
                 shutil.rmtree(self.state, ignore_errors=True)
-
-    @contextmanager
-    def explaining_a_full_disk(self) -> Iterator[None]:
-        """Raise ContrasentError instead of whatever a library makes of a disk without room."""
-        try:
-            yield
-        except Exception as error:
-            if not is_disk_full(error):
-                raise
-            raise ContrasentError(
-                f"the disk of {self.root} is full ({error}); what was saved before is whole. Make "
-                "room, then go on with the same command and --resume"
-            ) from error
 
     @property
     def holds_out(self) -> bool | None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import retrieval
-from contrasent.evaluation.compare import Gain, gains
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
-from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
+from contrasent.evaluation.compare import Gain
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.proxy import (
     FEWEST,
@@ -30,8 +27,6 @@ from contrasent.evaluation.suite import TASK_TYPES, Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
 from contrasent.evaluation.task_types import Options, TaskData, TaskType
 from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER_TASK_TYPE
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
@@ -44,7 +39,6 @@ _USUAL = {
 }
 _SELECTING: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
-Loaded = SentenceEncoder | WordEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,46 +224,3 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
             raise DataError(f"{problem.message}{remedy}")
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite
-
-
-def before_and_after(
-    tasks: Suite,
-    score: Callable[[Loaded, int | None], Scores],
-    starts: Sequence[Loaded],
-    result: SentenceEncoder,
-    seed: int | None,
-) -> BeforeAndAfter:
-    """Score the start and the result of a run, with its training text's overlap.
-
-    ``starts`` are the start as it comes, and the start with the pooler and the head of the run.
-    ``seed`` is that of the run; None if the result is the start as it comes, which is scored once
-    then, and compared with both starts like any other.
-    """
-    usual, *others = starts
-    as_it_comes = score(usual, None)
-    scores = {AS_IT_COMES: as_it_comes}
-    before, with_pooler = list(as_it_comes.records), list[Record]()
-    for other in others:
-        own, head = (getattr(it, "head_name", "none") for it in (usual, other))
-        if (other.pooler, head) != (usual.pooler, own):
-            named = f"the start with pooler {other.pooler}, head {head}"
-            scores[named] = score(other, None)
-            with_pooler = list(scores[named].records)
-    if seed is None:
-        trained = as_it_comes
-        after = [replace(record, encoder=result.name) for record in before]
-    else:
-        trained = score(result, seed)
-        logger.info("looking for sentences of the tasks in the training text")
-        text = training_text(result.name)
-        seen = None if text is None else find_overlap(tasks, text)
-        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
-    comparisons = {
-        start: tasks.compare(
-            of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
-        )
-        for start, of_start in scores.items()
-    }
-    shown = [] if seed is None else gains(comparisons)
-    changes = gains(comparisons, every=True)
-    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)
