@@ -46,65 +46,48 @@ _AXIS = re.compile(r"\s*(?:--)?([\w-]+\.[\w-]+)\s*=\s*(\S.*)", re.DOTALL)
 _RANGE = re.compile(r"(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A setting that is searched: one of several values, or a number between two."""
+def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
+    """Read what is searched: settings with values, ranges of numbers, or the papers' grids.
 
-    key: str
-    choices: tuple[str, ...] = ()
-    low: float = 0  # two whole numbers are ends of whole numbers alone
-    high: float = 0
-    log: bool = False  # as many between 1 and 10 as between 10 and 100
-
-    @classmethod
-    def read(cls, text: str) -> Axis:
-        """Read ``train.batch_size=64,128`` or ``train.learning_rate=1e-6..1e-4:log``."""
+    ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``; two whole numbers are the
+    ends of whole numbers alone.
+    """
+    try:
+        from optuna import distributions
+    except ImportError as error:
+        raise MissingExtraError(f"tune needs Optuna: {install_command('tune')}") from error
+    space: dict[str, BaseDistribution] = {}
+    lines = (line for text in texts for line in GRIDS.get(text.strip(), (text,)))
+    for text in lines:
         setting = _AXIS.fullmatch(text)
         key, values = (setting[1].replace("-", "_"), setting[2].strip()) if setting else ("", "..")
-        if ".." not in values:
-            return cls(key, tuple(dict.fromkeys(it.strip() for it in values.split(","))))
-        if ends := _RANGE.fullmatch(values):
-            whole = ends[1].isdecimal() and ends[2].isdecimal()
-            try:
-                low, high = (int(it) if whole else float(it) for it in ends.groups()[:2])
-            except ValueError:
-                low, high = 0, 0
-            if low < high and (low > 0 or not ends[3]):
-                return cls(key, (), low, high, log=bool(ends[3]))
-        raise ConfigError(
-            f"--space {text} is no setting with values, such as train.batch_size=64,128, no range "
-            "LOW..HIGH or LOW..HIGH:log of numbers above 0, such as "
-            f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
-        )
-
-    @property
-    def described(self) -> list[Any]:
-        """As a search's file has it."""
-        return [*self.choices] if self.choices else [self.low, self.high, self.log]
-
-    @property
-    def distribution(self) -> BaseDistribution:
-        """As Optuna has it."""
-        from optuna import distributions
-
-        if self.choices:
-            return distributions.CategoricalDistribution(self.choices)
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return distributions.IntDistribution(self.low, self.high, log=self.log)
-        return distributions.FloatDistribution(self.low, self.high, log=self.log)
+        try:
+            if ".." not in values:
+                choices = dict.fromkeys(it.strip() for it in values.split(","))
+                axis: BaseDistribution = distributions.CategoricalDistribution(tuple(choices))
+            elif (ends := _RANGE.fullmatch(values)) is None:
+                raise ValueError("no range")
+            elif ends[1].isdecimal() and ends[2].isdecimal():
+                low, high = int(ends[1]), int(ends[2])
+                axis = distributions.IntDistribution(low, high, log=bool(ends[3]))
+            else:
+                first, last = float(ends[1]), float(ends[2])
+                axis = distributions.FloatDistribution(first, last, log=bool(ends[3]))
+        except ValueError as error:
+            raise ConfigError(
+                f"--space {text} is no setting with values, such as train.batch_size=64,128, no "
+                "range LOW..HIGH or LOW..HIGH:log of numbers above 0, such as "
+                f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
+            ) from error
+        if key in space:
+            raise ConfigError(f"--space names {key} twice; give all its values at once")
+        space[key] = axis
+    return space
 
 
-def read_space(texts: Sequence[str]) -> tuple[Axis, ...]:
-    """Read the axes of a search, settings or the papers' grids by their names."""
-    axes = [Axis.read(line) for text in texts for line in GRIDS.get(text.strip(), (text,))]
-    keys = [axis.key for axis in axes]
-    if not keys or len(set(keys)) < len(keys):
-        raise ConfigError(
-            "name what to search with --space, such as train.learning_rate=1e-5,3e-5"
-            if not keys
-            else f"--space names a setting twice: {', '.join(keys)}"
-        )
-    return tuple(axes)
+def _ends(axis: Any) -> list[Any]:
+    """Values of an axis, as a search's file has them."""
+    return [*axis.choices] if hasattr(axis, "choices") else [axis.low, axis.high, axis.log]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +126,7 @@ class Tuning:
 
 def tune(  # noqa: PLR0913 - what the command takes, by name
     recipe: Recipe,
-    space: Sequence[Axis],
+    space: Mapping[str, BaseDistribution],
     output: Path,
     *,
     trials: int | None = None,
@@ -161,19 +144,17 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
     keeps its encoders. ConfigError if a setting cannot be searched, nothing decides, or ``output``
     holds another search; ContrasentError if every trial failed.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError(f"tune needs Optuna: {install_command('tune')}") from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    described = {axis.key: axis.described for axis in space}
+    described = {key: _ends(axis) for key, axis in space.items()}
     with exclusive(output):
         if begins_anew(output, _STATE, resume=resume, overwrite=overwrite):
             with writing_folder(output) as folder:
                 write_text(folder / _BASE, to_yaml(recipe))
-                for axis in space:
-                    for value in axis.choices or (axis.low, axis.high):
-                        complete(load_recipe(folder / _BASE, {axis.key: value}))
+                for key, values in described.items():
+                    for value in values[: None if isinstance(values[-1], str) else 2]:
+                        complete(load_recipe(folder / _BASE, {key: value}))
                 if recipe.evaluation.task == "none":
                     raise ConfigError("evaluation.task is none, so nothing decides; name a task")
                 if recipe.evaluation.task != "auto":
@@ -194,7 +175,11 @@ class _Search:
     """A search in a folder."""
 
     def __init__(
-        self, folder: Path, space: Sequence[Axis], recipe: Recipe, options: Mapping[str, Any]
+        self,
+        folder: Path,
+        space: Mapping[str, BaseDistribution],
+        recipe: Recipe,
+        options: Mapping[str, Any],
     ) -> None:
         self.folder, self.space, self.seed, self.options = folder, space, recipe.train.seed, options
         self.state = TypeAdapter(_State).validate_json((folder / _STATE).read_bytes())
@@ -202,13 +187,12 @@ class _Search:
     def run(self, trials: int | None, on_trial: Callable[[TuningTrial], object]) -> None:
         """Go on with a trial that was cut off, try again what failed, and make the trials left."""
         self._keep_best()
-        size = prod(len(axis.choices) for axis in self.space)  # 0 with a range
+        choices = [getattr(axis, "choices", ()) for axis in self.space.values()]
+        size = prod(map(len, choices))  # 0 with a range
         asked = trials or size or _USUAL_TRIALS
         plan = [self.state.running, *(it.settings for it in self.trials if it.score is None)]
         if 0 < size <= asked:
-            keys = [axis.key for axis in self.space]
-            grid = product(*(axis.choices for axis in self.space))
-            plan += [dict(zip(keys, values, strict=True)) for values in grid]
+            plan += [dict(zip(self.space, values, strict=True)) for values in product(*choices)]
             asked = 0  # no more than these
         for settings in plan:
             if settings is not None and self._score(settings) is None:
@@ -223,15 +207,14 @@ class _Search:
 
         sampler = optuna.samplers.TPESampler(seed=self.seed + len(self.state.trials))
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        distributions = {axis.key: axis.distribution for axis in self.space}
         for it in self.state.trials:
             state = TrialState.FAIL if it.score is None else TrialState.COMPLETE
             study.add_trial(
                 optuna.trial.create_trial(
-                    params=it.settings, distributions=distributions, value=it.score, state=state
+                    params=it.settings, distributions=dict(self.space), value=it.score, state=state
                 )
             )
-        return study.ask(distributions).params
+        return study.ask(dict(self.space)).params
 
     def _score(self, settings: Mapping[str, Any]) -> float | None:
         """The score of a trial with these settings, if one succeeded."""
