@@ -113,7 +113,7 @@ class SimCSE(Contrast):
         if self.config.unsupervised_weight:
             batch = concat([batch, batch.view(0)], batch.views + 1)
         for tokens in self.mlm.values():
-            hidden: MaskedBatch = tokens.hide(batch)
+            hidden = cast(HiddenTokens, tokens).hide(batch)
             first = hidden if self.config.mlm_views == "masked" else batch
             both = concat([first, hidden], 2 * batch.views)  # masked copies after the views
             ids, offsets = both.token_ids, both.offsets
