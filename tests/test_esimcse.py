@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import torch
 from helpers import oracles
+from helpers.tiny_runs import write_data
 
 from contrasent import objectives
 from contrasent.data.batch import pack
