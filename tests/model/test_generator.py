@@ -16,7 +16,7 @@ from helpers.tiny_models import (
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
-from contrasent.model.masked_lm import Generator, Masked, argmax, draw, mask_tokens
+from contrasent.model.masked_lm import Generator, argmax, draw, mask_tokens
 from contrasent.model.precision import matrix_precision
 
 CPU = torch.device("cpu")
@@ -58,26 +58,6 @@ def test_only_chosen_tokens_are_written_and_the_others_are_the_original_ones(fol
     expected = predicted(folder, batch, masked).argmax(-1)
     assert masked.chosen.any()
     assert torch.equal(filled, torch.where(masked.chosen, expected, batch.token_ids))
-
-
-def test_draws_come_from_the_softmax(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "it")
-    generator, batch, masked = parts(folder)
-    place = int(masked.chosen.nonzero()[0])
-    probabilities = predicted(folder, batch, masked)[place].softmax(-1)
-    torch.manual_seed(5)
-    draws = 2000
-    counts = torch.zeros(len(probabilities))
-    for _ in range(draws // 50):
-        many = pack([batch.token_ids[: batch.offsets[1]].tolist()] * 50)
-        hidden = Masked(masked.token_ids[: batch.offsets[1]].repeat(50), torch.zeros(0))
-        chosen = torch.zeros(50, int(batch.offsets[1]), dtype=torch.bool)
-        chosen[:, place] = True
-        hidden = Masked(hidden.token_ids, chosen.flatten())
-        drawn = generator.fill(many, hidden, pick="sample")[hidden.chosen]
-        counts += torch.bincount(drawn, minlength=len(counts))
-    spread = (probabilities * (1 - probabilities) / draws).sqrt()
-    assert ((counts / draws - probabilities).abs() < 5 * spread + 1e-3).all()
 
 
 @pytest.mark.parametrize("model_type", ["deberta-v2", "electra", "modernbert"])

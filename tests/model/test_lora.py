@@ -7,7 +7,6 @@ from helpers.tiny_runs import write_data
 
 import contrasent
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.weights import add_lora, effective_weight, merged_state
@@ -81,14 +80,3 @@ def test_a_run_saves_an_encoder_without_adapters(tmp_path, monkeypatch):
     assert changed and all(name.startswith("encoder.layer") for name in changed)
     assert not any("LayerNorm" in name or "bias" in name for name in changed)
     assert trained.encode(SENTENCES).shape == (len(SENTENCES), 16)
-
-
-def test_a_mean_with_the_start_is_refused(tmp_path, tiny_bert):
-    data = write_data(tmp_path / "text.txt")
-    with pytest.raises(ConfigError, match=r"start_shares.*encoder.lora is 2"):
-        contrasent.train(
-            encoder=tiny_bert,
-            data=data,
-            output=tmp_path / "run",
-            **{"encoder.lora": 2, "train.start_shares": [0.5], "evaluation.task": "stsb-dev"},
-        )

@@ -69,7 +69,6 @@ WRONG = [
         for name, value in (
             ("processing_kwargs", {"text": {"add_special_tokens": False}}),
             ("tokenizer_args", {"truncation_side": "left"}),
-            ("processor_kwargs", {"do_lower_case": True}),
             ("config_args", {"is_causal": False}),
             ("model_args", {"num_hidden_layers": 1}),
             ("transformer_task", "fill-mask"),
@@ -77,18 +76,14 @@ WRONG = [
             ("modality_config", {"text": {"method": "forward", "method_output_name": "pooled"}}),
             ("modality_config", {"message": {}}),
             ("tokenizer_name_or_path", "other"),
-            ("max_seq_length", "128"),
             ("max_seq_length", 0),
-            ("max_seq_length", 12.5),
             ("document_length", -1),
             ("query_expansion", "fixed"),
             ("from_a_later_version", True),
         )
     ),
     (POOLING, {"include_prompt": False}),
-    (POOLING, {"from_a_later_version": 1}),
     (NORMALIZE, {"module_input_name": "token_embeddings"}),
-    (NORMALIZE, {"module_output_name": "other"}),
     (NORMALIZE, {"p": 1}),
     *(
         (DENSE, {name: value})
@@ -97,11 +92,9 @@ WRONG = [
             ("activation_function", None),
             ("use_residual", True),
             ("module_input_name", "token_embeddings"),
-            ("module_output_name", "other"),
             ("scale", 2),
         )
     ),
-    (OWN, {"prompts": ["query"]}),
     (OWN, {"similarity_fn_name": "maxsim"}),
     (OWN, {"model_type": "SparseEncoder"}),
     (OWN, {"query_prefix": "[Q] "}),
