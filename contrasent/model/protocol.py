@@ -24,7 +24,6 @@ from contrasent.model.precision import device_named
 from contrasent.model.transforms import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")
-_CHUNK = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +61,17 @@ class EncodingOptions:
     ``normalize_last`` those have length 1 in the end.
     """
 
-    chunk: int
-    batch_tokens: int | None
-    batch_size: int | None
+    chunk: int = 65_536
+    batch_tokens: int | None = None
+    batch_size: int | None = None
     normalize: bool
     normalize_last: bool
     precision: str
-    show_progress: bool
-    on_overflow: str
+    show_progress: bool = False
+    on_overflow: str = "warn"
     prompt: str
-    task: str | None
-    truncate_dim: int | None
+    task: str | None = None
+    truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
@@ -204,45 +203,28 @@ class Encoder(ABC):
     def to(self, device: str | torch.device) -> Self:
         """Move it to ``device``; ConfigError if it cannot compute there."""
 
-    def encode_stream(  # noqa: PLR0913 - the options of a call, by name
-        self,
-        sentences: Iterable[str],
-        *,
-        chunk: int | None = _CHUNK,
-        batch_tokens: int | None = None,
-        batch_size: int | None = None,
-        normalize: bool | None = None,
-        precision: str | None = "auto",
-        show_progress: bool | None = False,
-        on_overflow: str | None = "warn",
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
-        task: str | None = None,
-    ) -> Iterator[np.ndarray]:
+    def encode_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[np.ndarray]:
         """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
 
-        Arguments and errors are those of `encode`. Options are checked at once, sentences as
-        they are read. Blocks of at most ``(chunk, D)`` float32 are in the order of ``sentences``.
+        Options are ``chunk``, and those of `encode` that say how, with its errors. They are checked
+        at once, sentences as they are read. Blocks of at most ``(chunk, D)`` float32 are in the
+        order of ``sentences``.
         """
         sentences = sentences_of(sentences)
-        kept = self.truncate_dim if truncate_dim is None else truncate_dim
-        options = EncodingOptions(
-            chunk=_CHUNK if chunk is None else chunk,
-            batch_tokens=batch_tokens,
-            batch_size=batch_size,
-            normalize=self.normalize if normalize is None else normalize,
-            normalize_last=bool(normalize),
-            precision=self.resolve_precision(
-                "fp32" if precision == "float32" else precision or "auto"
+        given = {name: value for name, value in options.items() if value is not None}
+        precision = str(given.pop("precision", "auto"))
+        usual = {"normalize": self.normalize, "truncate_dim": self.truncate_dim}
+        made = EncodingOptions(
+            prompt=self.conventions.resolve(
+                given.pop("prompt", None), given.pop("prompt_name", None)
             ),
-            show_progress=bool(show_progress),
-            on_overflow="warn" if on_overflow is None else on_overflow,
-            prompt=self.conventions.resolve(prompt, prompt_name),
-            truncate_dim=None if kept is None else _within("truncate_dim", kept, self.full_width),
-            task=task,
+            precision=self.resolve_precision(precision.replace("float32", "fp32")),
+            normalize_last=bool(given.get("normalize")),
+            **{**usual, **given},
         )
-        return self.blocks(sentences, options)
+        if made.truncate_dim is not None:
+            _within("truncate_dim", made.truncate_dim, self.full_width)
+        return self.blocks(sentences, made)
 
     def encode(  # noqa: PLR0913 - the options of a call, by name
         self,
