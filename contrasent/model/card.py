@@ -111,7 +111,10 @@ def _first_start(folder: Path) -> str:
     name, seen, place = "", set[Path](), encoder_folder([folder])
     while place is not None and place not in seen:
         seen.add(place)
-        info = read_json(place / INFO_FILE)
+        try:
+            info = read_json(place / INFO_FILE)
+        except CheckpointError:
+            return ""
         name = str(section(info, "recipe", "encoder").get("name") or "")
         place = encoder_folder(places_of(name, place)) if name else None
     return name
