@@ -137,8 +137,8 @@ class MaskedLm(nn.Module):
         self.backbone: Backbone = backbone_of(model.base_model)
         place, *names = _HEADS[model.config.model_type]
         holder = attrgetter(place)(model) if place else model
-        dense, activation, norm = (getattr(holder, it) if it else F.gelu for it in names)
-        self.head = MlmHead(dense, activation, norm, model.get_output_embeddings())
+        parts: list[Any] = [getattr(holder, it) if it else F.gelu for it in names]
+        self.head = MlmHead(*parts, model.get_output_embeddings())
         self.tied: bool = self.head.decoder.weight is model.get_input_embeddings().weight
         self.name = name
 
