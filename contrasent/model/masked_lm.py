@@ -138,7 +138,8 @@ class MaskedLm(nn.Module):
         place, *names = _HEADS[model.config.model_type]
         holder = attrgetter(place)(model) if place else model
         parts: list[Any] = [getattr(holder, it) if it else F.gelu for it in names]
-        self.head = MlmHead(*parts, model.get_output_embeddings())
+        dense, activation, norm = parts
+        self.head = MlmHead(dense, activation, norm, model.get_output_embeddings())
         self.tied: bool = self.head.decoder.weight is model.get_input_embeddings().weight
         self.name = name
 
