@@ -10,10 +10,8 @@ import pytest
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
 
-CASES = {
-    "unsup-simcse-bert-base": ("wiki/wiki1m_for_simcse.head11914.txt", {}, 70.4),
-    "sup-simcse": ("nli/nli_triplets.csv", {"encoder.pooler": "cls"}, 74.2),
-}
+UNSUPERVISED = "unsup-simcse-bert-base", "wiki/wiki1m_for_simcse.head11914.txt", {}, 70.4
+SUPERVISED = "sup-simcse", "nli/nli_triplets.csv", {"encoder.pooler": "cls"}, 74.2
 
 
 def mean_of_tasks(records):
@@ -22,11 +20,17 @@ def mean_of_tasks(records):
     return sum(values) / 7 * 100
 
 
-@pytest.mark.acceptance
 @pytest.mark.minutes
-@pytest.mark.parametrize("recipe", CASES)
-def test_one_epoch_reaches_what_the_reference_reaches(recipe, shared, tmp_path):
-    text, settings, least = CASES[recipe]
+@pytest.mark.parametrize(
+    ("recipe", "text", "settings", "least"),
+    [
+        pytest.param(*UNSUPERVISED, id="unsup", marks=pytest.mark.acceptance),
+        pytest.param(*SUPERVISED, id="sup", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_one_epoch_reaches_what_the_reference_reaches(
+    recipe, text, settings, least, shared, tmp_path
+):
     loaded = load_recipe(
         recipe,
         {
