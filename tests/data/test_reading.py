@@ -107,13 +107,6 @@ def test_a_lone_carriage_return_ends_a_line(write, name, content, read, expected
     assert read(write(name, content)) == expected
 
 
-def test_text_that_was_read_otherwise_is_another_content(write):
-    joined, apart = (write(f"{k}.txt", text) for k, text in enumerate(("a b\rc\n", "a b\nc\n")))
-    hashes = [open_examples(path).sha256 for path in (joined, apart)]
-    assert hashes[1] == "f72d69e24b156e2114b5205495f6a46565ce779ab83a3e28816de5475ae4548f"
-    assert hashes[0] != hashes[1]
-
-
 def ragged(first, later, count=3):
     return "".join(json.dumps(row) + "\n" for row in [first] * count + [later])
 
