@@ -166,11 +166,6 @@ def sentences_of(text: str) -> list[str]:
     return [part for part in (*parts, text[start:].strip()) if part]
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text, split at white space."""
-    return text.split()
-
-
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Documents that are long enough: lines ``starts`` to ``ends``, ``(N,)`` int64, of ``lines``.
@@ -215,7 +210,7 @@ def long_documents(
     chosen = counts >= least
     if chosen.sum() < 2:
         what = "every line is one" if by_line else "with a blank line between"
-        unit = "words" if split is words_of else "sentences"
+        unit = "words" if split is str.split else "sentences"
         found = f"{chosen.sum() or 'none'} of the {len(ends)} documents of {examples.source}"
         longest = f"and 2 are needed; the longest has {counts.max(initial=0)}"
         raise DataError(f"{found} ({what}) has {least} {unit}, {longest}; {remedy}")

@@ -28,7 +28,6 @@ from contrasent.data.documents import (
     positions,
     require_documents,
     sentences_of,
-    words_of,
 )
 from contrasent.data.examples import Examples
 from contrasent.data.loader import (
@@ -383,10 +382,10 @@ def _open_crops(
 def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
     """As :func:`open_views`, for ``spans`` of the documents, anchors before positives."""
     remedy = "give longer documents, or lower objective.max_words or objective.anchors"
-    documents = long_documents(examples, keep_texts(examples), words_of, spans.words, remedy)
+    documents = long_documents(examples, keep_texts(examples), str.split, spans.words, remedy)
 
     def draw(document: int, draws: Draws) -> Iterator[list[str]]:
-        words, random = documents.parts(document, words_of), draws.of(document, 0)
+        words, random = documents.parts(document, str.split), draws.of(document, 0)
         while True:
             drawn = spans.draw(len(words), random)
             yield [" ".join(words[start:end]) for start, end in drawn]
