@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.columns import RELEVANCE, TEXTS
-from contrasent.data.readers import Dataset, dataset_parts, retrieval_sources, tab_rows
+from contrasent.data.readers import Dataset, dataset_parts, retrieval_sources
 from contrasent.data.rows import as_text, open_rows_of, score_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation.embed import (
@@ -159,9 +159,8 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
 
     It is a folder laid out as those of BEIR (Thakur et al. 2021), three files
     ``QUERIES+DOCUMENTS+RELEVANCE``, or a data set of the hub, each perhaps after :data:`RETRIEVE`.
-    Relevance of 0 or less is that of a document that is not to be found; a file of it that is not
-    ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's four columns too. A query without a
-    relevant document is not scored; one that is a document, by id and text, does not find itself.
+    Relevance of 0 or less is that of a document that is not to be found. A query without a relevant
+    document is not scored; one that is a document, by id and text, does not find itself.
     """
     sources = joined_sources(name.name.removeprefix(RETRIEVE))
     folder = Path(sources[0])
@@ -240,7 +239,7 @@ def _read_judgements(
 ) -> dict[str, dict[str, float]]:
     """Relevance of documents by the id of the query, in the order of the source."""
     judged: dict[str, dict[str, float]] = {}
-    for where, (*cells, relevance) in _judgements(source):
+    for where, (*cells, relevance) in open_rows_of(source, RELEVANCE).rows():
         query, document = (_id(cell) for cell in cells)
         for kind, number, known, other in (
             ("query", query, queries, corpus),
@@ -256,33 +255,6 @@ def _read_judgements(
                 f"here and {judged[query][document]:g} before"
             )
     return judged
-
-
-def _judgements(source: str) -> Iterator[tuple[str, Any]]:
-    """Where a row stands, and its cells: ids of query and document, relevance."""
-    path = Path(source)
-    kind = Path(path.name.lower().removesuffix(".gz")).suffix
-    if path.is_file() and kind not in (".csv", ".jsonl", ".parquet"):
-        _, first = next(tab_rows(path), (0, []))
-        names = {cell.strip().lower() for cell in first}
-        if not all(names & set(known) for known in RELEVANCE.names):
-            yield from _tab_judgements(path)
-            return
-    yield from open_rows_of(source, RELEVANCE).rows()
-
-
-def _tab_judgements(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Cells between tabs or spaces; of TREC's four the second, an iteration, is left out."""
-    for line, cells in tab_rows(path):
-        row = [cell.strip() for cell in (cells if len(cells) > 1 else cells[0].split())]
-        if len(row) == 4:
-            del row[1]
-        if any(row) and len(row) != 3:
-            raise DataError(
-                f"{path}:{line}: {len(row)} columns instead of 3: query, document and relevance"
-            )
-        if any(row) and (line > 1 or row[2].lower() not in RELEVANCE.names[2]):
-            yield f"{path}:{line}", row
 
 
 _QUERIES_AT_ONCE = 64

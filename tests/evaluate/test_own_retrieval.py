@@ -111,7 +111,7 @@ def test_a_static_encoder_ranks_an_empty_document_last(folder, tiny_encoder):
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_tables_and_trecs_relevance_are_read_too(folder, header):
+def test_tables_are_read_too(folder, header):
     expected = task_of(folder)
     for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
         (folder / f"{name}.jsonl").unlink()
@@ -120,8 +120,8 @@ def test_tables_and_trecs_relevance_are_read_too(folder, header):
         with gzip.open(folder / f"{name}.tsv.gz", "wt") as file:
             file.write(text)
     (folder / "qrels/test.tsv").unlink()
-    trec = "".join(f"{query} 0 {document} {grade}\n" for query, document, grade in JUDGED)
-    (folder / "qrels.tsv").write_text(trec)
+    rows = "".join(f"{query}\t{document}\t{grade}\n" for query, document, grade in JUDGED)
+    (folder / "qrels.tsv").write_text("q\td\tgrade\n" * header + rows)
     found = task_of(folder)
     assert (found.corpus, found.queries) == (expected.corpus, expected.queries)
     assert (found.relevant, found.left_out) == (expected.relevant, expected.left_out)
@@ -142,7 +142,7 @@ REFUSED = {
     "qrels/test.tsv": [
         ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
         ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
-        ("q1\td1\n", r"test.tsv:1: 2 columns instead of 3: query, document and relevance"),
+        ("q1\td1\n", r"test.tsv:1: no column is known as the query's id; there are q1, d1"),
         ("q1\td1\t1\nq1\td1\t2\n", r"test.tsv:2: document 'd1' of query 'q1' has the relevance 2"),
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
     ],
