@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from contrasent.data.batch import Need
 from contrasent.data.columns import NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
 from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
 from contrasent.data.rows import (
@@ -28,6 +27,9 @@ from contrasent.data.rows import (
 from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.files import default_cache, exclusive, writing
+
+if TYPE_CHECKING:
+    from contrasent.data.batch import Need
 
 _PATIENCE = 600.0  # seconds that another process may take to keep its rows
 # A portion is bounded both ways: short sentences are many, long ones are large.
@@ -279,7 +281,7 @@ def require_classes(source: str, classes: Collection[int]) -> None:
 class SideColumn:
     """A number beside the two sentences of each row, to be kept with their tokens."""
 
-    need: Need
+    name: str  # of the need that it meets
     kind: str  # of the numbers in memory, as :class:`array.array` names it
     spec: ColumnSpec  # both sentences, then the cell of the number
     # makes a function from a cell of a source and its place to the number, or None for a row that
@@ -288,6 +290,13 @@ class SideColumn:
     content: str  # stands for the meaning of the numbers in the hash of the content
     read: str  # by an objective that needs it, in words
     wrongly: str  # would be taken by one that does not
+
+    @property
+    def need(self) -> Need:
+        """What an objective declares that reads it."""
+        from contrasent.data.batch import Need
+
+        return Need[self.name]
 
 
 class PairExamples(Examples):
@@ -340,7 +349,7 @@ class PairExamples(Examples):
 
 SIDE_COLUMNS = {
     "nli": SideColumn(
-        need=Need.LABELS,
+        name="LABELS",
         kind="B",
         spec=NLI,
         parser=NliClasses,
@@ -349,7 +358,7 @@ SIDE_COLUMNS = {
         wrongly="contradictions for positives",
     ),
     "scores": SideColumn(
-        need=Need.SCORES,
+        name="SCORES",
         kind="f",
         spec=RATED_PAIRS,
         parser=lambda _: score_of,
