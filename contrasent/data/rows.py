@@ -253,9 +253,12 @@ class ParquetSource(SourceRows):
             local = fs.LocalFileSystem(), source
             system, path = fs.FileSystem.from_uri(source) if is_url(source) else local
             self._data: Any = dataset.dataset(path, filesystem=system, **how)
+            parts = list(self._data.get_fragments())
             names = self._data.schema.names if self._data.count_rows() else []
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{source}: not a readable Parquet file: {error}") from error
+        if other := next((it for it in parts if it.physical_schema != self._data.schema), None):
+            raise DataError(f"{other.path} has other columns than {parts[0].path}")
         super().__init__(source, names, source)
 
     def choose(self, chooser: Callable[[Sequence[str]], ColumnMap]) -> Self:
