@@ -29,8 +29,8 @@ import typer
 import contrasent
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.intervals import Bootstrap
+from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_types import Options
 from contrasent.model.encoder import SentenceEncoder
 
 Cell = tuple[str, str, str, int]
@@ -200,7 +200,8 @@ def difference(
     task = domain.tasks.get(name)
     text = str(work / task) if task else GENERAL
     suite = load_suite([text], options_of(work))
-    (compared,) = suite.compare(first, second, Bootstrap())[0].tasks.values()
+    ((comparison, *_),) = suite.compare(first, second, Bootstrap()).values()
+    (compared,) = comparison.tasks.values()
     ends = compared.interval
     return (ends.low, ends.high) if ends else (float("nan"), float("nan"))
 

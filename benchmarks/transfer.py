@@ -28,8 +28,7 @@ from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_validate
 from contrasent.evaluation.protocols import PRESETS, SEED, TransferProtocol
-from contrasent.evaluation.transfer import labelled
-from contrasent.evaluation.transfer_data import TransferData, load_transfer
+from contrasent.evaluation.transfer import TransferData, labelled, load_transfer
 from contrasent.files import writing
 from contrasent.model.encoder import SentenceEncoder
 
@@ -43,12 +42,6 @@ Parts = dict[str, LabelledFeatures]
 def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
     """Dev and test accuracy, all classifiers together."""
     reached = cross_validate(parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
-    return reached.dev_rows.value, reached.test
-
-
-def ours_by_sklearn(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
-    """Dev and test accuracy by the quick classifier, which is another one."""
-    reached = cross_validate(parts, classes, TransferProtocol("sklearn", preset, seed), "cpu")
     return reached.dev_rows.value, reached.test
 
 
@@ -68,7 +61,6 @@ def _one_after_the_other(
 
 CONTESTANTS: dict[str, Callable[[Parts, int, str, int], tuple[float, float]]] = {
     "contrasent": ours,
-    "contrasent sklearn": ours_by_sklearn,
     "SentEval": partial(_one_after_the_other, senteval.Classifier),
     "SentEval in C": partial(_one_after_the_other, compiled.Classifier),
 }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.embed import DescribedEncoder
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.suite import Suite
-    from contrasent.fitting.text import FittingText
+    from contrasent.fitting import FittingText
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
@@ -267,10 +267,10 @@ def fit(
         >>> import contrasent
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
-    from contrasent.fitting import maps
+    from contrasent.fitting import FITTERS, save_fitted
     from contrasent.model.encoder import SentenceEncoder
 
-    fitter = maps.FITTERS[pick("map", kind, maps.FITTERS)]
+    fitter = FITTERS[pick("map", kind, FITTERS)]
     known = MapOptions.__pydantic_fields__  # type: ignore[attr-defined]
     options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
     chosen = fitter.read(settings)
@@ -279,12 +279,16 @@ def fit(
         encoder = SentenceEncoder.load(
             encoder, pooler=options.pooler, head=options.head, device=options.device
         )
-    how = maps.Embedding(
-        precision=options.precision, max_tokens=options.max_tokens, show_progress=show_progress
+    info = fitter.fit(
+        encoder,
+        text,
+        chosen,
+        precision=options.precision,
+        max_tokens=options.max_tokens,
+        show_progress=show_progress,
     )
-    info = fitter.fit(encoder, text, chosen, how)
     if output is not None:
-        maps.save_fitted(encoder, info, Path(output))
+        save_fitted(encoder, info, Path(output))
     return encoder
 
 
@@ -295,8 +299,7 @@ def fitting_text(
     data_dir: str | Path | None,
 ) -> FittingText:
     """The text to fit on, told in the log, once it is known that ``output`` can be written."""
-    from contrasent.fitting.maps import require_output
-    from contrasent.fitting.text import open_fitting_text
+    from contrasent.fitting import open_fitting_text, require_output
 
     if output is not None:
         require_output(Path(output))
@@ -436,7 +439,7 @@ def evaluate(
     ``contrasent evaluate``.
 
     Args:
-        encoder: a folder, a training run, a Hugging Face id or a file of vectors, or an object
+        encoder: a folder, a training run, a Hugging Face id or a file of word vectors, or an object
             with ``name``, ``pooler`` and ``encode``, whose mode (training or not) stays as it is.
         tasks: names as the command takes them, in a list or between commas; or what `load_suite`
             read.
@@ -453,8 +456,7 @@ def evaluate(
         DataError: a task's data is missing or damaged, or no task has a score; everything is read
             before the encoder is loaded.
         CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
-        MissingExtraError: scikit-learn or a data set of the hub is asked for, and its package is
-            not installed.
+        MissingExtraError: a data set of the hub is asked for, and its package is not installed.
 
     Example:
         >>> import contrasent
@@ -463,9 +465,9 @@ def evaluate(
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
     from contrasent.evaluation.embed import EncoderUse
+    from contrasent.evaluation.protocols import Options
     from contrasent.evaluation.suite import Suite, load_suite
-    from contrasent.evaluation.task_types import Options
-    from contrasent.evaluation.vectors import load_or_open
+    from contrasent.model.loading import load_encoder
     from contrasent.report.scores_table import Records
 
     if isinstance(tasks, Suite):
@@ -478,7 +480,7 @@ def evaluate(
         if suite.problems:
             raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
     if isinstance(encoder, str | Path):
-        encoder = load_or_open(how, str(encoder), suite.row_layouts())
+        encoder = load_encoder(str(encoder), **shared(how, Loading))
     resolve = getattr(encoder, "resolve_precision", str)
     precision = resolve(how.precision_name)
     scores = suite.records(EncoderUse(encoder, precision, seed, show_progress))

@@ -298,16 +298,12 @@ class EvaluationOptions(Measuring, DataFolder):
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Show intervals of this confidence, such as 0.95."""
 
-    classifier: str = "senteval"
-    """Transfer and labelled tasks: senteval (SentEval's procedure, as in papers) or sklearn
-    (scikit-learn's logistic regression without a search; faster, other numbers)."""
-
     preset: str = "test"
     """Transfer and labelled tasks: SentEval's settings: test (as in papers), fasttest or dev."""
 
     classifier_seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1111
     """Transfer and labelled tasks: seed of training and folds; those of one part (MR, CR, SUBJ,
-    MPQA) are with senteval always SentEval's, of 1111."""
+    MPQA) are always SentEval's, of 1111."""
 
 
 @settings

@@ -16,7 +16,7 @@ from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.transfer_data import read_labelled
+from contrasent.evaluation.transfer import read_labelled
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def scored_pairs(source):
 
 def labelled_sentences(source):
     task = read_labelled(f"classify:{source}")
-    return task.class_names, task.given
+    parts = [(part.texts, part.labels.tolist()) for part in task.parts.values()]
+    return task.class_names, parts
 
 
 def retrieval(*sources):
@@ -104,7 +105,7 @@ READERS = {
     "scored pairs": Reader(scored_pairs, SCORED, (Table("id sentence1 sentence2 score", SCORED),)),
     "labelled sentences": Reader(
         labelled_sentences,
-        (("news", "sport"), ((ODD[0],), ("d e",), ("f",))),
+        (("news", "sport"), [(("f", "d e", ODD[0]), [1, 0, 1])]),
         (Table("id text label", CLASSES),),
     ),
     "retrieval": Reader(

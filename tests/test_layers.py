@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "torchvision": (),
 }
 WITH_TORCH = (
-    *("data/batch.py", "data/loader.py", "evaluation/logistic_regression.py", "fitting/"),
+    *("data/batch.py", "data/loader.py", "evaluation/logistic_regression.py", "fitting.py"),
     *("functional.py", "model/", "objectives/", "distributed.py", "training/"),
 )
 ON_DEMAND = "scipy faiss pyarrow pymilvus datasets huggingface_hub pandas matplotlib"

@@ -88,8 +88,6 @@ def test_equal_rows_are_at_one_whatever_their_length(rng, scale):
 @pytest.mark.parametrize(
     ("scores", "gold", "said"),
     [
-        ([1, 2], [1, 2, 3], "two columns of 2 pairs or more, not (2,), (3,)"),
-        ([1], [1], "two columns of 2 pairs or more, not (1,), (1,)"),
         ([1, float("nan"), 2], [1, 2, 3], "score 1 is nan"),
         ([1, 2, 3], [1, 2, float("inf")], "gold 2 is inf"),
         ([0.25, 0.25, 0.25], [1, 2, 3], "every score is 0.25"),

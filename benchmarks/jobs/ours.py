@@ -23,7 +23,8 @@ from contrasent.data.examples import open_examples
 from contrasent.data.loader import Columns, Loader
 from contrasent.data.token_store import tokenize
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.sts import sts_scores
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.sts import score
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
@@ -148,7 +149,7 @@ class One(Encode):
 
 
 class Evaluate:
-    """``sts_scores``: each distinct sentence once, sorted by length."""
+    """``score``: each distinct sentence once, sorted by length."""
 
     def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
         self._encoder = SentenceEncoder.load(folder, **loading)
@@ -158,7 +159,7 @@ class Evaluate:
     def round(self, number: int) -> Values:
         """Score the tasks; the first to warm up."""
         tasks = self._tasks if number else self._tasks[:1]
-        records = sts_scores(tasks, EncoderUse(self._encoder, self._precision)).records
+        records = score(tasks, EncoderUse(self._encoder, self._precision), Options()).records
         pairs = sum(len(subset.gold) for task in tasks for subset in task.subsets)
         shown = [it for it in records if (it.metric, it.aggregation) == ("spearman", "all")]
         scores = {TaskName(it.task, it.split).label: it.value for it in shown}

@@ -174,8 +174,8 @@ class LeaksCommand(DataFolder, AsJson):
         from contrasent.cli.evaluate import announce
         from contrasent.data.examples import open_examples
         from contrasent.evaluation.leaks import find_leaks
+        from contrasent.evaluation.protocols import Options
         from contrasent.evaluation.suite import load_suite
-        from contrasent.evaluation.task_types import Options
         from contrasent.report.training_text import leaks_table
 
         training = open_examples(self.train, self.columns)

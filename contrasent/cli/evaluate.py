@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,9 +57,8 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
-    """Encoders, a row each: a folder, a training run or a Hugging Face id; or a file of vectors: of
-    words (GloVe's .txt, .vec), or .npy with a row for every sentence of one task (pairs: all first,
-    then all second; retrieval: queries, then documents; a.npy+b.npy joins two)."""
+    """Encoders, a row each: a folder, a training run or a Hugging Face id; or a file of word
+    vectors (GloVe's .txt, .vec)."""
 
     compare: bool = False
     """Test every model against the first, on the same pairs, test sentences or queries: intervals
@@ -69,9 +69,8 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
 
     def __call__(self) -> None:
         from contrasent.evaluation.intervals import Bootstrap
+        from contrasent.evaluation.protocols import Options
         from contrasent.evaluation.suite import load_suite
-        from contrasent.evaluation.task_types import Options
-        from contrasent.evaluation.vectors import load_or_open
 
         reading = Options.of(self)
         refuse_existing_file(self.html, overwrite=self.overwrite)
@@ -82,7 +81,7 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
         announce(suite)
 
         def score(model: str) -> Scores:
-            scores = suite.records(use(self, load_or_open(self, model, suite.row_layouts())))
+            scores = suite.records(use(self, load(self, model)))
             for note in scores.notes:
                 tell(f"{model}: {note}")
             return _with_overlaps(scores, model, suite) if self.leak_check else scores
@@ -120,11 +119,10 @@ def _write(
     means = []
     if bootstrap and first:
         for label, other in ((label, it) for label, it in others if it):
-            for kind, read in suite.kinds:
-                for comparison in kind.compare(read, (first, other), suite.options, bootstrap):
-                    rows[label] = with_comparison(rows[label], comparison)
-                    if comparison.average:
-                        means.append(Mean(rows[label][0], comparison.metric, comparison.average))
+            for comparison in chain(*suite.compare(first, other, bootstrap).values()):
+                rows[label] = with_comparison(rows[label], comparison)
+                if comparison.average:
+                    means.append(Mean(rows[label][0], comparison.metric, comparison.average))
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
     contents = Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
     if not write_lines(json, json_lines(records)):
@@ -153,11 +151,7 @@ def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
         overlap = find_overlap(suite, training, advance)
     trained = f"{model} was trained on {overlap.file}"
-    counts = [
-        f"{it.heading} {it.normalised:,} of {it.sentences:,}"
-        for it in overlap.tasks
-        if it.normalised
-    ]
+    counts = [f"{it.heading} {it.seen:,} of {it.sentences:,}" for it in overlap.tasks if it.seen]
     if overlap.trouble:
         warn(f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}")
     elif counts:
@@ -329,7 +323,6 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
             read_corpus,
             read_queries,
         )
-        from contrasent.evaluation.vectors import load_or_open
         from contrasent.report.contents import labels as names_of
         from contrasent.report.embedding_tables import print_neighbours
 
@@ -338,7 +331,7 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
         looked_for = read_queries(self.queries, self.query or (), searched, self.sample)
 
         def find(model: str) -> Neighbours:
-            used = use(self, load_or_open(self, model))
+            used = use(self, load(self, model))
             nearest = find_neighbours(used, searched, looked_for, self.top_k)
             return replace(nearest, command=called())
 
@@ -360,7 +353,7 @@ class MtebCommand(Measuring, AsJsonLines):
     """Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."""
 
     benchmark: Annotated[str | None, Spelling(metavar="NAME")] = None
-    """All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'."""
+    """All tasks of a benchmark, such as 'MTEB(eng, v2)'."""
 
     output: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
     """Write MTEB's own files of results into FOLDER too."""

@@ -102,8 +102,7 @@ class SifCommand(FitOptions):
 
     def __call__(self) -> None:
         from contrasent.api import fitting_text
-        from contrasent.fitting.maps import save_fitted
-        from contrasent.fitting.sif import fit_sif
+        from contrasent.fitting import fit_sif, save_fitted
         from contrasent.model.lookup_encoders import WordEncoder
 
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)

@@ -20,7 +20,6 @@ from contrasent.settings import explanations
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import EncoderUse
-    from contrasent.evaluation.vectors import MatrixEncoder
     from contrasent.model.loading import LoadedEncoder
     from contrasent.recipe import Recipe
     from contrasent.records import Record
@@ -44,7 +43,7 @@ def load(options: Loading, model: str) -> LoadedEncoder:
     return load_encoder(model, **shared(options, Loading))
 
 
-def use(options: Measuring, encoder: LoadedEncoder | MatrixEncoder) -> EncoderUse:
+def use(options: Measuring, encoder: LoadedEncoder) -> EncoderUse:
     """An encoder in the precision that was asked for, with a progress bar."""
     from contrasent.evaluation.embed import EncoderUse
     from contrasent.model.checkpoint import training_seed

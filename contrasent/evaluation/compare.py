@@ -10,22 +10,23 @@ from typing import Literal
 
 import numpy as np
 
-from contrasent.evaluation.embed import Scores, influences, joint_covariance
+from contrasent.evaluation.embed import Scores
 from contrasent.evaluation.intervals import (
     FEWEST_PAIRS,
     LEAST_ERROR,
     Bootstrap,
-    PairGraph,
     holm,
     interval,
     mean_error,
     normal_interval,
     normal_p_value,
     p_value,
+    pair_error,
     ratio_draws,
 )
+from contrasent.evaluation.sts import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.task_names import TaskName, averaged, short_headings
+from contrasent.evaluation.task_names import TRANSFER, TaskName, averaged, short_headings
 from contrasent.metrics import Vector
 from contrasent.records import Compared, Interval, Record
 
@@ -63,10 +64,9 @@ def compare(
     aggregation: str,
     bootstrap: Bootstrap,
 ) -> Comparison:
-    """Differences of correlations, with errors that know which pairs share a sentence.
+    """Differences of correlations, ``other`` less ``baseline``, by pairs that share sentences.
 
-    Differences are ``other`` minus ``baseline``. The average's error takes the pairs of all tasks
-    together, since tasks share sentences too. One without an error is not shown to be any.
+    The average's error takes the pairs of all tasks together, as tasks share sentences too.
     """
     before, after = (
         {
@@ -84,68 +84,61 @@ def compare(
         return _compared(baseline, difference, ends, normal_p_value(difference, error))
 
     both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
+    many = {task.name: len(task.gold) >= FEWEST_PAIRS for task in both}
     moves: dict[TaskName, Vector] = {}
     of_task: dict[TaskName, Compared] = {}
     for task in both:
         name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)
-        moves[name], error = second - first, None
-        if len(task.gold) >= FEWEST_PAIRS:
-            error = PairGraph.of(*task.sides).error(moves[name])
+        moves[name] = second - first
+        error = pair_error(*task.sides, moves[name]) if many[name] else None
         of_task[name] = compared(after[name] - before[name], error)
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
     if len(named) > 1:
         values[_AVERAGE] = fmean(after[name] for name in named)
         pooled, error = [task for task in both if task.name in named], None
-        if all(len(task.gold) >= FEWEST_PAIRS for task in pooled):
+        if all(many[name] for name in named):
             error = mean_error(joint_covariance(pooled, [moves[task.name] for task in pooled]))
         mean = compared(sum(of_task[name].difference for name in named) / len(named), error)
     return Comparison(metric, aggregation, _adjusted(of_task), mean, values)
 
 
 def compare_ratios(
-    names: Sequence[TaskName],
-    baseline: Scores,
-    other: Scores,
-    *,
-    averaged_over: Sequence[TaskName],
-    bootstrap: Bootstrap,
+    names: Sequence[TaskName], baseline: Scores, other: Scores, *, bootstrap: Bootstrap
 ) -> list[Comparison]:
-    """A paired bootstrap of means and F1: what they are of is drawn again, for both encoders.
+    """A paired bootstrap of means and F1, for each metric that both have scores of.
 
-    One for each metric, of what both have scores of; with an average of those in ``averaged_over``.
+    The average is over test parts of the papers' transfer tasks; users' own have little in common.
     """
-    drawn: dict[str, dict[TaskName, Vector]] = {}
-    differences: dict[str, dict[TaskName, float]] = {}
-    values: dict[str, dict[TaskName | str, float]] = {}
+    # the second score, the difference and its draws
+    metrics: dict[str, dict[TaskName, tuple[float, float, Vector]]] = {}
     for name in names:
         shared = [of for task, of in baseline.ratios if task == name and (name, of) in other.ratios]
-        if not shared:
-            continue
         pairs = [scores.ratios[name, of] for scores in (baseline, other) for of in shared]
-        draws = ratio_draws(pairs, bootstrap, name.label)
+        draws = ratio_draws(pairs, bootstrap, name.label) if shared else np.empty((0, 0))
         for before, metric in enumerate(shared):
             after = before + len(shared)
             # What is no difference is to be 0, however the sums were rounded.
             changes = np.round(draws[after] - draws[before], _DIGITS)
-            drawn.setdefault(metric, {})[name] = changes
-            values.setdefault(metric, {})[name] = pairs[after].value
-            differences.setdefault(metric, {})[name] = pairs[after].value - pairs[before].value
+            value = pairs[after].value
+            of_task = value, value - pairs[before].value, changes
+            metrics.setdefault(metric, {})[name] = of_task
 
     def compared(difference: float, draws: Vector) -> Compared:
         return _compared(baseline, difference, interval(draws, bootstrap), p_value(draws))
 
     comparisons = []
-    for metric, of_task in drawn.items():
-        changed = differences[metric]
-        tasks = {name: compared(changed[name], draws) for name, draws in of_task.items()}
-        named, mean = [name for name in of_task if name in averaged_over], None
-        if len(named) > 1:
-            draws = np.mean([of_task[name] for name in named], axis=0)
-            mean = compared(sum(changed[name] for name in named) / len(named), draws)
-            values[metric][_AVERAGE] = fmean(values[metric][name] for name in named)
-        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, values[metric]))
+    for metric, of_tasks in metrics.items():
+        tasks = {name: compared(gain, drawn) for name, (_, gain, drawn) in of_tasks.items()}
+        values: dict[TaskName | str, float] = {name: it[0] for name, it in of_tasks.items()}
+        papers = [n for n in of_tasks if n.split == "test" and n.name in TRANSFER]
+        mean = None
+        if len(papers) > 1:
+            scored, changed, each = zip(*(of_tasks[name] for name in papers), strict=True)
+            mean = compared(sum(changed) / len(papers), np.mean(each, axis=0))
+            values[_AVERAGE] = fmean(scored)
+        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, values))
     return comparisons
 
 
@@ -205,10 +198,9 @@ class Gain:
 
 
 def gains(comparisons: Mapping[str, Sequence[Comparison]], *, every: bool = False) -> list[Gain]:
-    """What training changed, in each average, and in each task that has none.
+    """What training changed, against the better start, in each average or each task without one.
 
-    ``comparisons`` are of the trained encoder with each start, by what that is called; a start
-    need not have all of them. With ``every``, also in each task that has an average.
+    ``comparisons`` are with each start, by its name. With ``every``, also in each averaged task.
     """
     of_score: dict[tuple[str, str | None, str], list[Gain]] = {}
     for start, each in comparisons.items():
@@ -238,11 +230,7 @@ class SeedError:
         return cls(stdev(values) / sqrt(len(values)), len(values) - 1)
 
     def reach(self, pair_error: float, level: float) -> float:
-        """Half the width of an interval over test pairs and over seeds, missing with ``level``.
-
-        It is the root of the sum of the squares of both: normal over pairs, of ``pair_error``, and
-        Student's t over seeds.
-        """
+        """Half an interval over pairs (normal) and seeds (Student's t), missing with ``level``."""
         from scipy.stats import t
 
         of_seeds = float(t.ppf(1 - level / 2, self.freedom)) * self.error
@@ -279,10 +267,7 @@ class SeedScores:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the difference, over pairs and over seeds; of one seed over pairs.
-
-        The start is the same for all seeds, so seeds are paired with it.
-        """
+        """The 95 % interval of the difference, over pairs and over seeds, which share the start."""
         if self.difference is None or self.pair_error is None:
             return None
         level, seeds = 1 - _SEED_CONFIDENCE, SeedError.of(self.values)

@@ -1,4 +1,4 @@
-"""Embeddings for a score, and the scores of a task: subsets, aggregations, intervals.
+"""Embeddings for a score: how an encoder is used, and what it scores.
 
 Shapes: M texts, N distinct ones, D embedding width.
 """
@@ -14,21 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, DataError, pick
-from contrasent.evaluation.intervals import (
-    FEWEST_PAIRS,
-    LEAST_ERROR,
-    Bootstrap,
-    PairGraph,
-    Ratio,
-    correlation_interval,
-    influence,
-)
-from contrasent.evaluation.sts_data import Task
+from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.task_names import TaskName
-from contrasent.metrics import METRICS, Matrix, Vector
+from contrasent.metrics import Vector
 from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.conventions import Conventions, role_options, similarity_of
 from contrasent.records import Interval, Record, installed_versions
+
+PRECISIONS = ("bf16", "fp32", "int8")
+"""``int8`` is what the engine of that name computes in."""
+
+Embeddings = NDArray[np.float32]
+Places = NDArray[np.int64]
 
 Similarities = tuple[Vector, ...]
 """Of each subset of a task, ``(N,)``: cosines, or scores that a regressor predicts."""
@@ -40,7 +37,8 @@ class Problem:
 
     task: str
     message: str
-    missing: bool = False
+    missing: bool = False  # its data is not there
+    damaged: bool = False  # the encoder's embeddings have no score
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,19 @@ class Scores:
         )
 
 
+def score_each(tasks: Iterable[tuple[TaskName, Callable[[], Scores]]]) -> Scores:
+    """Score one task after the other; one that cannot be scored is a problem."""
+    parts = []
+    for name, score in tasks:
+        try:
+            parts.append(score())
+        except (CheckpointError, DataError) as error:
+            damaged = isinstance(error, CheckpointError)
+            problem = Problem(name.label, f"{name.heading}: {error}", damaged=damaged)
+            parts.append(Scores(problems=(problem,)))
+    return Scores.together(parts)
+
+
 @dataclass(frozen=True)
 class Score:
     """A number on its way into a record, whose fields these are."""
@@ -86,98 +97,16 @@ class Score:
         roles: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Record:
-        """The number with all that is known of its task and of the encoder.
-
-        ``roles`` are the prompts of queries and documents.
-        """
+        """The number with all that is known of its task and encoder; ``roles`` are its prompts."""
         known = {**vars(self), **use.record_fields(), **more}
         known["prompts"] = {**(known["prompts"] or {}), **(roles or {})} or None
         return Record(task=name.name, split=name.split, data_sha256=sha256, **known)
 
 
-def correlations(
-    task: Task, similarities: Similarities, metric: str, bootstrap: Bootstrap | None = None
-) -> list[Score]:
-    """The task's subsets, then the aggregations, in one metric; a DataError if one is none."""
-    correlation = METRICS[metric]
-    each = []
-    for subset, column in zip(task.subsets, similarities, strict=True):
-        try:
-            each.append(correlation(column, subset.gold))
-        except DataError as error:
-            where = f"{task.name.heading} {subset.name}".strip()
-            raise DataError(f"{where}: no {metric} correlation: {error}") from error
-    pairs = [len(subset.gold) for subset in task.subsets]
-    aggregated = {
-        "all": correlation(np.concatenate(similarities), task.gold),
-        "mean": float(np.average(each)),
-        "wmean": float(np.average(each, weights=pairs)),
-    }
-    named = [it for it in zip(task.subsets, each, pairs, strict=True) if it[0].name]
-    sure: dict[str, Interval] = {}
-    if bootstrap and sum(pairs) >= FEWEST_PAIRS:
-        values = aggregated | {it.name: value for it, value, n in named if n >= FEWEST_PAIRS}
-        moves = influences(task, similarities, metric)
-        covariance = PairGraph.of(*task.sides).covariance(np.stack([moves[it] for it in values]))
-        deviations = np.sqrt(np.diagonal(covariance)).tolist()
-        for (name, value), deviation in zip(values.items(), deviations, strict=True):
-            if deviation >= LEAST_ERROR * abs(value):
-                sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
-    return [
-        *(
-            Score(metric, value, n, "subset", subset.name, sure.get(subset.name))
-            for subset, value, n in named
-        ),
-        *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),
-    ]
-
-
-def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
-    """How much each of N pairs moves the aggregations, and the subsets by name: ``(N,)``."""
-    each = [
-        influence(metric, scores, subset.gold)
-        for subset, scores in zip(task.subsets, similarities, strict=True)
-    ]
-    shares = np.array([len(column) for column in each]) / len(task.gold)
-    rows = _side_by_side(each)
-    return {
-        **{subset.name: row for subset, row in zip(task.subsets, rows, strict=True)},
-        "all": influence(metric, np.concatenate(similarities), task.gold),
-        "mean": rows.mean(axis=0),
-        "wmean": shares @ rows,
-    }
-
-
-def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
-    """Covariance ``(K, K)`` of an estimate per task, whose pairs move it by ``moves``, ``(N,)``.
-
-    Tasks share sentences: 1,006 of the 1,377 distinct pairs of STS-B test are also in STS12-16.
-    """
-    first, second = zip(*(task.sides for task in tasks), strict=True)
-    graph = PairGraph.of(chain.from_iterable(first), chain.from_iterable(second))
-    return graph.covariance(_side_by_side(moves))
-
-
-def _side_by_side(columns: Sequence[Vector]) -> Matrix:
-    """Each column in a row of its own, beside the others', zeros elsewhere."""
-    from scipy.linalg import block_diag
-
-    rows: Matrix = block_diag(*columns)
-    return rows
-
-
-PRECISIONS = ("bf16", "fp32", "int8")
-"""``int8`` is what the engine of that name computes in."""
-
-Embeddings = NDArray[np.float32]
-Places = NDArray[np.int64]
-
-
 class DescribedEncoder(Protocol):
     """The part of an encoder that a score needs; :class:`contrasent.model.protocol.Encoder` has it.
 
-    Records tell ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` too, where an
-    encoder has them.
+    Records tell ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` too.
     """
 
     @property
@@ -190,10 +119,7 @@ class DescribedEncoder(Protocol):
 
     @property
     def encode(self) -> Callable[..., np.ndarray]:
-        """Embed a list of N sentences, ``(N, D)``, in a ``precision``, with ``show_progress``.
-
-        One with prompts takes a ``prompt`` too.
-        """
+        """Embed N sentences, ``(N, D)``; takes ``precision``, ``show_progress``, ``prompt``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +148,7 @@ class EncoderUse:
         return rows
 
     def encode(self, texts: Sequence[str], role: str | None = None) -> Embeddings:
-        """One row per text, ``(N, D)``, whatever is in it; another shape is a CheckpointError.
-
-        The texts get the encoder's prompt for their ``role``, query or document, or its default.
-        """
+        """One row per text, ``(N, D)``, with the prompt of a ``role``, or the default one."""
         how: dict[str, Any] = {} if role is None else role_options(self.encoder, role)
         rows = self.encoder.encode(
             list(texts), precision=self.precision, show_progress=self.show_progress, **how
@@ -239,7 +162,6 @@ class EncoderUse:
     def record_fields(self) -> dict[str, Any]:
         """The fields of a record that describe the encoder."""
         name = getattr(self.encoder, "engine", None)
-        engine = None if name == "torch" else name
         limit = getattr(self.encoder, "max_tokens", None) or UNBOUNDED
         conventions: Conventions = getattr(self.encoder, "conventions", Conventions())
         prompt = conventions.resolve()
@@ -251,7 +173,7 @@ class EncoderUse:
             "max_tokens": limit if limit < UNBOUNDED else None,
             "prompts": {"default": prompt} if prompt else None,
             "dimensions": conventions.truncate_dim,
-            "engine": engine,
+            "engine": None if name == "torch" else name,
             "similarity": None if self.similarity == "cosine" else self.similarity,
             "precision": self.precision,
             "seed": self.seed,
@@ -269,10 +191,9 @@ def distinct(texts: Iterable[str]) -> tuple[list[str], Places]:
 def require_usable(
     name: str, texts: Sequence[str], rows: np.ndarray, *, of: str = "", zeros: bool = False
 ) -> None:
-    """Make sure that each of N texts has one of the embeddings ``(N, D)`` of which scores exist.
+    """Make sure that each of N texts has an embedding in ``(N, D)`` of which scores exist.
 
-    CheckpointError if one has a NaN or infinite number, or, without ``zeros``, is zero. ``name`` is
-    the encoder's, ``of`` the task where no caller names it.
+    CheckpointError of encoder ``name``, task ``of``, if one is not finite, or 0 without ``zeros``.
     """
     finite = np.isfinite(rows).all(axis=1)
     directed = np.logical_or(rows.any(axis=1), zeros)

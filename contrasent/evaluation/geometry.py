@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from contrasent.files import write_text
 from contrasent.metrics import (
     Matrix,
     Vector,
-    contrast_bound,
     mean_cosine,
     pair_cosines,
     partition_ratio,
@@ -41,8 +40,8 @@ _FEWEST = 8
 _ROWS = 1024
 _TINY = 1e-12
 
-KEY = "geometry"
-"""Under which a line of metrics.jsonl holds a measurement."""
+KIND = "geometry"
+"""The kind of a line; and under which one of metrics.jsonl holds a measurement."""
 
 _METRICS = "metrics.jsonl"
 
@@ -105,7 +104,6 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     position = pairs.position(embeddings)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
-    contrast = asdict(contrast_bound(embeddings))
     by_dimension = correlation_by_dimension(embeddings, pairs)
     # None of an encoder that puts all pairs at one cosine, as a collapsed one does.
     correlation = by_dimension.get(embeddings.shape[1])
@@ -115,7 +113,6 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
         Score("mean_cosine", mean_cosine(embeddings), every),
         Score("partition_ratio", partition_ratio(embeddings), every),
         *([] if correlation is None else [Score("spearman", correlation, len(pairs.gold))]),
-        *(Score(f"contrast_{name}", value, every) for name, value in contrast.items()),
     ]
     task = pairs.task
     return Geometry(
@@ -125,7 +122,10 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
         rated=len(pairs.gold),
         sentences=len(embeddings),
         spectrum=_short(spectrum(embeddings)),
-        groups=group_cosines(_short(cosines), pairs.gold),
+        groups=tuple(
+            Group(low, high, _short(cosines[chosen]))
+            for low, high, chosen in rating_groups(pairs.gold)
+        ),
         by_dimension=by_dimension,
     )
 
@@ -133,10 +133,9 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
 def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
     """How much each of P pairs moves a number of ``embeddings (N, D)``, ``(P,)``, by its name.
 
-    The first-order effect of the pair's weight (Huber 1981); a sentence weighs what the pairs that
-    it is in do on average. The numbers are alignment, uniformity, mean_cosine, ``spectrum`` (the
-    mean singular value over the largest), and of the cosines of a group of ratings, and of all, the
-    mean (``group:4-5``) and the deviation (``deviation:4-5``).
+    The first-order effect of the pair's weight (Huber 1981); a sentence weighs what its pairs do on
+    average. ``spectrum`` is the mean singular value over the largest; ``group:4-5`` and
+    ``deviation:4-5`` are of the cosines of a group of ratings.
     """
     unit = unit_rows(embeddings)
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
@@ -147,7 +146,7 @@ def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
 
     moves = {"alignment": of_mean(2 - 2 * cosines, pairs.positive)}
     every = *rating_range(pairs.gold), np.ones(len(cosines), dtype=bool)
-    for low, high, chosen in (*_rating_groups(pairs.gold), every):
+    for low, high, chosen in (*rating_groups(pairs.gold), every):
         moves[f"group:{low:g}-{high:g}"] = of_mean(cosines, chosen)
         squares = np.square(cosines - cosines[chosen].mean())
         scale = 2 * sqrt(squares[chosen].mean()) or 1.0  # 0 where no pair moves anything
@@ -188,23 +187,17 @@ def correlation_by_dimension(embeddings: Embeddings, pairs: RatedPairs) -> dict[
     return correlations
 
 
-def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
-    """Cosines ``(P,)`` by their ratings, in groups of equal width.
-
-    The groups of ratings from 0 to 5, which STS and SICK have, are 0-1 to 4-5; those of others
-    divide the range of the ratings. A rating on an edge is in the group above it.
-    """
-    return tuple(Group(low, high, cosines[chosen]) for low, high, chosen in _rating_groups(gold))
-
-
 def rating_range(gold: Vector) -> tuple[float, float]:
     """The lowest and the highest of ratings ``(P,)``; of ratings from 0 to 5 these two."""
     low, high = float(gold.min()), float(gold.max())
     return (0.0, _LARGEST_RATING) if low >= 0 and 1 < high <= _LARGEST_RATING else (low, high)
 
 
-def _rating_groups(gold: Vector) -> Iterator[tuple[float, float, NDArray[np.bool_]]]:
-    """The ends of each group that has a pair, and which pairs those are, ``(P,)``."""
+def rating_groups(gold: Vector) -> Iterator[tuple[float, float, NDArray[np.bool_]]]:
+    """The ends of each of five groups of ratings that has a pair, and which ``(P,)`` those are.
+
+    Of STS and SICK 0-1 to 4-5, else equal parts of the range. An edge is in the group above it.
+    """
     edges = np.linspace(*rating_range(gold), GROUPS + 1)
     edges[1:-1] = _short(edges[1:-1])  # else three fifths of 1 would be above 0.6
     number = np.searchsorted(edges[1:-1], gold, side="right")
@@ -214,9 +207,6 @@ def _rating_groups(gold: Vector) -> Iterator[tuple[float, float, NDArray[np.bool
 
 def _short(numbers: Vector) -> Vector:
     return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers])
-
-
-KIND = "geometry"
 
 
 def geometry_lines(geometries: Iterable[Geometry]) -> str:
@@ -238,15 +228,15 @@ def _geometry(values: Any) -> Geometry:
     from pydantic import TypeAdapter
 
     fields = fields_of_kind(values, KIND)
-    records = TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records"))
-    fields["spectrum"] = np.array(fields["spectrum"], dtype=np.float64)
-    fields["groups"] = tuple(
-        Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
-        for it in fields["groups"]
-    )
+    groups = fields.pop("groups")
     sizes = fields.pop("by_dimension", {}).items()
-    by_dimension = {int(size): float(value) for size, value in sizes}
-    return Geometry(**fields, records=records, by_dimension=by_dimension)
+    return Geometry(
+        records=TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records")),
+        spectrum=np.array(fields.pop("spectrum"), dtype=np.float64),
+        groups=tuple(Group(it["low"], it["high"], np.array(it["cosines"])) for it in groups),
+        by_dimension={int(size): float(value) for size, value in sizes},
+        **fields,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +270,9 @@ def read_trajectory(path: str | Path) -> Trajectory:
         raise DataError(f"{path} is no training run: it has no {_METRICS}")
 
     def position(values: Any) -> tuple[int, str, Position] | None:
-        if KEY not in values:
+        if KIND not in values:
             return None
-        measured = values[KEY]
+        measured = values[KIND]
         place = Position(float(measured["alignment"]), float(measured["uniformity"]))
         return int(values["step"]), str(measured["pairs"]), place
 

@@ -31,8 +31,7 @@ _DEGENERATE = 0.05
 class Ratio:
     """A score that is one sum over N things drawn divided by another: a mean, or F1.
 
-    With C columns it is the mean of their quotients, as macro-F1 is of the classes' F1; one whose
-    lower sum is 0 is left out.
+    With C columns it is the mean of their quotients that exist, as macro-F1 is of the classes' F1.
     """
 
     top: Matrix  # ``(N,)`` or ``(N, C)``, what each adds to the upper sum
@@ -54,11 +53,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """How sure intervals are, and how R resamples are drawn, the same ones for every encoder.
-
-    ``confidence`` is the share of samples whose interval is to hold the true value. Correlations
-    need no resamples: :class:`PairGraph`.
-    """
+    """How sure intervals are, and how R resamples are drawn, the same ones for every encoder."""
 
     confidence: float = 0.95
     resamples: int = 5000
@@ -66,10 +61,9 @@ class Bootstrap:
 
 
 def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> Matrix:
-    """K ratios of the same N things in the same R resamples.
+    """``(K, R)`` ratios of the same N things in the same R resamples; NaN where the lower sum is 0.
 
-    ``stream`` names the things, such as ``mr``: what is drawn for one is independent of what is
-    drawn for another. Returns ``(K, R)``; NaN where the lower sum is 0.
+    What is drawn for the things that ``stream`` names is independent of others.
     """
     columns = [np.column_stack([ratio.top, ratio.bottom]) for ratio in ratios]
     generator = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
@@ -87,10 +81,7 @@ def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> M
 
 
 def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
-    """The percentile interval of R values of one score (Efron 1979).
-
-    None if the score does not exist in more than a twentieth of the resamples.
-    """
+    """The percentile interval of R values (Efron 1979); None if a twentieth do not exist."""
     finite = draws[np.isfinite(draws)]
     if len(finite) < (1 - _DEGENERATE) * len(draws):
         return None
@@ -119,8 +110,7 @@ def intervals(
 def p_value(draws: Vector) -> float:
     """Two-sided p-value of a difference being 0, from R values of it in paired resamples.
 
-    Twice the smaller share of resamples on one side of 0, those at 0 being on both; one resample
-    is added to each side, so that it is never 0 (Davison & Hinkley 1997, section 4.4).
+    One resample is added to each side of 0 (Davison & Hinkley 1997, section 4.4).
     """
     finite = draws[np.isfinite(draws)]
     smaller = min((finite <= 0).sum(), (finite >= 0).sum())
@@ -154,65 +144,44 @@ FEWEST_PAIRS = 5
 LEAST_ERROR = 1e-12
 """As a share of the value; a smaller one is rounding, as where no pair moves a correlation of 1."""
 
-Places = NDArray[np.int64]
+
+def pair_covariance(first: Iterable[str], second: Iterable[str], influences: Matrix) -> Matrix:
+    r"""Covariance ``(K, K)`` of K estimates from the influences ``(K, N)`` of N pairs of sentences.
+
+    With f the influences, i and j pairs, and i ~ j if they share a sentence or are the same:
+
+    .. math:: V = \sum_{i \sim j} f_i f_j^\top
+
+    A variance is at least what it is if only pairs of the same two sentences are dependent: the sum
+    over i ~ j may be below it, or negative, by chance.
+    """
+    number: dict[str, int] = {}
+    sides = [[number.setdefault(text, len(number)) for text in side] for side in (first, second)]
+    low, high = np.sort(np.array(sides, dtype=np.int64), axis=0)
+    same = np.unique(low * len(number) + high, return_inverse=True)[1].reshape(-1)
+
+    def sums(rows: Matrix, places: NDArray[np.int64], count: int) -> Matrix:
+        return np.stack([np.bincount(places, weights=row, minlength=count) for row in rows])
+
+    pairs, others = int(same.max()) + 1, influences * (low != high)
+    of_sentence = sums(influences, low, len(number)) + sums(others, high, len(number))
+    # Pairs of the same two sentences meet in both of them.
+    twice = sums(others, same, pairs)
+    covariance: Matrix = of_sentence @ of_sentence.T - twice @ twice.T
+    least = np.square(sums(influences, same, pairs)).sum(axis=1)
+    np.fill_diagonal(covariance, np.maximum(np.diagonal(covariance), least))
+    return covariance
 
 
-@dataclass(frozen=True, slots=True)
-class PairGraph:
-    """Which of N pairs share a sentence."""
-
-    first: Places  # ``(N,)``, the number of the first sentence, below ``sentences``
-    second: Places  # the same of the second sentence
-    same: Places  # ``(N,)``, pairs of the same two sentences have one number
-    sentences: int  # S
-
-    @classmethod
-    def of(cls, first: Iterable[str], second: Iterable[str]) -> PairGraph:
-        """The graph of pairs; sentences are the same if their texts are."""
-        number: dict[str, int] = {}
-        sides = [
-            [number.setdefault(text, len(number)) for text in side] for side in (first, second)
-        ]
-        low, high = np.sort(np.array(sides, dtype=np.int64), axis=0)
-        same = np.unique(low * len(number) + high, return_inverse=True)[1].reshape(-1)
-        return cls(low, high, same, len(number))
-
-    def covariance(self, influences: Matrix) -> Matrix:
-        r"""Covariance ``(K, K)`` of K estimates from the influences ``(K, N)`` of the pairs.
-
-        With f the influences, i and j pairs, and i ~ j if they share a sentence or are the same:
-
-        .. math:: V = \sum_{i \sim j} f_i f_j^\top
-
-        A variance is at least what it is if only pairs of the same two sentences are dependent:
-        the sum over i ~ j may be below it, or negative, by chance.
-        """
-        other = self.first != self.second
-        of_sentence = self._sums(influences, self.first, self.sentences)
-        of_sentence += self._sums(influences * other, self.second, self.sentences)
-        pairs = int(self.same.max()) + 1
-        repeated = self._sums(influences, self.same, pairs)
-        # Pairs of the same two sentences meet in both of them.
-        twice = self._sums(influences * other, self.same, pairs)
-        covariance: Matrix = of_sentence @ of_sentence.T - twice @ twice.T
-        least = np.square(repeated).sum(axis=1)
-        np.fill_diagonal(covariance, np.maximum(np.diagonal(covariance), least))
-        return covariance
-
-    def _sums(self, influences: Matrix, places: Places, count: int) -> Matrix:
-        """Sums ``(K, count)`` of the influences of the pairs with each number."""
-        return np.stack([np.bincount(places, weights=row, minlength=count) for row in influences])
-
-    def error(self, influence: Vector) -> float:
-        """The standard error of one estimate."""
-        return sqrt(self.covariance(influence[None])[0, 0])
+def pair_error(first: Iterable[str], second: Iterable[str], influence: Vector) -> float:
+    """The standard error of one estimate, as :func:`pair_covariance`."""
+    return sqrt(pair_covariance(first, second, influence[None])[0, 0])
 
 
 def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
     """How much each pair moves the correlation of two columns ``(N,)``: ``(N,)``, which sum to 0.
 
-    It is the first-order effect of the pair's weight (Huber 1981). For Spearman's correlation,
-    which is Pearson's of the ranks, a pair also moves the ranks of the others.
+    The first-order effect of its weight (Huber 1981); it moves the ranks of other pairs too.
     """
     (x, x_moved), (y, y_moved) = (_centred(metric, column) for column in (scores, gold))
     variances = np.square(x).mean(), np.square(y).mean()
@@ -228,10 +197,9 @@ def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
 
 
 def _centred(metric: str, column: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
-    """A column less its mean, or its ranks over N less theirs; equal numbers share their mean rank.
+    """A column, or its ranks over N, less the mean; and what a weight at each pair adds to it.
 
-    The function gives the mean over the other pairs of their numbers times what a pair's weight
-    adds to the column there: it raises the rank of those above it by 1, of its equals by 1 / 2.
+    Weight raises the rank of those above it by 1, of its equals by 1 / 2.
     """
     if metric != "spearman":
         return column - column.mean(), np.zeros_like

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command, pick
+from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.conventions import role_options
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
     from torch import Tensor
 
+PROTOCOL = "mteb"
+
+NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
+"""What MTEB keeps beside the metrics of a subset; the main score is one of these once more."""
+
 
 class MtebEncoder:
     """An encoder of ours as MTEB's ``EncoderProtocol``.
 
-    Queries and documents of retrieval get the encoder's prompts for them. ``mteb_model_meta`` has
-    the hash of the weights as revision; pooler, head, precision, engine and longest sentence as
-    settings, so that MTEB's files of results are told apart by them.
+    ``mteb_model_meta`` has the hash of the weights as revision, and how it is used as settings, so
+    that MTEB's files of results are told apart. ``texts`` and ``prompts`` are of the task at work:
+    the hash of what was embedded, and the prompts by role.
     """
 
     def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
@@ -38,43 +43,26 @@ class MtebEncoder:
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
         self.mteb_model_meta = _model_meta(encoder, self.precision)
-        self._start_task()
-
-    def _start_task(self) -> None:
-        """Forget what an earlier task embedded: the hash of its texts, and prompts by role."""
-        self._texts = hashlib.sha256()
-        self._prompts: dict[str, str] = {}
+        self.texts, self.prompts = hashlib.sha256(), dict[str, str]()
 
     def encode(
         self,
         inputs: Iterable[Mapping[str, Sequence[str]]],
         *,
         task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
         prompt_type: Any = None,
-        **kwargs: Any,
+        show_progress_bar: bool = False,
+        **_: Any,
     ) -> np.ndarray:
-        """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split.
-
-        MTEB's ``batch_size`` is not followed, as batches here are made by tokens. ConfigError if
-        MTEB is to quantise the embeddings; CheckpointError if one is not finite.
-        """
-        del hf_split, hf_subset
+        """Embed what MTEB's loader holds, ``(N, D)`` float32, in batches by tokens."""
         role = getattr(prompt_type, "value", prompt_type)
-        if kwargs.get("precision") not in (None, "float32"):
-            raise ConfigError(
-                f"embeddings are float32, not {kwargs['precision']!r}; leave 'precision' out of "
-                "encode_kwargs"
-            )
         texts = [text for batch in inputs for text in batch["text"]]
         if role is not None and (how := role_options(self.encoder, role)):
-            self._prompts[role] = how["prompt"]
+            self.prompts[role] = how["prompt"]
         for text in texts:
             raw = text.encode("utf-8", "surrogatepass")
-            self._texts.update(b"%d:" % len(raw) + raw)
-        show_progress = bool(kwargs.get("show_progress_bar", False))
-        use = EncoderUse(self.encoder, self.precision, show_progress=show_progress)
+            self.texts.update(b"%d:" % len(raw) + raw)
+        use = EncoderUse(self.encoder, self.precision, show_progress=show_progress_bar)
         return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
@@ -130,42 +118,25 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
 
 
-PROTOCOL = "mteb"
-
-NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
-"""What MTEB keeps beside the metrics of a subset; the main score is one of these once more."""
-
-
 def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
     """MTEB's tasks by their names, such as ``STSBenchmark``, without their data."""
     mteb = import_mteb()
     if not names:
         raise ConfigError("no task to run; name some with --tasks, such as STSBenchmark,SICK-R")
-    tasks = []
-    for name in dict.fromkeys(names):
-        try:
-            tasks.append(mteb.get_task(name))
-        except KeyError as error:
-            reason = str(error.args[0]).removeprefix("KeyError: ")
-            raise ConfigError(f"MTEB {version('mteb')} has no such task: {reason}") from error
-    return tasks
+    return [_known(mteb.get_task, name) for name in dict.fromkeys(names)]
 
 
 def benchmark_tasks(name: str) -> list[AbsTask]:
-    """The tasks of a benchmark of MTEB, or those of one type, as in ``MTEB(eng, v2):STS``."""
-    mteb = import_mteb()
-    benchmark, _, kind = name.partition(":")
+    """The tasks of a benchmark of MTEB, such as ``MTEB(eng, v2)``."""
+    return [*_known(import_mteb().get_benchmark, name).tasks]
+
+
+def _known(get: Callable[[str], Any], name: str) -> Any:
     try:
-        tasks = [*mteb.get_benchmark(benchmark).tasks]
+        return get(name)
     except KeyError as error:
-        raise ConfigError(
-            f"MTEB {version('mteb')} has no such benchmark: {error.args[0]}"
-        ) from error
-    if kind:
-        kinds = {task.metadata.type.lower() for task in tasks}
-        wanted = pick(f"type of tasks in {benchmark}", kind.lower(), kinds)
-        tasks = [task for task in tasks if task.metadata.type.lower() == wanted]
-    return tasks
+        reason = str(error.args[0]).removeprefix("KeyError: ")
+        raise ConfigError(f"MTEB {version('mteb')} has no {name}: {reason}") from error
 
 
 def run_mteb(
@@ -177,9 +148,8 @@ def run_mteb(
 ) -> Scores:
     """Let MTEB score an encoder; a task that it cannot run costs itself only.
 
-    Every task is run, also where the folder ``output`` has MTEB's file of its results. Records are
-    of every metric, split and subset; the protocol ``mteb`` is named on the main score. Where there
-    are several subsets, their plain mean comes last, as MTEB reports it.
+    Every task is run, also where ``output`` has its results. Records are of every metric, split
+    and subset, the main score's with the protocol ``mteb``; the mean of several subsets is last.
     """
     mteb = import_mteb()
     cache = None if output is None else mteb.ResultCache(Path(output))
@@ -187,7 +157,7 @@ def run_mteb(
     problems: list[Problem] = []
     for task in tasks:
         name = task.metadata.name
-        encoder._start_task()
+        encoder.texts, encoder.prompts = hashlib.sha256(), {}
         try:
             task.load_data()
         except Exception as error:  # noqa: BLE001 - errors of the hub have no other parent
@@ -216,15 +186,16 @@ def run_mteb(
 
 
 def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
-    use = EncoderUse(encoder.encoder, encoder.precision)
-    about, main = task.metadata, task.metadata.main_score
-    sha256 = encoder._texts.hexdigest()
+    use, about = EncoderUse(encoder.encoder, encoder.precision), task.metadata
+    dataset: Any = task.dataset
     scores: list[tuple[str, Score]] = []
     for split, subsets in result.scores.items():
         alone, counts = len(subsets) == 1, []
         for of_subset in subsets:
             named = () if alone else ("subset", of_subset["hf_subset"])
-            counts.append(_record_rows(task, of_subset["hf_subset"], split))
+            held = dataset.get(of_subset["hf_subset"], dataset)[split]
+            queries = isinstance(held, dict) and "queries" in held
+            counts.append(len(held["queries"] if queries else held))
             scores += [
                 (split, Score(metric, float(value), counts[-1], *named))
                 for metric, value in of_subset.items()
@@ -232,21 +203,20 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
             ]
         if not alone:
             mean = float(sum(it["main_score"] for it in subsets) / len(subsets))
-            scores.append((split, Score(main, mean, sum(counts), "mean")))
-    versions = {"mteb": version("mteb")}
-    versions[str(about.dataset["path"])] = str(about.dataset["revision"])
+            scores.append((split, Score(about.main_score, mean, sum(counts), "mean")))
+    versions = {
+        "mteb": version("mteb"),
+        str(about.dataset["path"]): str(about.dataset["revision"]),
+    }
     records = []
     for split, score in scores:
-        is_main = score.metric == main and score.aggregation != "subset"
-        named_so = PROTOCOL if is_main else None
-        name = TaskName(about.name, split)
-        record = score.record(name, sha256, use, encoder._prompts, protocol=named_so)
+        is_main = score.metric == about.main_score and score.aggregation != "subset"
+        record = score.record(
+            TaskName(about.name, split),
+            encoder.texts.hexdigest(),
+            use,
+            encoder.prompts,
+            protocol=PROTOCOL if is_main else None,
+        )
         records.append(replace(record, versions={**record.versions, **versions}))
     return records
-
-
-def _record_rows(task: AbsTask, subset: str, split: str) -> int:
-    """How many queries or rows a score rests on."""
-    dataset: Any = task.dataset
-    held = dataset.get(subset, dataset)[split]
-    return len(held["queries"] if isinstance(held, dict) and "queries" in held else held)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
 from contrasent.data.examples import open_examples
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
@@ -90,9 +90,8 @@ def read_corpus(
 def read_queries(
     source: str | None, given: Sequence[str], corpus: Corpus, sample: int = 3
 ) -> Queries:
-    """The sentences to look for: those that were given, and those of a source.
+    """The sentences that were given, and those of a source: one of :data:`PUBLISHED`, or a file.
 
-    The source is a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row.
     Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8.
     """
     if source is None and not given:
@@ -104,13 +103,7 @@ def read_queries(
     if source in PUBLISHED:
         texts, asked = PUBLISHED[source].texts, [PUBLISHED[source].asked, *asked]
     elif source is not None:
-        examples = open_examples(source)
-        if examples.views > 1:
-            raise ConfigError(
-                f"{source} has {examples.views} sentences in a row ({examples.columns}); a file of "
-                "queries has one in each"
-            )
-        texts, asked = tuple(example[0] for example in examples), [source, *asked]
+        texts, asked = tuple(example[0] for example in open_examples(source)), [source, *asked]
     return Queries((*texts, *given), ", ".join(asked))
 
 
@@ -127,11 +120,7 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """A sentence and what is nearest to it, best first; equal scores in the order of the corpus.
-
-    ``left_out`` are sentences of the corpus that are the query itself, whatever their case and
-    white space.
-    """
+    """A sentence and what is nearest, best first; ``left_out`` are the query itself."""
 
     __pydantic_config__ = ONLY_THESE
 
@@ -175,23 +164,16 @@ class Neighbours:
 def find_neighbours(
     use: EncoderUse, corpus: Corpus, queries: Queries, top_k: int = 3
 ) -> Neighbours:
-    """The sentences nearest to every query, by the similarity that the encoder states.
+    """The sentences nearest to every query, by the similarity that the encoder states, exactly.
 
-    The search is exact; a repeated sentence is found once, a query never finds itself.
-    CheckpointError if an embedding is not finite, that of a query is zero, or all of the corpus's
-    are.
+    A repeated sentence is found once, a query never finds itself.
     """
-    wanted = list(queries.texts)
-    asked = replace(use, show_progress=False).embed(wanted, of="queries")
+    asked = replace(use, show_progress=False).embed(queries.texts, of="queries")
     rows = use.embed(corpus.texts, of=corpus.source, zeros=True)
     live: NDArray[np.bool_] = np.any(rows, axis=1)
-    if not live.any():
-        raise CheckpointError(
-            f"{use.encoder.name} gives all of {corpus.source} embeddings of zeros"
-        )
     if use.similarity == "cosine":
         asked, rows = _unit(asked), _unit(rows)
-    equal: dict[str, list[int]] = {_form(query): [] for query in wanted}
+    equal: dict[str, list[int]] = {_form(query): [] for query in queries.texts}
     for place, text in enumerate(corpus.texts):
         if (form := _form(text)) in equal:
             equal[form].append(place)
@@ -199,7 +181,7 @@ def find_neighbours(
     segment = np.ascontiguousarray(rows, dtype=np.float32)
     hits = nearest([segment], asked, most, live=[live], similarity=use.similarity)
     found = []
-    for text, of_query in zip(wanted, hits, strict=True):
+    for text, of_query in zip(queries.texts, hits, strict=True):
         itself = equal[_form(text)]
         others = [(place, score) for place, score in of_query if place not in itself][:top_k]
         query = Query(
@@ -227,11 +209,10 @@ def find_neighbours(
 
 def _unit(embeddings: Embeddings) -> Embeddings:
     """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are."""
-    rows: Embeddings = np.ascontiguousarray(embeddings, dtype=np.float32)
-    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    lengths = np.sqrt(np.einsum("nd,nd->n", embeddings, embeddings, dtype=np.float64))
     lengths[lengths == 0] = 1.0
-    unit: Embeddings = np.empty_like(rows)
-    np.divide(rows, lengths[:, None], out=unit, casting="same_kind")
+    unit: Embeddings = np.empty(embeddings.shape, np.float32)
+    np.divide(embeddings, lengths[:, None], out=unit, casting="same_kind")
     return unit
 
 

@@ -1,21 +1,20 @@
 """Protocols: how the papers turn cosines and classifiers into the numbers of their tables.
 
-SimCSE, Table B.1, lists them; the same encoder differs by several points between them. The random
-streams are numpy's legacy ones, as scikit-learn's and SentEval's are.
-
-Shapes: N sentences in SentEval's order, K folds.
+SimCSE, Table B.1, lists them; the same encoder differs by several points between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from contrasent.errors import DataError, pick
+from contrasent.errors import pick
+from contrasent.evaluation.intervals import Bootstrap
+from contrasent.evaluation.task_names import SPLITS
 from contrasent.metrics import METRICS
+from contrasent.options import EvaluationOptions
 
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
@@ -44,33 +43,21 @@ _MTEB_NOTE = (
     "its own runner gives its own numbers"
 )
 
+_PEARSON_MEAN: dict[str, Any] = {"metrics": ("pearson",), "aggregation": "mean"}
+_SENTEVAL: dict[str, Any] = {**_PEARSON_MEAN, "regressor": True}
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
         Protocol(name="simcse", source="Gao et al. 2021"),
         Protocol(name="diffcse", source="Chuang et al. 2022"),
         Protocol(name="hill", source="Hill et al. 2016", metrics=("pearson", "spearman")),
-        Protocol(
-            name="infersent",
-            source="Conneau et al. 2017",
-            metrics=("pearson",),
-            aggregation="mean",
-            regressor=True,
-        ),
-        Protocol(
-            name="senteval",
-            source="Conneau & Kiela 2018",
-            metrics=("pearson",),
-            aggregation="mean",
-            regressor=True,
-        ),
+        Protocol(name="infersent", source="Conneau et al. 2017", **_SENTEVAL),
+        Protocol(name="senteval", source="Conneau & Kiela 2018", **_SENTEVAL),
         Protocol(name="sbert", source="Reimers & Gurevych 2019"),
         Protocol(name="isbert", source="Zhang et al. 2020"),
         Protocol(name="flow", source="Li et al. 2020", aggregation="wmean"),
         Protocol(name="whitening", source="Su et al. 2021", aggregation="wmean"),
-        Protocol(
-            name="bgt", source="Wieting et al. 2020", metrics=("pearson",), aggregation="mean"
-        ),
+        Protocol(name="bgt", source="Wieting et al. 2020", **_PEARSON_MEAN),
         Protocol(name="declutr", source="Giorgi et al. 2021", aggregation="mean"),
         Protocol(
             name="mteb", source="Muennighoff et al. 2023", every_split=("sickr",), note=_MTEB_NOTE
@@ -99,9 +86,7 @@ def protocol(
     if regressor not in (None, chosen.regressor):
         chosen = replace(chosen, regressor=bool(regressor))
         changed.append("regressor" if regressor else "no regressor")
-    if changed:
-        chosen = replace(chosen, name=f"{name} with {', '.join(changed)}")
-    return chosen
+    return replace(chosen, name=f"{name} with {', '.join(changed)}") if changed else chosen
 
 
 SEED = 1111
@@ -109,9 +94,6 @@ SEED = 1111
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 """SentEval's L2 grid, used as weight decay."""
-
-CLASSIFIERS = ("senteval", "sklearn")
-"""SentEval's logistic regression, trained in torch; scikit-learn's without a search, faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +121,13 @@ PRESETS = {
 class TransferProtocol:
     """What is fixed about the accuracies of transfer tasks.
 
-    ``seed`` is that of folds, starting weights and permutations; nested folds of ``senteval`` are
-    always of 1111, as SentEval's.
+    ``seed`` is of starting weights and permutations; nested folds are of 1111, as SentEval's.
     """
 
-    classifier: str = "senteval"
     preset: str = "test"
     seed: int = SEED
 
     def __post_init__(self) -> None:
-        pick("classifier", self.classifier, CLASSIFIERS)
         pick("preset", self.preset, PRESETS)
 
     @property
@@ -158,88 +137,34 @@ class TransferProtocol:
 
     def described(self) -> dict[str, str | int]:
         """The classifier as a record tells it."""
-        described: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
-        if self.classifier == "sklearn":
-            return described | {"folds": self.settings.folds}
         fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
         solver = {field: getattr(self.settings, field) for field in fields}
-        return described | {"preset": self.preset} | solver
-
-
-Rows = NDArray[np.int64]
-
-HELD_OUT = 0.05
-"""Share of the training rows that stops the training where there is no other dev part."""
+        return {"name": "senteval", "seed": self.seed, "preset": self.preset, **solver}
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Rows to train on and rows to be judged by.
+class Options:
+    """Wishes beside the names of tasks, as :func:`contrasent.evaluate` takes them."""
 
-    Rows of the features to train on ``(n,)`` stand in the order that the permutations number them;
-    those of ``held_out (h,)`` stop the training, and ``drawn`` rows were permuted to choose them.
-    The permutations of the training follow in the same random stream.
-    """
+    data_dir: str | Path | None = None
+    splits: Sequence[str] = ("test",)
+    columns: Sequence[str] | None = None
+    protocol: Protocol = SIMCSE  # of the correlations
+    learning: TransferProtocol = TransferProtocol()  # of the classifiers
+    bootstrap: Bootstrap | None = None
 
-    train: Rows
-    held_out: Rows
-    drawn: int = 0
-
-
-def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Train and test rows of each of K folds, as scikit-learn's shuffled ``StratifiedKFold``."""
-    _, first_seen, codes = np.unique(labels, return_index=True, return_inverse=True)
-    codes = np.argsort(np.argsort(first_seen))[codes]
-    counts = np.bincount(codes)
-    if counts.min() < folds:
-        raise DataError(
-            f"a class has {counts.min()} sentences, fewer than the {folds} folds; "
-            "give more data, or a preset with fewer folds"
+    @classmethod
+    def of(cls, given: EvaluationOptions) -> Options:
+        """The reading that options ask for; ConfigError if one is unknown."""
+        return cls(
+            given.data_dir,
+            given.splits,
+            given.columns,
+            protocol(given.protocol, given.metric, given.aggregation, given.regressor),
+            TransferProtocol(given.preset, given.classifier_seed),
+            None if given.confidence is None else Bootstrap(given.confidence),
         )
-    ordered = np.sort(codes)
-    shares = [np.bincount(ordered[k::folds], minlength=len(counts)) for k in range(folds)]
-    draw = np.random.RandomState(seed)
-    fold_of = np.empty(len(codes), dtype=np.int64)
-    for code in range(len(counts)):
-        of_class = np.arange(folds).repeat([share[code] for share in shares])
-        draw.shuffle(of_class)
-        fold_of[codes == code] = of_class
-    return [(np.flatnonzero(fold_of != k), np.flatnonzero(fold_of == k)) for k in range(folds)]
 
-
-def judged_folds(rows: Rows, labels: Rows, folds: int, seed: int) -> list[Fold]:
-    """K folds of ``rows (n,)``, each trained on the others' rows and stopped by its own."""
-    return [
-        Fold(rows[train], rows[test]) for train, test in stratified_folds(labels[rows], folds, seed)
-    ]
-
-
-def with_held_out(rows: Rows, seed: int) -> Fold:
-    """Hold out 5 % of ``rows``, drawn by a permutation, to stop the training."""
-    count = int(HELD_OUT * len(rows))
-    if not count:
-        raise DataError(f"{len(rows)} training sentences are too few to hold out 5 %; give 20")
-    order = np.random.RandomState(seed).permutation(len(rows))
-    return Fold(rows[order[count:]], rows[order[:count]], drawn=len(rows))
-
-
-class Shuffles:
-    """The order of the rows in each epoch, as SentEval's classifier draws it.
-
-    Each of its classifiers starts numpy's stream anew from one seed, so classifiers on equally
-    many rows see the same permutations.
-    """
-
-    def __init__(self, count: int, drawn: int, seed: int) -> None:
-        """Permutations of ``count`` rows, after one of ``drawn`` rows if that is above 0."""
-        self._count = count
-        self._draw = np.random.RandomState(seed)
-        if drawn:
-            self._draw.permutation(drawn)
-        self._epochs: list[NDArray[np.int32]] = []
-
-    def epochs(self, numbers: Sequence[int]) -> NDArray[np.int32]:
-        """``(len(numbers), count)``, the permutations of these epochs, counted from 0."""
-        while len(self._epochs) <= max(numbers):
-            self._epochs.append(self._draw.permutation(self._count).astype(np.int32))
-        return np.stack([self._epochs[number] for number in numbers])
+    def __post_init__(self) -> None:
+        for split in self.splits:
+            pick("split", split, SPLITS)

@@ -35,10 +35,7 @@ Unit = tuple[Example, ...]
 
 
 def halves(text: str) -> tuple[str, str] | None:
-    """A text cut at the end of a sentence near its middle, else in the middle.
-
-    None of fewer than eight words, unless they are long ones of a script without spaces.
-    """
+    """A text cut at a sentence's end near its middle, else in the middle; None of a short one."""
     parts, space = text.split(), " "
     if len(parts) < _FEWEST_WORDS:
         if len(_UNSPACED.findall(text)) < _FEWEST_LETTERS:
@@ -68,10 +65,7 @@ def _example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
 def _pairs_task(
     name: TaskName, pairs: Sequence[tuple[str, str]], summary: str, sha256: str
 ) -> RetrievalTask | None:
-    """The first of each pair is to find the second among the second ones of all; None of no pair.
-
-    Equal texts are one query or one document, and no query finds itself.
-    """
+    """The first of each pair is to find the second among those of all; None of no pair."""
     places: dict[str, int] = {}
     for _, second in pairs:
         places.setdefault(second, len(places))
@@ -90,7 +84,6 @@ def _pairs_task(
         metrics=METRICS,
         description=f"{summary}: {len(wanted):,} queries, {len(places):,} documents; no labels",
         sha256=sha256,
-        every_query=tuple(wanted),
     )
 
 
@@ -114,12 +107,8 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
     summary = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
     task = _pairs_task(name, pairs(chosen), summary, examples.sha256)
     if task is None:
-        lacks = (
-            "no document of two different sentences"
-            if documents
-            else f"no text of {_FEWEST_WORDS} words, or {_FEWEST_LETTERS} letters without spaces"
-        )
-        raise DataError(f"{name.name}: {file} has {lacks}, so there is nothing to find")
+        lacks = "document of two different sentences" if documents else "text of 8 words"
+        raise DataError(f"{name.name}: {file} has no {lacks}, so there is nothing to find")
     return task
 
 
@@ -135,9 +124,8 @@ class HeldOutTask:
 def hold_out(examples: Examples) -> HeldOutTask | None:
     """Keep a tenth of a text, a thousand rows at most, out of training, as a task.
 
-    Which rows does not depend on their order: those whose hashes are smallest, so that equal rows,
-    and all pairs of an anchor, are on one side. Of documents whole ones. None where that would be
-    fewer than fifty queries.
+    Those whose hashes are smallest, whatever their order, so that equal rows and all pairs of an
+    anchor are on one side; whole documents. None of fewer than fifty queries.
     """
     documents = examples.views == 1 and has_documents(examples)
     kind, pairs = "crops", crop_pairs

@@ -18,7 +18,7 @@ from contrasent.data.rows import as_number
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
-from contrasent.evaluation.task_names import STS_TASKS, task_names
+from contrasent.evaluation.task_names import task_names
 from contrasent.metrics import Vector, pair_similarities
 
 FOLDS = 5
@@ -58,10 +58,7 @@ class Calibration:
 def read_judged(
     asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
 ) -> RatedPairs:
-    """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
-
-    Without a rating, pairs labelled 1 are similar and those labelled 0 are not.
-    """
+    """Read pairs of which some are similar: by a rating as RatedPairs has it, or labels 0, 1."""
     labelled = ">" not in asked
     pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
     if labelled and not np.isin(pairs.gold, (0, 1)).all():
@@ -69,25 +66,15 @@ def read_judged(
             f"{asked} has ratings from {pairs.gold.min():g} to {pairs.gold.max():g}, not labels 0 "
             f"and 1; say from which rating on sentences are similar, such as '{asked}>=4'"
         )
-    if pairs.positive.all():
-        raise DataError(
-            f"{pairs.label}: all {len(pairs.gold)} pairs are similar, so every threshold is right; "
-            "some that are not are needed"
-        )
     return pairs
 
 
 def calibrate(
     use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
 ) -> Calibration:
-    """Propose a threshold for an encoder's similarities: cosines, unless it states another.
-
-    It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
-    DataError if no threshold reaches ``least_precision``.
-    """
+    """Propose a threshold for an encoder's similarities, and say what it reaches."""
     embeddings, similar = pairs.embed(use), pairs.positive
-    sides = embeddings[pairs.first], embeddings[pairs.second]
-    scores = pair_similarities(use.similarity, *sides)
+    scores = pair_similarities(use.similarity, embeddings[pairs.first], embeddings[pairs.second])
     threshold = propose(scores, similar, least_precision)
     return Calibration(
         encoder=use.encoder.name,
@@ -123,9 +110,9 @@ def held_out(scores: Vector, similar: Flags, least_precision: float | None) -> T
 
 
 def propose(scores: Vector, similar: Flags, least_precision: float | None = None) -> float:
-    """The middle between two neighbouring similarities ``(P,)`` that serves the aim best.
+    """The middle between two neighbouring similarities ``(P,)`` of the largest F1, the highest.
 
-    Of equally good ones it is the highest. At least one pair is ``similar``.
+    Or of the largest recall with a ``least_precision`` in (0, 1]; DataError if none reaches that.
     """
     levels, level_of = np.unique(-scores, return_inverse=True)  # the highest first
     hits, taken = np.cumsum(np.bincount(level_of, similar)), np.cumsum(np.bincount(level_of))
@@ -153,7 +140,6 @@ def reach(taken: Flags, similar: Flags) -> Threshold:
 
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
-_EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,26 +167,21 @@ class RatedPairs:
     def read(
         cls, asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
     ) -> RatedPairs:
-        """Read the pairs, as :func:`contrasent.evaluation.sts_data.load`.
+        """Read the pairs of a task or file, ``>`` or ``>=``, and a rating, such as ``stsb-dev>4``.
 
-        ``asked`` is a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
-        split is all its splits together: ``stsb>4`` is train, dev and test. ConfigError if that
-        cannot be read, or ``columns`` does not fit. DataError if no pair is rated so.
+        A task without a split is all its splits together. DataError if no pair is rated so.
         """
         parsed = _ASKED.fullmatch(asked)
-        rating = as_number(parsed[3]) if parsed else None
-        if parsed is None or rating is None:
-            raise ConfigError(
-                f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}; in "
-                "quotes, as > alone is the shell's"
-            )
-        name, sign = parsed[1], parsed[2]
+        name, sign, number = parsed.groups() if parsed else (asked, ">", "")
+        rating = as_number(number)
         # With all splits where none is named and it has several.
-        names = task_names([name], ("all", "test"))
-        if len({it.name for it in names}) > 1:
-            raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
-        if columns is not None and names[0].name in STS_TASKS:
-            raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
+        names = [] if rating is None else task_names([name], ("all", "test"))
+        if rating is None or len({it.name for it in names}) > 1:
+            raise ConfigError(
+                f"pairs {asked!r} need one task or file and the rating above which they are "
+                "positive, such as stsb>4, stsb-dev>4, or FILE.tsv>0.8; in quotes, as > alone is "
+                "the shell's"
+            )
         task = load(names[0], data_dir, columns)
         gold, condition = task.gold, f"{sign}{rating:g}"
         positive = gold >= rating if sign == ">=" else gold > rating

@@ -1,78 +1,120 @@
-"""STS tasks: each distinct sentence encoded once, similarities, rank correlations."""
+"""STS tasks: each distinct sentence encoded once, similarities, rank correlations.
+
+Shapes: N pairs, of all subsets of a task; K estimates. Of SentEval's regressor: D embedding width,
+F = 2 * D features, C = 5 classes, the scores 1 to 5.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import product
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, product
+from math import sqrt
 
-from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluation.compare import Comparison, compare
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.errors import DataError
 from contrasent.evaluation.embed import (
     Embeddings,
     EncoderUse,
-    Problem,
+    Score,
     Scores,
     Similarities,
-    correlations,
     distinct,
-    influences,
-    joint_covariance,
     require_usable,
+    score_each,
 )
-from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
+from contrasent.evaluation.intervals import (
+    FEWEST_PAIRS,
+    LEAST_ERROR,
+    Bootstrap,
+    correlation_interval,
+    influence,
+    pair_covariance,
+)
+from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options
 from contrasent.evaluation.sts_data import Subset, Task, load
-from contrasent.evaluation.sts_regressor import Regressor, fit, pair_features, sentevals_order
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
-from contrasent.evaluation.task_types import Options, TaskData, TaskType
-from contrasent.metrics import METRICS, pair_similarities
+from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities, pearson
 from contrasent.model.lookup_encoders import LookupEncoder
-from contrasent.records import Record
+from contrasent.records import Interval
 
 Rows = Callable[[Sequence[str]], Embeddings]
 """Embeddings ``(N, D)`` of sentences."""
 
 
-def sts_scores(
-    tasks: Sequence[Task],
-    use: EncoderUse,
-    protocol: Protocol | None = None,
-    bootstrap: Bootstrap | None = None,
-) -> Scores:
-    """Every metric, aggregation and subset of every task; each distinct sentence is encoded once.
+def names(text: str, options: Options) -> list[TaskName] | None:
+    """STS tasks, files and data sets of scored pairs; with all splits if the protocol says."""
+    every, named = options.protocol.every_split, sts_names(text, options.splits)
+    return named and [
+        TaskName(it.name, "all") if it.split == "test" and it.name in every else it for it in named
+    ]
 
-    A task for which a number does not exist is a problem. The protocol's numbers are named as such,
-    and have intervals if there is a bootstrap. CheckpointError if in every task an embedding has a
-    NaN or infinite number, or is zero.
-    """
+
+def load_task(names: Sequence[TaskName], options: Options) -> Task:
+    """Read one split, and what its regressor needs."""
+    (name,) = names
+    task = load(name, options.data_dir, options.columns)
+    if options.protocol.regressor and name.name in STS_TASKS and STS_TASKS[name.name].files:
+        splits = (TaskName(name.name, split) for split in ("train", "dev"))
+        train, dev = (load(split, options.data_dir) for split in splits)
+        return replace(task, fitted=(train, dev))
+    return task
+
+
+def score(tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
+    """Every metric, aggregation and subset; each distinct sentence is encoded once."""
     read = [part for task in tasks for part in (task, *(task.fitted or ()))]
     sentences, _ = distinct(text for task in read for text in task.sentences)
     places = {sentence: place for place, sentence in enumerate(sentences)}
-    embeddings, zeros = use.encode(sentences), isinstance(use.encoder, LookupEncoder)
+    embeddings = use.encode(sentences)
+    regressors: dict[str, Regressor] = {}
 
     def rows(texts: Sequence[str]) -> Embeddings:
         return embeddings[[places[text] for text in texts]]
 
-    regressors: dict[str, Regressor] = {}
-    parts: list[Scores] = []
-    damaged: list[CheckpointError] = []
-    for task in tasks:
-        label = task.name.label
-        try:
-            for part in (task, *(task.fitted or ())):
-                texts, heading = list(dict.fromkeys(part.sentences)), part.name.heading
-                require_usable(use.encoder.name, texts, rows(texts), of=heading, zeros=zeros)
-            columns = _similarities(task, use, rows, regressors)
-            records = tuple(_records(task, columns, use, protocol, bootstrap))
-            parts.append(Scores(records, similarities={label: columns}, notes=_notes(task, rows)))
-        except (CheckpointError, DataError) as error:
-            parts.append(Scores(problems=(Problem(label, str(error)),)))
-            damaged += [error] if isinstance(error, CheckpointError) else []
-    if len(damaged) == len(tasks):
-        raise CheckpointError("\n".join(map(str, damaged)))
-    scores = Scores.together(parts)
-    return _with_covariances(tasks, scores) if bootstrap else scores
+    scores = score_each(
+        (task.name, partial(_score, task, use, options, rows, regressors)) for task in tasks
+    )
+    return _with_covariances(tasks, scores) if options.bootstrap else scores
+
+
+def _score(
+    task: Task, use: EncoderUse, options: Options, rows: Rows, regressors: dict[str, Regressor]
+) -> Scores:
+    protocol = options.protocol
+    for part in (task, *(task.fitted or ())):
+        texts = list(dict.fromkeys(part.sentences))
+        zeros = isinstance(use.encoder, LookupEncoder)
+        require_usable(use.encoder.name, texts, rows(texts), zeros=zeros)
+    columns = _similarities(task, use, rows, regressors)
+    records = []
+    for metric in METRICS:
+        asked = metric in protocol.metrics
+        for score in correlations(task, columns, metric, options.bootstrap if asked else None):
+            reported = asked and protocol.aggregation == score.aggregation
+            record = score.record(
+                task.name,
+                task.sha256,
+                use,
+                protocol=protocol.name if reported else None,
+                regressor="senteval" if task.fitted else None,
+            )
+            records.append(record)
+    known = [rows(side).any(axis=1) for side in task.sides]
+    without = int((~(known[0] & known[1])).sum())
+    note = (
+        f"{task.name.heading}: {without} of {len(task.gold)} pairs have a sentence without a "
+        "known word; their similarity is 0, as in SentEval"
+    )
+    return Scores(
+        tuple(records),
+        similarities={task.name.label: columns},
+        notes=(note,) if without else (),
+    )
 
 
 def _similarities(
@@ -84,8 +126,8 @@ def _similarities(
         return tuple(pair_similarities(use.similarity, *both, zeros=True) for both in sides)
     if task.name.split in ("train", "all"):
         raise DataError(
-            f"{task.name.heading}: its regressor is fitted to the training split, so it has "
-            "no score there; ask for test or dev, or for cosines with --no-regressor"
+            "its regressor is fitted to the training split, so it has no score there; ask for test "
+            "or dev, or for cosines with --no-regressor"
         )
 
     def features(subset: Subset, order: Sequence[int] | slice = slice(None)) -> Embeddings:
@@ -99,41 +141,80 @@ def _similarities(
             order = sentevals_order(subset.first, subset.second, subset.gold)
             ordered.append((features(subset, order), subset.gold[order]))
         train, dev = ordered
-        try:
-            regressors[name] = fit(train, dev)
-        except DataError as error:
-            raise DataError(f"{task.fitted[0].name.heading}: {error}") from error
+        regressors[name] = fit(train, dev)
     (subset,) = task.subsets
     return (regressors[name].expected(features(subset)),)
 
 
-def _records(
-    task: Task,
-    columns: Similarities,
-    use: EncoderUse,
-    protocol: Protocol | None,
-    bootstrap: Bootstrap | None,
-) -> list[Record]:
-    records = []
-    for metric in METRICS:
-        asked = protocol is None or metric in protocol.metrics
-        for score in correlations(task, columns, metric, bootstrap if asked else None):
-            reported = asked and protocol and protocol.aggregation == score.aggregation
-            named = protocol.name if protocol and reported else None
-            regressor = "senteval" if task.fitted else None
-            record = score.record(task.name, task.sha256, use, protocol=named, regressor=regressor)
-            records.append(record)
-    return records
+def correlations(
+    task: Task, similarities: Similarities, metric: str, bootstrap: Bootstrap | None = None
+) -> list[Score]:
+    """The task's subsets, then the aggregations, in one metric; a DataError if one is none."""
+    correlation = METRICS[metric]
+    each = []
+    for subset, column in zip(task.subsets, similarities, strict=True):
+        try:
+            each.append(correlation(column, subset.gold))
+        except DataError as error:
+            where = subset.name and f"{subset.name}: "
+            raise DataError(f"{where}no {metric} correlation: {error}") from error
+    pairs = [len(subset.gold) for subset in task.subsets]
+    aggregated = {
+        "all": correlation(np.concatenate(similarities), task.gold),
+        "mean": float(np.average(each)),
+        "wmean": float(np.average(each, weights=pairs)),
+    }
+    named = [it for it in zip(task.subsets, each, pairs, strict=True) if it[0].name]
+    sure: dict[str, Interval] = {}
+    if bootstrap and sum(pairs) >= FEWEST_PAIRS:
+        values = aggregated | {it.name: value for it, value, n in named if n >= FEWEST_PAIRS}
+        moves = influences(task, similarities, metric)
+        covariance = pair_covariance(*task.sides, np.stack([moves[it] for it in values]))
+        deviations = np.sqrt(np.diagonal(covariance)).tolist()
+        for (name, value), deviation in zip(values.items(), deviations, strict=True):
+            if deviation >= LEAST_ERROR * abs(value):
+                sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
+    return [
+        *(
+            Score(metric, value, n, "subset", subset.name, sure.get(subset.name))
+            for subset, value, n in named
+        ),
+        *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),
+    ]
 
 
-def _notes(task: Task, rows: Rows) -> tuple[str, ...]:
-    first, second = (rows(texts).any(axis=1) for texts in task.sides)
-    without = int((~(first & second)).sum())
-    note = (
-        f"{task.name.heading}: {without} of {len(task.gold)} pairs have a sentence without a "
-        "known word; their similarity is 0, as in SentEval"
-    )
-    return (note,) if without else ()
+def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
+    """How much each of N pairs moves the aggregations, and the subsets by name: ``(N,)``."""
+    each = [
+        influence(metric, scores, subset.gold)
+        for subset, scores in zip(task.subsets, similarities, strict=True)
+    ]
+    shares = np.array([len(column) for column in each]) / len(task.gold)
+    rows = _side_by_side(each)
+    return {
+        **{subset.name: row for subset, row in zip(task.subsets, rows, strict=True)},
+        "all": influence(metric, np.concatenate(similarities), task.gold),
+        "mean": rows.mean(axis=0),
+        "wmean": shares @ rows,
+    }
+
+
+def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
+    """Covariance ``(K, K)`` of an estimate per task, whose pairs move it by ``moves``, ``(N,)``.
+
+    Tasks share sentences: 1,006 of the 1,377 distinct pairs of STS-B test are also in STS12-16.
+    """
+    first, second = zip(*(task.sides for task in tasks), strict=True)
+    sides = chain.from_iterable(first), chain.from_iterable(second)
+    return pair_covariance(*sides, _side_by_side(moves))
+
+
+def _side_by_side(columns: Sequence[Vector]) -> Matrix:
+    """Each column in a row of its own, beside the others', zeros elsewhere."""
+    from scipy.linalg import block_diag
+
+    rows: Matrix = block_diag(*columns)
+    return rows
 
 
 def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:
@@ -141,76 +222,148 @@ def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:
     records, of_name = list(scores.records), {task.name: task for task in tasks}
     for metric, aggregation in product(METRICS, AGGREGATIONS):
         numbered = {
-            n: it
+            n: (of_name[TaskName(it.task, it.split)], it.interval)
             for n, it in enumerate(records)
             if it.interval and (it.metric, it.aggregation) == (metric, aggregation)
         }
-        if len(numbered) < 2:
+        together = [task for task, _ in numbered.values()]
+        if len(together) < 2:
             continue
-        together = [of_name[TaskName(it.task, it.split)] for it in numbered.values()]
         labels = [task.name.label for task in together]
         moves = [
-            influences(task, scores.similarities[label], metric)[aggregation]
-            for task, label in zip(together, labels, strict=True)
+            influences(task, scores.similarities[task.name.label], metric)[aggregation]
+            for task in together
         ]
         rows = joint_covariance(together, moves).tolist()
-        for (n, record), label, row in zip(numbered.items(), labels, rows, strict=True):
-            others = {to: it for to, it in zip(labels, row, strict=True) if to != label}
-            if record.interval:
-                interval = replace(record.interval, covariances=others)
-                records[n] = replace(record, interval=interval)
+        for (n, (task, interval)), row in zip(numbered.items(), rows, strict=True):
+            others = dict(zip(labels, row, strict=True))
+            del others[task.name.label]
+            known = replace(interval, covariances=others)
+            records[n] = replace(records[n], interval=known)
     return replace(scores, records=tuple(records))
 
 
-class Sts(TaskType[Task]):
-    """Correlations."""
+CLASSES = 5
+BATCH = 64
+EPOCHS_BETWEEN_LOOKS = 50
+MOST_EPOCHS = 1000
+LOOKS_WITHOUT_GAIN = 4
+_STEP, _FIRST, _SECOND, _SMALL = 1e-3, 0.9, 0.999, 1e-8
 
-    name = "sts"
-
-    def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """STS tasks, files and data sets of scored pairs; with all splits if the protocol says."""
-        names = sts_names(text, options.splits)
-        every = options.protocol.every_split
-        return names and [
-            TaskName(it.name, "all") if it.split == "test" and it.name in every else it
-            for it in names
-        ]
-
-    def load(self, names: Sequence[TaskName], options: Options) -> Task:
-        """Read one split, and what its regressor needs; a constant score is no score."""
-        (name,) = names
-        fitted = None
-        if options.protocol.regressor and name.name in STS_TASKS and STS_TASKS[name.name].files:
-            splits = (TaskName(name.name, split) for split in ("train", "dev"))
-            train, dev = (load(split, options.data_dir) for split in splits)
-            fitted = train, dev
-        task = load(name, options.data_dir, options.columns)
-        if (task.gold == task.gold[0]).all():
-            raise DataError(
-                f"{name.heading}: the score of all {len(task.gold)} pairs is {task.gold[0]:g}, so "
-                "there is no correlation; is the right column taken as the score?"
-            )
-        return replace(task, fitted=fitted)
-
-    def records(self, tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
-        return sts_scores(tasks, use, options.protocol, options.bootstrap)
-
-    def score(self, task: Task, use: EncoderUse, options: Options) -> Scores:
-        return self.records([task], use, options)
-
-    def compare(
-        self,
-        read: TaskData[Task],
-        scores: tuple[Scores, Scores],
-        options: Options,
-        bootstrap: Bootstrap,
-    ) -> list[Comparison]:
-        """One comparison for each metric of the protocol."""
-        how, metrics = options.protocol.aggregation, options.protocol.metrics
-        return [
-            compare(read.tasks, *scores, metric=metric, aggregation=how, bootstrap=bootstrap)
-            for metric in metrics
-        ]
+Floats = NDArray[np.float32]
 
 
-TASK_TYPE = Sts()
+def pair_features(first: Floats, second: Floats) -> Floats:
+    """``(N, F)`` of embeddings ``(N, D)``: differences without sign, then products."""
+    return np.concatenate([np.abs(first - second), first * second], axis=1)
+
+
+@dataclass(slots=True)
+class Regressor:
+    """Softmax of one linear layer with ``weight (C, F)`` and ``bias (C,)``."""
+
+    weight: Floats
+    bias: Floats
+
+    def shares(self, features: Floats) -> Floats:
+        """Probabilities of the classes ``(N, C)``."""
+        logits = features @ self.weight.T + self.bias
+        logits -= logits.max(axis=1, keepdims=True)
+        np.exp(logits, out=logits)
+        logits /= logits.sum(axis=1, keepdims=True)
+        return logits
+
+    def expected(self, features: Floats) -> Vector:
+        """Expected scores ``(N,)``, from 1 to 5."""
+        expected: Vector = self.shares(features).astype(np.float64) @ np.arange(1, CLASSES + 1)
+        return expected
+
+
+def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SEED) -> Regressor:
+    """Fit SentEval's regressor for STS-B and SICK-R: scores predicted from embeddings.
+
+    Conneau & Kiela 2018, section 3.1, after Tai et al. 2015, section 5.2, as SentEval's code has
+    it: softmax of one linear layer on ``|u - v|`` and ``u * v``, mean squared error to the score
+    spread over the two whole numbers around it, Adam (Kingma & Ba 2015), no weight decay. After
+    every 50 epochs the Pearson correlation on the dev split is looked at: the best state is kept,
+    and the fourth look that brings nothing better is the last.
+
+    ``train`` and ``dev`` are features ``(N, F)`` and scores ``(N,)``. First weights and order of
+    the pairs are drawn as SentEval draws them, if ``train`` is in :func:`sentevals_order`.
+    """
+    import torch
+
+    (features, gold), (dev_features, dev_gold) = train, dev
+    targets, width = spread(gold), features.shape[1]
+    generator, bound = torch.Generator().manual_seed(seed), 1 / sqrt(width)
+    sizes = ((CLASSES, width), (CLASSES,))
+    drawn = [torch.empty(it).uniform_(-bound, bound, generator=generator).numpy() for it in sizes]
+    # One array, so that a step is a few operations on one row of numbers: torch's autograd and its
+    # own Adam take four times as long.
+    numbers = np.concatenate([it.ravel() for it in drawn])
+    gradient, first, second = (np.zeros_like(numbers) for _ in range(3))
+    model, slopes = (
+        Regressor(it[: CLASSES * width].reshape(CLASSES, width), it[CLASSES * width :])
+        for it in (numbers, gradient)
+    )
+    # The generator that SentEval seeds; its stream is frozen.
+    order = np.random.RandomState(seed)
+    best, kept, idle, epochs, step = -1.0, None, 0, 0, 0
+    while idle < LOOKS_WITHOUT_GAIN and epochs <= MOST_EPOCHS:
+        for _ in range(EPOCHS_BETWEEN_LOOKS):
+            permuted = order.permutation(len(features))
+            for place in range(0, len(permuted), BATCH):
+                rows = permuted[place : place + BATCH]
+                step += 1
+                shares = model.shares(features[rows])
+                slope = (shares - targets[rows]) * np.float32(2 / shares.size)
+                # Each logit moves its own share up and all shares down in proportion.
+                slope -= (slope * shares).sum(axis=1, keepdims=True)
+                slope *= shares
+                np.matmul(slope.T, features[rows], out=slopes.weight)
+                slope.sum(axis=0, out=slopes.bias)
+                first += np.float32(1 - _FIRST) * (gradient - first)
+                second *= np.float32(_SECOND)
+                gradient *= gradient
+                second += np.float32(1 - _SECOND) * gradient
+                root = np.sqrt(second)
+                root /= np.float32(sqrt(1 - _SECOND**step))
+                root += np.float32(_SMALL)
+                np.divide(first, root, out=root)
+                root *= np.float32(_STEP / (1 - _FIRST**step))
+                numbers -= root
+        epochs += EPOCHS_BETWEEN_LOOKS
+        reached = -1.0  # never better, where SentEval finds NaN
+        with suppress(DataError):
+            reached = pearson(model.expected(dev_features), dev_gold)
+        if reached > best:
+            best, kept = reached, Regressor(model.weight.copy(), model.bias.copy())
+        else:
+            idle += 1
+    if kept is None:
+        raise DataError(
+            "SentEval's regressor predicts the same score for every dev pair; its embeddings "
+            "hardly differ"
+        )
+    return kept
+
+
+def spread(gold: Vector) -> Floats:
+    """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3.
+
+    A score of STS-B below 1 lacks the share of a class 0, as in SentEval.
+    """
+    if gold.min() < 0 or gold.max() > CLASSES:
+        raise DataError(
+            f"scores from {gold.min():g} to {gold.max():g} are not within 0 to 5, so SentEval's "
+            "regressor cannot be fitted"
+        )
+    classes = np.arange(1, CLASSES + 1)
+    shares: Floats = np.maximum(0, 1 - np.abs(gold[:, None] - classes)).astype(np.float32)
+    return shares
+
+
+def sentevals_order(first: Sequence[str], second: Sequence[str], gold: Vector) -> list[int]:
+    """Pairs by the words of both sentences, then by score: where SentEval's epochs start from."""
+    lengths = [[len(text.split()) for text in side] for side in (first, second)]
+    return sorted(range(len(gold)), key=lambda n: (lengths[0][n], lengths[1][n], gold[n]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import numpy as np
 
 from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.readers import lines, tab_rows
-from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
+from contrasent.data.rows import as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
     STS_TASKS,
-    RowLayout,
     StsTask,
     TaskName,
     TaskText,
@@ -31,24 +31,17 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[Pair], str, str]:
-    """Read all pairs of a file or data set, its hash, and a line on how columns were understood.
+    """All pairs of a file or data set, its hash, and a line on how columns were understood.
 
-    ``columns`` are both sentences and the score, by name or by number from 0; None to know them by
-    name, or by their order where there are three columns without a known name. DataError if a row
-    does not hold a pair and its score, or there are fewer than three.
+    ``columns`` are both sentences and the score; None to know them by name, or by order of three.
     """
     records = open_rows_of(source, RATED_PAIRS, columns)
     by_place = records.chosen.by in ("order", "number") and not records.chosen.header
     note = "" if by_place else f"{source}: {records.described}"
-    pairs: list[Pair] = []
-    for where, (first, second, score) in records.rows():
-        if isinstance(score, str) and score.strip() and as_number(score) is None:
-            raise DataError(
-                f"{where}: the score must be a number, not {score.strip()!r}; if it is a class "
-                "to be learned, put classify: in front of the file; if the row is a header, name "
-                "its columns with --columns"
-            )
-        pairs.append(_pair(where, as_text(first, where), as_text(second, where), score))
+    pairs = [
+        _pair(where, as_text(first, where), as_text(second, where), score)
+        for where, (first, second, score) in records.rows()
+    ]
     if len(pairs) < _LEAST:
         raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
     return pairs, records.sha256, note
@@ -99,9 +92,8 @@ class Task:
     @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """First and second sentences of all subsets."""
-        first = tuple(sentence for subset in self.subsets for sentence in subset.first)
-        second = tuple(sentence for subset in self.subsets for sentence in subset.second)
-        return first, second
+        first, second = zip(*((it.first, it.second) for it in self.subsets), strict=True)
+        return tuple(chain.from_iterable(first)), tuple(chain.from_iterable(second))
 
     def texts(self) -> Iterator[TaskText]:
         """All pairs, as training text must not have both sentences."""
@@ -109,20 +101,11 @@ class Task:
         sentences = [sentence for pair in pairs for sentence in pair]
         yield TaskText(self.name.name, self.name.split, sentences, pairs)
 
-    def row_layout(self) -> RowLayout:
-        """The first sentences of all scored pairs, then the second."""
-        names = (f"{side} sentences of the scored pairs" for side in ("first", "second"))
-        return RowLayout(self.name.heading, dict(zip(names, self.sides, strict=True)))
-
 
 def load(
     name: TaskName, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
 ) -> Task:
-    """Read one task, single spaces between its words, as SentEval's batcher makes them.
-
-    ``data_dir`` is SentEval's folder, ``columns`` are of a user's file. MissingDataError if a file
-    is not there; DataError, which names file and line, if it does not hold what it should.
-    """
+    """Read one task; MissingDataError if a file is not there, DataError if one is damaged."""
     row = STS_TASKS.get(name.name)
     if row is None:
         path = Path(name.name).expanduser()
@@ -131,29 +114,32 @@ def load(
         return Task(name, (_subset("", pairs, source),), sha256, note)
     root = senteval_root(data_dir)
     if row.subsets:
-        digest = hashlib.sha256()
-        subsets = []
-        for subset in row.subsets:
-            folder = root / row.folder
-            files = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-            for path in files:
-                digest.update(_content(path))
-            subsets.append(_subset(subset, list(_aligned(*files)), files[1]))
-        return Task(name, tuple(subsets), digest.hexdigest())
+        folder = root / row.folder
+        parts = [
+            (subset, folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt")
+            for subset in row.subsets
+        ]
+        sha256 = sha256_of_all([path for _, *both in parts for path in both])
+        subsets = (_subset(name, list(_aligned(*both)), both[1]) for name, *both in parts)
+        return Task(name, tuple(subsets), sha256)
     if name.split == "all":
         splits = [load(TaskName(name.name, split), data_dir) for split in ALL_SPLITS]
         whole = Task(name, tuple(subset for task in splits for subset in task.subsets), "")
         digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
         return Task(name, (Subset("", *whole.sides, whole.gold),), digest.hexdigest())
     path = root / row.files[name.split]
-    digest = hashlib.sha256(_content(path))
-    return Task(name, (_subset("", list(_table(path, row)), path),), digest.hexdigest())
+    sha256 = sha256_of_all([path])
+    return Task(name, (_subset("", list(_table(path, row)), path),), sha256)
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise MissingDataError(path)
-    return path.read_bytes()
+def sha256_of_all(paths: Sequence[Path]) -> str:
+    """Hash of the bytes of files, one after the other; MissingDataError if one is not there."""
+    digest = hashlib.sha256()
+    for path in paths:
+        if not path.is_file():
+            raise MissingDataError(path)
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
@@ -166,21 +152,25 @@ def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
         )
     for (number, cells), (_, score) in zip(pairs, gold, strict=True):
         where = f"{sentences}:{number}"
-        if len(cells) != 2:
-            raise DataError(f"{where}: {len(cells)} tab-separated columns instead of 2 sentences")
         if score.strip():
-            yield _pair(where, cells[0], cells[1], score, f"{scores}:{number}")
+            first, second = _cells(cells, 2, where)
+            yield _pair(where, first, second, score, f"{scores}:{number}")
 
 
 def _table(path: Path, row: StsTask) -> Iterator[Pair]:
     """Tab-separated, quotes literal; of STS-B without, of SICK with a header."""
     for number, cells in tab_rows(path):
-        needed = max(row.columns) + 1
-        if len(cells) < needed:
-            raise DataError(f"{path}:{number}: {len(cells)} tab-separated columns, not {needed}")
+        where = f"{path}:{number}"
+        known = _cells(cells, max(row.columns) + 1, where)
         if number > 1 or not row.header:
-            first, second, score = (cells[place] for place in row.columns)
-            yield _pair(f"{path}:{number}", first, second, score)
+            first, second, score = (known[place] for place in row.columns)
+            yield _pair(where, first, second, score)
+
+
+def _cells(cells: Sequence[str], needed: int, where: str) -> Sequence[str]:
+    if len(cells) < needed:
+        raise DataError(f"{where}: {len(cells)} tab-separated columns, not {needed}")
+    return cells[:needed]
 
 
 def _subset(name: str, rows: Sequence[Pair], source: Path | str) -> Subset:

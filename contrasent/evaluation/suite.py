@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from contrasent.data.senteval import how_to_get_data, senteval_root
+from contrasent.data.senteval import MissingDataError, how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation import retrieval, sts, transfer
-from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.compare import Comparison, compare, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.task_names import RowLayout, TaskName, TaskText, refuse
-from contrasent.evaluation.task_types import Options, TaskData, TaskType
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.task_names import TaskName, TaskText, refuse
 
-TASK_TYPES: tuple[TaskType[Any], ...] = (
-    sts.TASK_TYPE,
-    transfer.TASK_TYPE,
-    transfer.LABELLED,
-    retrieval.TASK_TYPE,
+T = TypeVar("T")
+"""The data of one task: it has ``name``, ``note`` (how a user's file was understood where that had
+to be guessed), and ``texts()`` that training text must not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskType:
+    """Tasks that are scored alike."""
+
+    name: str  # by which tables find their columns
+    # The tasks of this type that a text names, each split for itself; None if it names others. A
+    # split that a task does not have is a ConfigError.
+    names: Callable[[str, Options], list[TaskName] | None]
+    load: Callable[[Sequence[TaskName], Options], Any]  # the data of one task, or a DataError
+    score: Callable[[Sequence[Any], EncoderUse, Options], Scores]
+    whole: bool = False  # the splits of a task are read together
+
+    def read(self, names: Sequence[TaskName], options: Options) -> TaskData[Any]:
+        """Read the tasks whose data is there and in order; the others are problems."""
+        groups: dict[str, list[TaskName]] = {}
+        for name in names:
+            groups.setdefault(name.name if self.whole else name.label, []).append(name)
+        tasks: list[Any] = []
+        problems: list[Problem] = []
+        for label, group in groups.items():
+            try:
+                tasks.append(self.load(group, options))
+            except MissingDataError as error:
+                problems.append(Problem(label, f"{error.path} is missing", missing=True))
+            except DataError as error:
+                problems.append(Problem(label, str(error)))
+        return TaskData(tuple(names), tuple(tasks), tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData(Generic[T]):
+    """What was asked for, each task and split once, what was read, and why the rest was not."""
+
+    names: tuple[TaskName, ...] = ()
+    tasks: tuple[T, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+STS = TaskType("sts", sts.names, sts.load_task, sts.score)
+TRANSFER = TaskType("transfer", transfer.names, transfer.load, transfer.score, whole=True)
+RETRIEVAL = TaskType("retrieval", retrieval.names, retrieval.load_task, retrieval.score)
+TASK_TYPES = (
+    STS,
+    TRANSFER,
+    TaskType(
+        "labelled", transfer.labelled_names, transfer.load_labelled, transfer.score, whole=True
+    ),
+    RETRIEVAL,
 )
 """In the order of their tables. Names are offered to the last one first."""
 
@@ -28,7 +76,7 @@ TASK_TYPES: tuple[TaskType[Any], ...] = (
 class Suite:
     """Tasks read once, to be scored for any number of encoders."""
 
-    kinds: tuple[tuple[TaskType[Any], TaskData[Any]], ...]
+    kinds: tuple[tuple[TaskType, TaskData[Any]], ...]
     options: Options
 
     @property
@@ -55,52 +103,53 @@ class Suite:
         """The data of one type of tasks, by its name."""
         return tuple(t for known, read in self.kinds if known.name == kind for t in read.tasks)
 
-    def row_layouts(self) -> list[RowLayout]:
-        """The rows that a matrix has to have, of all tasks."""
-        return [task.row_layout() for _, read in self.kinds for task in read.tasks]
-
     def texts(self) -> Iterator[TaskText]:
         """The text of all tasks."""
         return (text for _, read in self.kinds for task in read.tasks for text in task.texts())
 
     def records(self, use: EncoderUse) -> Scores:
-        """Every record of an encoder, in the order of the tables.
+        """Every record of an encoder, in the order of the tables, and why tasks have none.
 
-        Where it cannot be scored on one type of tasks, those of the others are kept.
-        CheckpointError if the encoder cannot be scored on any type.
+        CheckpointError if the encoder has no record at all.
         """
-        parts: list[Scores] = []
-        failures: dict[str, CheckpointError] = {}
-        for kind, read in self.kinds:
-            if read.tasks:
-                try:
-                    parts.append(kind.records(read.tasks, use, self.options))
-                except CheckpointError as error:
-                    failures[", ".join(kind.named(task).label for task in read.tasks)] = error
-        if failures and not parts:
-            raise next(iter(failures.values()))
-        problems = tuple(Problem(label, str(error)) for label, error in failures.items())
-        return Scores.together([*parts, Scores(problems=problems)])
+        scored = [kind.score(it.tasks, use, self.options) for kind, it in self.kinds if it.tasks]
+        scores = Scores.together(scored)
+        if not scores.records and any(problem.damaged for problem in scores.problems):
+            raise CheckpointError("\n".join(problem.message for problem in scores.problems))
+        return scores
 
-    def compare(self, baseline: Scores, other: Scores, bootstrap: Bootstrap) -> list[Comparison]:
-        """The second encoder's scores less the first one's, in the first metric of each type."""
-        each = (
-            kind.compare(read, (baseline, other), self.options, bootstrap)
-            for kind, read in self.kinds
-        )
-        return [comparisons[0] for comparisons in each if comparisons]
+    def compare(
+        self, baseline: Scores, other: Scores, bootstrap: Bootstrap
+    ) -> dict[str, list[Comparison]]:
+        """The second encoder's scores less the first one's, by type, in every metric of a table."""
+        how, both = self.options.protocol, (baseline, other)
+        compared = {}
+        for kind, read in self.kinds:
+            if kind is STS:
+                compared[kind.name] = [
+                    compare(
+                        read.tasks,
+                        *both,
+                        metric=metric,
+                        aggregation=how.aggregation,
+                        bootstrap=bootstrap,
+                    )
+                    for metric in how.metrics
+                ]
+            else:
+                compared[kind.name] = compare_ratios(read.names, *both, bootstrap=bootstrap)
+        return compared
 
 
 def load_suite(
     tasks: Sequence[str],
     options: Options | None = None,
-    types: Sequence[TaskType[Any]] = TASK_TYPES,
+    types: Sequence[TaskType] = TASK_TYPES,
 ) -> Suite:
     """Read those tasks whose data is there and in order; the others are problems.
 
-    ``tasks`` are named as `evaluate` takes them, and are of some of ``types``. ConfigError if a
-    task or split is unknown, or columns are chosen and no file is named. DataError if no task could
-    be read; the message then says why for each.
+    ``tasks`` are named as `evaluate` takes them, and are of some of ``types``. ConfigError if one
+    is unknown; DataError, which says why for each, if none could be read.
     """
     options = options or Options()
     named: dict[str, list[TaskName]] = {kind.name: [] for kind in types}
@@ -120,18 +169,12 @@ def load_suite(
         )
     if any(public):
         senteval_root(options.data_dir)
-    if options.columns is not None and all(public):
-        raise ConfigError(
-            f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
-        )
-    suite = Suite(
-        tuple(
-            (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
-            for kind in types
-            if named[kind.name]
-        ),
-        options,
+    kinds = tuple(
+        (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
+        for kind in types
+        if named[kind.name]
     )
+    suite = Suite(kinds, options)
     if not any(read.tasks for _, read in suite.kinds):
         reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
         raise DataError("\n".join(["no task has data to score:", *reasons, *suite.remedy]))

@@ -29,9 +29,9 @@ SPLITS = ("all", *ALL_SPLITS)
 """``all`` is the pairs of the three together."""
 
 _FORM = ".tsv, .csv, .jsonl or .parquet file of sentence, sentence, score"
-_OWN_FILE = re.compile(r"\.((tsv|csv|jsonl|txt|qrels)(\.gz)?|parquet|npy)$", re.IGNORECASE)
+_OWN_FILE = re.compile(r"\.((tsv|csv|jsonl|txt|qrels)(\.gz)?|parquet)$", re.IGNORECASE)
 _PAIRS_FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
-_SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
+_SPLIT = re.compile(rf"(.+?)(?:-({'|'.join(SPLITS)}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class StsTask:
     columns: tuple[int, int, int] = (0, 1, 2)
     header: bool = False  # whether the first line of a file names its columns
     papers: bool = True  # one of the seven that ``sts`` stands for and that the papers average
-    aliases: tuple[str, ...] = ()  # other names, written as ``name`` is
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -74,10 +73,8 @@ STS_TASKS = {
         name: StsTask(name, name.upper(), f"STS/{name.upper()}-en-test", subsets)
         for name, subsets in _SUBSETS.items()
     },
-    "stsb": StsTask("stsb", "STS-B", "", (), _STSB_FILES, (5, 6, 4), aliases=("stsbenchmark",)),
-    "sickr": StsTask(
-        "sickr", "SICK-R", "", (), _SICK_FILES, (1, 2, 3), True, aliases=("sickrelatedness",)
-    ),
+    "stsb": StsTask("stsb", "STS-B", files=_STSB_FILES, columns=(5, 6, 4)),
+    "sickr": StsTask("sickr", "SICK-R", files=_SICK_FILES, columns=(1, 2, 3), header=True),
 }
 """The STS tasks, in the order of the papers' tables. To add one, add a row."""
 
@@ -98,14 +95,13 @@ class TransferTask:
     name: str  # as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``SST-2``
     files: tuple[str, ...]  # in SentEval's folder, in the order of ``split``
-    form: str = "polar"  # of its files, a key of `contrasent.evaluation.transfer_data.READERS`
+    form: str = "polar"  # of its files, a key of `contrasent.evaluation.transfer.READERS`
     classes: int = 2
     # `NESTED_FOLDS`, `TRAIN_FOLDS` or `DEV_PART`
     split: tuple[str, ...] = NESTED_FOLDS
     pairs: bool = False  # pairs of sentences are classified; they have an F1 of class 1 too
     papers: bool = True  # one of the seven that ``transfer`` stands for and that the papers average
     published: str = ""  # its column in published tables, where that is not ``heading``
-    aliases: tuple[str, ...] = ()  # other names, written as ``name`` is
 
 
 _SST = tuple(f"SST/binary/sentiment-{split}" for split in DEV_PART)
@@ -118,9 +114,7 @@ TRANSFER_TASKS = {
         TransferTask("cr", "CR", ("CR/custrev.pos", "CR/custrev.neg")),
         TransferTask("subj", "SUBJ", ("SUBJ/subj.objective", "SUBJ/subj.subjective")),
         TransferTask("mpqa", "MPQA", ("MPQA/mpqa.pos", "MPQA/mpqa.neg")),
-        TransferTask(
-            "sst2", "SST-2", _SST, "sentiments", 2, DEV_PART, published="SST", aliases=("sst",)
-        ),
+        TransferTask("sst2", "SST-2", _SST, "sentiments", 2, DEV_PART, published="SST"),
         TransferTask("trec", "TREC", _TREC, "questions", 6, TRAIN_FOLDS),
         TransferTask("mrpc", "MRPC", _MRPC, "paraphrases", 2, TRAIN_FOLDS, pairs=True),
     )
@@ -136,11 +130,7 @@ TRANSFER = tuple(task.name for task in TRANSFER_TASKS.values() if task.papers)
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """One task and one of its :data:`SPLITS`; a user's file is ``test``.
-
-    ``name`` is one of :data:`STS_TASKS` or :data:`TRANSFER_TASKS`, :data:`STSB_RETRIEVAL`, the path
-    of a user's file or folder, or a data set's id.
-    """
+    """One task and one of its :data:`SPLITS`; a user's file or data set is ``test``."""
 
     name: str
     split: str = "test"
@@ -181,19 +171,6 @@ class TaskText:
     pairs: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
-    """What a matrix has to have rows for to stand in for an encoder on a task."""
-
-    heading: str  # of the task
-    # sentences in the order of the task's file, repeated ones each time, by what they are, such as
-    # ``first sentences``. The rows stand side after side.
-    sides: Mapping[str, Sequence[str]]
-    # the same sentence may have another vector on the other side, as with encoders that tell
-    # queries from documents
-    apart: bool = False
-
-
 def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
     """Headings of tasks; files of one name in several folders are told apart by their paths."""
     short = [name.heading for name in names]
@@ -205,41 +182,33 @@ def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
     name, split = _normalise(text)
     if name in ("sts", "transfer"):
         return (STS if name == "sts" else TRANSFER), split
-    aliases: dict[str, tuple[str, ...]] = {STSB_RETRIEVAL: (STSB_RETRIEVAL.replace("-", ""),)}
-    aliases |= {key: row.aliases for key, row in (STS_TASKS | TRANSFER_TASKS).items()}
-    return tuple(key for key, others in aliases.items() if name in (key, *others)), split
+    known = (*STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
+    return tuple(task for task in known if name == task.replace("-", "")), split
 
 
 def _normalise(text: str) -> tuple[str, str | None]:
-    name, split = text.strip().lower(), None
-    if suffixed := _SPLIT.fullmatch(name):
-        name, split = suffixed[1], suffixed[2]
+    parsed = _SPLIT.fullmatch(text.strip().lower())
+    name, split = parsed.groups() if parsed else ("", None)
     return re.sub(r"[-_ ]", "", name), split
 
 
 def refuse(text: str) -> NoReturn:
     """Refuse what names no scored pairs, with the nearest names."""
-    if known_tasks(text)[0]:
-        raise ConfigError(
-            f"{text!r} has no correlation; 'contrasent evaluate' and contrasent.evaluate score it"
-        )
     path = Path(text.strip()).expanduser()
-    if not (path.suffix or len(path.parts) > 1 or path.exists()):
+    if not (known_tasks(text)[0] or path.exists() or path.suffix or len(path.parts) > 1):
         choices = ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
         pick(f"task (a name, or a {_FORM})", _normalise(text)[0], choices)
-    wrong = "cannot be read as rated pairs" if path.exists() else "does not exist"
+    wrong = "cannot be read as rated pairs" if path.exists() else "is no file or scored pairs"
     raise ConfigError(
-        f"{text!r} {wrong}; name a {_FORM}, or text without labels as crops:FILE or next:FILE for "
-        "'contrasent evaluate'"
+        f"{text!r} {wrong}; name a {_FORM}, or, for 'contrasent evaluate', text without labels as "
+        "crops:FILE or next:FILE"
     )
 
 
 def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
     """Resolve the names of scored pairs, each task and split once, in the order asked.
 
-    They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
-    ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
-    without one, those that a task does not have are left out.
+    Of the ``splits`` of tasks named without one, those that a task does not have are left out.
     """
     named = ((text, sts_names(text, splits)) for text in asked)
     return list(dict.fromkeys(it for text, names in named for it in names or refuse(text)))
@@ -249,22 +218,26 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     """The scored pairs that a text names; None if it names something else."""
     if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
         return [TaskName(text.strip())]
-    tasks, split = known_tasks(text)
-    if not tasks or tasks[0] not in STS_TASKS:
+    return public_names(text, splits, {task.name: task.splits for task in STS_TASKS.values()})
+
+
+def public_names(
+    text: str, splits: Sequence[str], tasks: Mapping[str, Sequence[str]]
+) -> list[TaskName] | None:
+    """Those of ``tasks``, each with the splits that it has, that a text names; None of others."""
+    names, split = known_tasks(text)
+    if not names or names[0] not in tasks:
         return None
-    wanted = splits if split is None else (split,)
-    names = [TaskName(t, s) for s in wanted for t in tasks if s in STS_TASKS[t].splits]
-    if not names and (split or len(tasks) == 1):
-        missing = split or ", ".join(splits)
-        raise ConfigError(f"{text!r}: {tasks[0]} has no {missing} split, only test")
-    return names
+    wanted = (split,) if split else splits
+    found = [TaskName(name, it) for it in wanted for name in names if it in tasks[name]]
+    if not found and (split or len(names) == 1):
+        only = ", ".join(tasks[names[0]])
+        raise ConfigError(f"{text!r} has no score on {', '.join(wanted)}, only on {only}")
+    return found
 
 
 def averaged(names: Iterable[TaskName]) -> list[TaskName]:
-    """The papers' STS tasks of ``names`` that an average is over: their test splits.
-
-    Where the test split of a task is not there on its own, that is the pairs of all its splits.
-    """
+    """The papers' STS tasks that an average is over: test splits, or else all pairs."""
     papers = [it for it in names if it.name in STS]
     tests = {it.name for it in papers if it.split == "test"}
     return [it for it in papers if it.split == ("test" if it.name in tests else "all")]
@@ -276,21 +249,12 @@ def names_own_data(text: str) -> bool:
 
 
 def joined_sources(text: str) -> tuple[str, ...]:
-    """The sources between the ``+`` of a name, each with its home folder written out.
-
-    A ``+`` that is part of a file's name is left alone: all pieces have to be files or data sets.
-    """
+    """The sources between the ``+`` of a name, each with its home folder written out."""
     text = text.strip()
     pieces = [piece.strip() for piece in text.split("+")]
     if Path(text).expanduser().exists() or not all(map(names_own_data, pieces)):
         pieces = [text]
     return tuple(str(Path(piece).expanduser()) if piece else piece for piece in pieces)
-
-
-def require_source(text: str, prefix: str, form: str) -> None:
-    """Refuse a prefix with nothing of the form behind it."""
-    if not text.removeprefix(prefix).strip():
-        raise ConfigError(f"{text!r} names nothing to read; give {prefix}{form}")
 
 
 def short_name(text: str) -> str:

@@ -1,59 +1,305 @@
-"""Transfer tasks, SentEval's and users': classifiers on frozen embeddings.
+"""Labelled sentences, SentEval's and users': read as SentEval does, and classified by embeddings.
+
+Order matters: the folds are drawn over the sentences sorted by length, as SentEval's are.
 
 Shapes: N sentences or pairs of a part, D embedding width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isnan
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct
+from contrasent.data.columns import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES, ColumnSpec
+from contrasent.data.readers import labelled_splits, tab_rows
+from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.data.senteval import senteval_root
+from contrasent.errors import ConfigError, DataError, shown
+from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct, score_each
 from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.logistic_regression import (
     Accuracy,
     LabelledFeatures,
+    Rows,
     cross_validate,
-    logistic_regression,
 )
-from contrasent.evaluation.protocols import Rows
-from contrasent.evaluation.sts_regressor import pair_features
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.sts import pair_features
+from contrasent.evaluation.sts_data import sha256_of_all
 from contrasent.evaluation.task_names import (
     CLASSIFY,
-    TRANSFER,
+    DEV_PART,
+    NESTED_FOLDS,
+    TRAIN_FOLDS,
     TRANSFER_TASKS,
     TaskName,
-    known_tasks,
+    TaskText,
+    joined_sources,
     names_own_data,
-    require_source,
+    public_names,
 )
-from contrasent.evaluation.task_types import Options, TaskType
-from contrasent.evaluation.transfer_data import (
-    Part,
-    TransferData,
-    holds_labels,
-    load_transfer,
-    read_labelled,
-)
+
+_QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+
+Item = tuple[tuple[str, ...], int]
+"""A sentence or the two of a pair, empty where the file has a blank line; a class from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Items of one file, or of several that are split into folds together."""
+
+    # N sentences, or twice as many for pairs: all first ones, then all second ones
+    texts: tuple[str, ...]
+    labels: Rows  # ``(N,)``
+
+
+def _polar(path: Path, number: int, _: int) -> Iterator[Item]:
+    """A latin-1 sentence per line, blank or not: class 1 in the first file, 0 in the second."""
+    for line in path.read_bytes().decode("latin-1").splitlines():
+        yield (_tidy(line),), int(number == 0)
+
+
+def _questions(path: Path, _: int, __: int) -> Iterator[Item]:
+    """``COARSE:fine question`` in latin-1; the fine class is left out."""
+    with path.open(encoding="latin-1") as file:
+        for number, line in enumerate(file, start=1):
+            coarse, _colon, rest = line.strip().partition(":")
+            if coarse not in _QUESTIONS or " " not in rest:
+                raise DataError(
+                    f"{path}:{number}: {line.strip()[:40]!r} instead of CLASS:fine question, with "
+                    f"a class of {', '.join(_QUESTIONS)}"
+                )
+            yield (_tidy(rest.split(" ", 1)[1]),), _QUESTIONS.index(coarse)
+
+
+def _table(
+    path: Path, _: int, classes: int, *, width: int, texts: Sequence[int], label: int, header: bool
+) -> Iterator[Item]:
+    """Cells between tabs, classes being whole numbers from 0; quotes are literal."""
+    known = [str(code) for code in range(classes)]
+    for number, cells in tab_rows(path):
+        if number == 1 and header:
+            continue
+        if len(cells) != width or cells[label].strip() not in known:
+            raise DataError(
+                f"{path}:{number}: a row has {width} columns, and in column {label + 1} the class "
+                f"{' or '.join(known)}, not {cells}"
+            )
+        yield tuple(_tidy(cells[place]) for place in texts), int(cells[label])
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+READERS: dict[str, Callable[[Path, int, int], Iterator[Item]]] = {
+    "polar": _polar,
+    "questions": _questions,
+    "sentiments": partial(_table, width=2, texts=(0,), label=1, header=False),
+    # quality, two ids, two sentences
+    "paraphrases": partial(_table, width=5, texts=(3, 4), label=0, header=True),
+}
+"""Readers of a file by its form, given its path, its number from 0, and the number of classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferData:
+    """A task, read."""
+
+    name: str
+    parts: dict[str, Part]  # ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``
+    classes: int
+    sha256: str
+    class_names: tuple[str, ...] = ()  # of a user's own classes; empty for SentEval's tasks
+    # one line on what the rows of a user's own task are; empty for SentEval's
+    description: str = ""
+    note: str = ""  # how a user's columns were understood, where that had to be guessed; else empty
+    splits: tuple[str, ...] = ("dev", "test")  # those that are to have records
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it classifies pairs of sentences."""
+        return any(len(part.texts) == 2 * len(part.labels) for part in self.parts.values())
+
+    def judged_part(self, split: str) -> str:
+        """The part that a split's accuracy is of: the one of that name, or what stands for it."""
+        choices = ("test", "all") if split == "test" else ("dev", "train", "all")
+        return next(part for part in choices if part in self.parts)
+
+    def over_folds(self, split: str) -> bool:
+        """Whether the accuracy of a split is the mean over folds."""
+        return "all" in self.parts or (split == "dev" and "dev" not in self.parts)
+
+    def texts(self) -> Iterator[TaskText]:
+        """The parts that the accuracies are of."""
+        for name in dict.fromkeys(map(self.judged_part, self.splits)):
+            texts = self.parts[name].texts
+            half = len(texts) // 2
+            pairs = zip(texts[:half], texts[half:], strict=True) if self.of_pairs else ()
+            yield TaskText(self.name, name, texts, list(pairs))
+
+
+def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData:
+    """Read one of :data:`TRANSFER_TASKS`; a DataError, such as a MissingDataError, if it cannot."""
+    task = TRANSFER_TASKS[name]
+    paths = [senteval_root(data_dir) / file for file in task.files]
+    sha256, read = sha256_of_all(paths), READERS[task.form]
+    groups = [list(read(path, number, task.classes)) for number, path in enumerate(paths)]
+    if task.split == NESTED_FOLDS:
+        groups = [[item for group in groups for item in group]]
+    parts = dict(zip(task.split, map(sorted_part, groups), strict=True))
+    return TransferData(name, parts, task.classes, sha256)
+
+
+def sorted_part(items: Sequence[Item]) -> Part:
+    """In SentEval's order: by words of the first, then the second sentence, then by class."""
+    ordered = sorted(items, key=lambda it: (*(len(text.split()) for text in it[0]), it[1]))
+    texts = tuple(text for side in zip(*(it[0] for it in ordered), strict=True) for text in side)
+    return Part(texts, np.array([label for _, label in ordered], dtype=np.int64))
+
+
+_MEND = "mend the row or take it out"
+
+Row = tuple[str, tuple[str, ...], str]
+"""``path:line``, one sentence or the two of a pair, and their class."""
+
+
+def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
+    """Whether a file or data set without a prefix holds labelled sentences and no scored pairs."""
+    if columns is not None:
+        return len(columns) == len(SENTENCES.roles)
+    return _known(source, RATED_PAIRS) is None and _known(source, SENTENCES) is not None
+
+
+def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferData:
+    """Read labelled sentences, or labelled pairs of sentences.
+
+    One file is judged by nested folds, as SentEval judges MR; ``TRAIN+TEST`` and ``TRAIN+DEV+TEST``
+    as TREC and SST-2 are; a data set of the hub without ``@split`` by its own splits.
+    """
+    sources = joined_sources(name.removeprefix(CLASSIFY))
+    if len(sources) == 1:
+        sources = labelled_splits(sources[0]) or sources
+    splits = {len(it): it for it in (NESTED_FOLDS, TRAIN_FOLDS, DEV_PART)}
+    if len(sources) not in splits:
+        raise ConfigError(
+            f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
+            "train+test or train+dev+test"
+        )
+    opened = [_open(source, columns) for source in sources]
+    read = [list(_rows(records)) for records in opened]
+    if len({len(texts) for rows in read for _, texts, _ in rows}) > 1 or not all(read):
+        raise DataError(f"{name}: every row needs a sentence and a class, or every row two and one")
+    labels = {label for _, _, label in read[0]}
+    if len(labels) < 2:
+        raise DataError(
+            f"{sources[0]}: the label of all {len(read[0])} rows is {labels.pop()!r}; 2 classes or "
+            "more are needed; is the right column taken as the label?"
+        )
+    below = {label for rows in read for _, _, label in rows[1:]}
+    for records, ((where, _, label), *_) in zip(opened, read, strict=True):
+        if not (records.chosen.header or label in below or label.isdecimal()):
+            raise DataError(
+                f"{where}: {label!r} looks like a heading, as no other row has this class; name "
+                "the columns with --columns, or move the row down if it is a sentence's"
+            )
+    for where, _, label in (row for rows in read for row in rows):
+        if label not in labels:
+            raise DataError(
+                f"{where}: class {label!r} is not in {sources[0]}, so it cannot be learned; {_MEND}"
+            )
+    numbers = all(label.isdecimal() for label in labels)
+    classes = sorted(labels, key=lambda label: (int(label) if numbers else 0, label))
+    parts = dict(zip(splits[len(sources)], read, strict=True))
+    sha256 = " ".join(records.sha256 for records in opened)
+    understood = (it for it in opened if it.chosen.by == "name")
+    return TransferData(
+        name=name,
+        parts={
+            part: sorted_part([(texts, classes.index(label)) for _, texts, label in rows])
+            for part, rows in parts.items()
+        },
+        classes=len(classes),
+        sha256=sha256 if len(opened) == 1 else hashlib.sha256(sha256.encode()).hexdigest(),
+        class_names=tuple(classes),
+        description=_describe(parts, len(classes)),
+        note="\n".join(f"{records.source}: {records.described}" for records in understood),
+    )
+
+
+def _open(source: str, columns: Sequence[str] | None) -> SourceRows:
+    """Pairs where two sentences are known or chosen, else single sentences."""
+    if columns is not None:
+        wanted = SENTENCES if len(columns) == len(SENTENCES.roles) else SENTENCE_PAIRS
+        return open_rows_of(source, wanted, columns)
+    known = _known(source, SENTENCE_PAIRS) or _known(source, SENTENCES)
+    if known is not None:
+        return known
+    try:
+        return open_rows_of(source, SENTENCE_PAIRS)
+    except DataError:
+        return open_rows_of(source, SENTENCES)
+
+
+def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
+    """The rows of a source whose columns are known by their names; None of any other."""
+    try:
+        rows = open_rows_of(str(Path(source).expanduser()), wanted)
+    except DataError:
+        return None
+    return rows if rows.chosen.by == "name" else None
+
+
+def _rows(records: SourceRows) -> Iterator[Row]:
+    """Rows with their class, by its name where the source has names for numbers."""
+    names = records.label_names
+    for where, (*cells, given) in records.rows():
+        texts, label = tuple(as_text(cell, where) for cell in cells), given
+        if isinstance(given, float) and (given.is_integer() or isnan(given)):
+            # pandas makes floats of whole numbers beside an empty cell
+            label = None if isnan(given) else int(given)
+        if label is None or not all(texts) or not str(label).strip():
+            raise DataError(f"{where}: a sentence or the label is missing; {_MEND}")
+        hidden = names is not None and isinstance(label, int) and not 0 <= label < len(names)
+        if hidden or not isinstance(label, str | int):
+            raise DataError(
+                f"{where}: the label must be a name or a whole number that the data set names, not "
+                f"{shown(label)}; a score belongs to two sentences, and a split of hidden labels "
+                "is not scored: name another with org/name:config@split"
+            )
+        named = names[label] if names is not None and isinstance(label, int) else str(label)
+        yield where, texts, " ".join(named.split())
+
+
+def _describe(parts: dict[str, list[Row]], classes: int) -> str:
+    """Rows, classes, and what is reached by always saying the most frequent class."""
+    judged = parts["test" if "test" in parts else "all"]
+    counts = Counter(label for _, _, label in judged)
+    most, count = min(counts.items(), key=lambda it: (-it[1], it[0]))
+    things = "sentences" if len(judged[0][1]) == 1 else "pairs"
+    sizes = " + ".join(f"{len(rows):,}" for rows in parts.values())
+    of_parts, of_test = f" ({', '.join(parts)})", " of the test part"
+    if "all" in parts:
+        of_parts = of_test = ""
+    return (
+        f"{sizes} {things}{of_parts} of {classes} classes; the most frequent, {most!r}, is "
+        f"{100 * count / len(judged):.2f} %{of_test}"
+    )
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
-    """Embeddings of a part as a classifier sees them, of pairs |u - v| and u * v as in SentEval.
-
-    A classifier, unlike a cosine, has a use for a zero vector.
-    """
+    """Embeddings of a part, of pairs |u - v| and u * v as in SentEval; zeros are of use here."""
     texts, places = distinct(part.texts)
-    rows = use.embed(texts, zeros=True)
-    if len(rows) > 1 and (rows == rows[0]).all():
-        raise CheckpointError(
-            f"{use.encoder.name} gives all {len(rows)} sentences the same embedding, so there is "
-            "nothing to classify them by"
-        )
-    embeddings = rows[places].astype(np.float32)
+    embeddings = use.embed(texts, zeros=True)[places].astype(np.float32)
     if task.of_pairs:
         embeddings = pair_features(*np.split(embeddings, 2))
     return LabelledFeatures(embeddings, part.labels)
@@ -75,10 +321,7 @@ def ratios_of(task: TransferData, reached: Accuracy, labels: Rows) -> dict[str, 
 
 
 def _f1(predicted: Rows, expected: Rows, classes: ArrayLike) -> Ratio:
-    """Harmonic mean of precision and recall of a class, or its mean over classes.
-
-    A class may be absent from a fold, so rows of all folds count together (Forman and Scholz 2010).
-    """
+    """F1 of a class, or its mean over classes, of rows of all folds (Forman and Scholz 2010)."""
     chosen, right = (rows[:, None] == np.asarray(classes) for rows in (predicted, expected))
     return Ratio(2.0 * (chosen & right), chosen.astype(np.float64) + right)
 
@@ -87,99 +330,63 @@ SPLITS = ("dev", "test")
 """``dev`` is the accuracy that chose the penalty, ``test`` that of the test part."""
 
 
-def _judged_splits(text: str, asked: Sequence[str], needed: object = True) -> list[str]:
-    wanted = [split for split in SPLITS[::-1] if split in asked]
-    if needed and not wanted:
-        raise ConfigError(f"{text!r} has no score on {', '.join(asked)}, only on dev and test")
-    return wanted
+def names(text: str, options: Options) -> list[TaskName] | None:
+    """Transfer tasks, on those of the splits that are in :data:`SPLITS`."""
+    return public_names(text, options.splits, dict.fromkeys(TRANSFER_TASKS, SPLITS))
 
 
-class Transfer(TaskType[TransferData]):
-    """Accuracies of classifiers on frozen embeddings."""
-
-    name = "transfer"
-
-    def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """Transfer tasks, on those of the splits that are in :data:`SPLITS`."""
-        tasks, split = known_tasks(text)
-        if not tasks or tasks[0] not in TRANSFER_TASKS:
-            return None
-        wanted = _judged_splits(
-            text, [split] if split else options.splits, len(tasks) == 1 or split
-        )
-        return [TaskName(task, name) for name in wanted for task in tasks]
-
-    def sources(self, names: Sequence[TaskName]) -> list[list[TaskName]]:
-        """A task's splits come of the same files and the same classifiers."""
-        tasks = dict.fromkeys(name.name for name in names)
-        return [[name for name in names if name.name == task] for task in tasks]
-
-    def load(self, names: Sequence[TaskName], options: Options) -> TransferData:
-        if options.learning.classifier == "sklearn":
-            logistic_regression()
-        data = self.data(names[0].name, options)
-        return replace(data, splits=tuple(name.split for name in names))
-
-    def data(self, name: str, options: Options) -> TransferData:
-        """The parts of one task."""
-        return load_transfer(name, options.data_dir)
-
-    def score(self, task: TransferData, use: EncoderUse, options: Options) -> Scores:
-        """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
-
-        Intervals are of scores of test rows, by drawing these again, the classifiers as they are.
-        Rows of a dev score chose the penalty, so it has no interval, but its difference to that of
-        another encoder has.
-        """
-        parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
-        device = getattr(use.encoder, "device", "cpu")
-        reached = cross_validate(parts, task.classes, options.learning, device)
-        test = task.parts[task.judged_part("test")]
-        ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
-        sure = intervals(ratios, options.bootstrap, task.name)
-        values = {("dev", "accuracy"): reached.dev_rows.value, ("test", "accuracy"): reached.test}
-        values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
-        how = options.learning.described()
-        records = tuple(
-            Score(
-                metric=metric,
-                value=value,
-                pairs=len(task.parts[task.judged_part(split)].labels),
-                aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
-                interval=sure.get(metric) if split == "test" else None,
-            ).record(TaskName(task.name, split), task.sha256, use, classifier=how)
-            for (split, metric), value in values.items()
-            if split in task.splits
-        )
-        kept = {(TaskName(task.name), of): ratio for of, ratio in ratios.items()}
-        if "dev" in task.splits:
-            kept[TaskName(task.name, "dev"), "accuracy"] = reached.dev_rows
-        return Scores(records, ratios=kept)
-
-    def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
-        """The test parts of the papers' tasks; users' own have little in common."""
-        return [name for name in names if name.split == "test" and name.name in TRANSFER]
+def labelled_names(text: str, options: Options) -> list[TaskName] | None:
+    """The task after :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows."""
+    text = text.strip()
+    own = names_own_data(text) and holds_labels(text, options.columns)
+    if not (own or text.startswith(CLASSIFY)):
+        return None
+    return [TaskName(text, split) for split in SPLITS[::-1] if split in options.splits]
 
 
-class LabelledTask(Transfer):
-    """Accuracy and macro-F1 of classifiers on frozen embeddings."""
-
-    name = "labelled"
-
-    def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """The task after :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows.
-
-        Splits other than dev and test are left out; a ConfigError if none is left.
-        """
-        text = text.strip()
-        if text.startswith(CLASSIFY):
-            require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
-        elif not (names_own_data(text) and holds_labels(text, options.columns)):
-            return None
-        return [TaskName(text, split) for split in _judged_splits(text, options.splits)]
-
-    def data(self, name: str, options: Options) -> TransferData:
-        return read_labelled(name, options.columns)
+def load(names: Sequence[TaskName], options: Options) -> TransferData:
+    """Read a transfer task; its splits come of the same files and the same classifiers."""
+    data = load_transfer(names[0].name, options.data_dir)
+    return replace(data, splits=tuple(name.split for name in names))
 
 
-TASK_TYPE, LABELLED = Transfer(), LabelledTask()
+def load_labelled(names: Sequence[TaskName], options: Options) -> TransferData:
+    """Read a user's own task."""
+    data = read_labelled(names[0].name, options.columns)
+    return replace(data, splits=tuple(name.split for name in names))
+
+
+def score(tasks: Sequence[TransferData], use: EncoderUse, options: Options) -> Scores:
+    """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
+
+    Intervals draw test rows again, the classifiers as they are. Rows of a dev score chose the
+    penalty, so it has none, but its difference to that of another encoder has.
+    """
+    return score_each((TaskName(task.name), partial(_score, task, use, options)) for task in tasks)
+
+
+def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
+    parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
+    device = getattr(use.encoder, "device", "cpu")
+    reached = cross_validate(parts, task.classes, options.learning, device)
+    test = task.parts[task.judged_part("test")]
+    ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
+    sure = intervals(ratios, options.bootstrap, task.name)
+    values = {("dev", "accuracy"): reached.dev_rows.value, ("test", "accuracy"): reached.test}
+    values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
+    how = options.learning.described()
+    records = tuple(
+        Score(
+            metric=metric,
+            value=value,
+            pairs=len(task.parts[task.judged_part(split)].labels),
+            aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
+            interval=sure.get(metric) if split == "test" else None,
+        ).record(TaskName(task.name, split), task.sha256, use, classifier=how)
+        for (split, metric), value in values.items()
+        if split in task.splits
+    )
+    kept = {(TaskName(task.name), of): ratio for of, ratio in ratios.items()}
+    if "dev" in task.splits:
+        kept[TaskName(task.name, "dev"), "accuracy"] = reached.dev_rows
+    return Scores(records, ratios=kept)

@@ -183,23 +183,22 @@ def _shortened(sentence: str, longest: int = 100) -> str:
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 
-_LEAK_HEADINGS = ("sentences", "exact", "normalised", "pairs", "both seen", "exact", "normalised")
+_LEAK_HEADINGS = ("sentences", "seen", "pairs", "both seen", "together")
 
 
 def leaks_table(leaks: Leaks) -> Table:
     """A row for each task, the meaning of the columns, and where the first overlaps stand."""
     rows = []
     for overlap in leaks.tasks:
-        pairs = (overlap.pairs, overlap.pairs_seen, overlap.pairs_exact, overlap.pairs_normalised)
-        cells = [f"{n:,}" for n in (overlap.sentences, overlap.exact, overlap.normalised)]
+        pairs = (overlap.pairs, overlap.pairs_seen, overlap.pairs_together)
+        cells = [f"{n:,}" for n in (overlap.sentences, overlap.seen)]
         cells += [f"{n:,}" if overlap.pairs else ABSENT for n in pairs]
         rows.append(tuple(map(Cell, (overlap.heading, *cells))))
     notes = [
         f"{leaks.source}: {leaks.examples:,} examples, {leaks.columns}.",
-        "Sentences of each task that the training text has, repeated ones counted each time: exact "
-        "but for white space, normalised by letters and digits in lower case.",
-        "Pairs of which it has both sentences anywhere (both seen, normalised), and pairs that are "
-        "in one example of it, in either order (exact, normalised).",
+        "Sentences of each task that the training text has, by letters and digits in lower case, "
+        "repeated ones counted each time; pairs of which it has both sentences anywhere, and pairs "
+        "that are in one example of it, in either order.",
         *(
             f"{it.heading}: {where}: {_shortened(sentence, 80)}"
             for it in leaks.tasks

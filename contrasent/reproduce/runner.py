@@ -25,11 +25,10 @@ import numpy as np
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.geometry import influences, measure, rating_range, write_geometry
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import Options, TransferProtocol
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TaskName
-from contrasent.evaluation.task_types import Options
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
 from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value
@@ -205,9 +204,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
 
 
 def _fit(job: Job, store: Store) -> dict[str, Any]:
-    from contrasent.fitting.maps import FITTERS, Embedding
-    from contrasent.fitting.sif import fit_sif
-    from contrasent.fitting.text import open_fitting_text
+    from contrasent.fitting import FITTERS, fit_sif, open_fitting_text
     from contrasent.model.lookup_encoders import WordEncoder
 
     place = store.folder(job) / _FITTED
@@ -218,8 +215,7 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
         encoder, info = fit_sif(plain, text)
         encoder.save(place, info)
     else:
-        how = Embedding(max_tokens=_PAPERS_TOKENS)
-        info = FITTERS[job.system.make].fit(plain, text, None, how)
+        info = FITTERS[job.system.make].fit(plain, text, max_tokens=_PAPERS_TOKENS)
         plain.save(place, info)
     return {"encoder": _FITTED, "note": ""}
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from contrasent.evaluation.compare import SeedError
-from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.intervals import mean_error
 from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluation.geometry import KEY, measurement
+from contrasent.evaluation.geometry import KIND, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import Moments, fit_whitening
@@ -65,9 +65,9 @@ class GeometryLog(Callback):
         run, step = self.run, self.run.progress.step
         encoder = run.group.encoder(run.parts.encoder)
         geometry = measurement(encoder, self._pairs, run.recipe.evaluation.precision)
-        run.metrics.write({"step": step, KEY: geometry})
+        run.metrics.write({"step": step, KIND: geometry})
         logged = {name: geometry[name] for name in ("alignment", "uniformity")}
-        run.accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
+        run.accelerator.log({f"{KIND}_{name}": v for name, v in logged.items()}, step=step)
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
         logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)
 

@@ -422,12 +422,11 @@ def score_result(
         text = training_text(result.name)
         seen = None if text is None else find_overlap(tasks, text)
         after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
-    comparisons = {
-        start: tasks.compare(
-            of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
-        )
-        for start, of_start in scores.items()
-    }
+    comparisons = {}
+    for start, of_start in scores.items():
+        bootstrap = Bootstrap(resamples=2) if of_start is trained else Bootstrap()
+        of_types = tasks.compare(of_start, trained, bootstrap)
+        comparisons[start] = [of_metrics[0] for of_metrics in of_types.values() if of_metrics]
     shown = [] if is_start else gains(comparisons)
     changes = gains(comparisons, every=True)
     return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import Gain
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import Options, TransferProtocol
 from contrasent.evaluation.proxy import (
     FEWEST,
     METRICS,
@@ -22,11 +20,16 @@ from contrasent.evaluation.proxy import (
     hold_out,
 )
 from contrasent.evaluation.retrieval import RetrievalTask
-from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
-from contrasent.evaluation.suite import TASK_TYPES, Suite, load_suite
+from contrasent.evaluation.suite import (
+    RETRIEVAL,
+    STS,
+    TASK_TYPES,
+    TRANSFER,
+    Suite,
+    TaskData,
+    load_suite,
+)
 from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
-from contrasent.evaluation.task_types import Options, TaskData, TaskType
-from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER_TASK_TYPE
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
@@ -37,7 +40,6 @@ _USUAL = {
     "task": ("stsb-dev", "`best` is not selected by human ratings"),
     "final": ("sts", "no scores before and after on public tasks"),
 }
-_SELECTING: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
 
 
@@ -170,7 +172,7 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     if settings.task == HELD_OUT:
         return None
     if settings.task.startswith((CROPS, NEXT)):
-        task = retrieval.TASK_TYPE.load([TaskName(settings.task)], Options(settings.data_dir))
+        task = RETRIEVAL.load([TaskName(settings.task)], Options(settings.data_dir))
         return DevTask(_proxy(task), METRICS[0])
     options = Options(settings.data_dir, learning=TransferProtocol(preset="dev"))
     suite = _named("task", settings, options)
@@ -199,7 +201,7 @@ def final_tasks(settings: EvaluationSettings) -> Suite | None:
 
 
 def _proxy(task: RetrievalTask) -> Suite:
-    return Suite(((retrieval.TASK_TYPE, TaskData((task.name,), (task,))),), Options())
+    return Suite(((RETRIEVAL, TaskData((task.name,), (task,))),), Options())
 
 
 def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suite | None:
@@ -208,7 +210,7 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
     if name == "none":
         return None
     remedy = f"\nOr train without: --evaluation.{setting} none"
-    types = _SELECTING if setting == "task" else TASK_TYPES
+    types = (STS, TRANSFER) if setting == "task" else TASK_TYPES
     try:
         suite = load_suite((usual if name == "auto" else name).split(","), options, types)
     except DataError as error:

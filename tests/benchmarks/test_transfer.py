@@ -13,7 +13,7 @@ from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.transfer_data import Part, TransferData
+from contrasent.evaluation.transfer import Part, TransferData
 
 TINY = Preset("test", 3, "adam", 16, 2, 2, max_epochs=12)
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

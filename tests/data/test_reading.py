@@ -16,7 +16,7 @@ from contrasent.data.word_vectors import word_lines
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.retrieval import read_texts
 from contrasent.evaluation.sts_data import read_pairs
-from contrasent.fitting.sif import read_frequencies
+from contrasent.fitting import read_frequencies
 from contrasent.progress import printable
 
 ROWS = [

@@ -6,7 +6,7 @@ from helpers.tiny_transfer import BAD, GOOD, Writer, write_transfer
 from helpers.tiny_words import WORDS, WordEncoder
 
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import Options, TransferProtocol
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import (
     DEV_PART,
@@ -15,7 +15,6 @@ from contrasent.evaluation.task_names import (
     StsTask,
     TransferTask,
 )
-from contrasent.evaluation.task_types import Options
 from contrasent.report.scores_table import score_tables
 
 

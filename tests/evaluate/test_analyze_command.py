@@ -1,7 +1,5 @@
 """``contrasent analyze`` through its command function, with the encoder of words."""
 
-import json
-
 import pytest
 
 from contrasent.errors import CheckpointError, ContrasentError
@@ -49,17 +47,6 @@ def test_figures_are_drawn_again_from_the_json_alone(command, tmp_path):
         assert (again / name).read_bytes() == (first / name).read_bytes()
 
 
-def test_the_columns_of_a_file_of_pairs_are_chosen(command, tmp_path):
-    rows = [("a", "b", "c"), ("4", "red cat", "old cat"), ("1", "blue", "dog"), ("2", "new", "red")]
-    path = tmp_path / "odd.tsv"
-    path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    result = command("m", "--pairs", f"{path}>3", "--columns", "b,c,a", "--json", "-")
-    (close, *_) = json.loads(result.stdout)["records"]
-    assert close["pairs"] == 1 and close["metric"] == "alignment"
-    message = str(command("m", "--pairs", f"{path}>3").exception)
-    assert "odd.tsv:1: the score must be a number, not 'c'" in message
-
-
 def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     path = tmp_path / "g.jsonl"
     result = command("gone", "m", "zero", "--pairs", "stsb-dev>2", "--json", path)
@@ -75,18 +62,3 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     assert page.is_file() and list(figures.iterdir())
     result = command("gone", "lost", "--figures", tmp_path / "none")
     assert "no figure can be drawn" not in str(result.exception)
-
-
-def test_nothing_is_replaced_without_being_told_to(command, tmp_path):
-    path, figures = tmp_path / "g.jsonl", tmp_path / "figures"
-    path.write_text("mine\n")
-    result = command("m", "--pairs", "stsb-dev>2", "--json", path)
-    assert str(result.exception) == f"{path} exists already; name another file or add --overwrite"
-    figures.mkdir()
-    (figures / "singular-values.png").write_text("mine\n")
-    result = command("m", "--pairs", "stsb-dev>2", "--figures", figures)
-    assert "singular-values.png exists already; name another file" in str(result.exception)
-    assert path.read_text() == (figures / "singular-values.png").read_text() == "mine\n"
-    done = command("m", "--pairs", "stsb-dev>2", "--json", path, "--overwrite")
-    assert done.exit_code == 0
-    assert len(read_geometry(path)) == 1

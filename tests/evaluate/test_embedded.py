@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 
 from contrasent.errors import CheckpointError
-from contrasent.evaluation.embed import distinct, require_usable
+from contrasent.evaluation.embed import require_usable
 
 TEXTS = ["a", "b", "c", "d"]
-
-
-def test_each_text_comes_once_and_is_found_again():
-    asked = ["b", "a", "b", "", "a"]
-    texts, places = distinct(text for text in asked)
-    assert texts == ["b", "a", ""]
-    assert [texts[place] for place in places] == asked
-    texts, places = distinct([])
-    assert texts == [] and places.tolist() == [] and places.dtype == np.int64
 
 
 def rows(**bad):

@@ -29,11 +29,6 @@ def test_the_table_is_the_papers(command, encoder, senteval):
     assert "\x1b" not in result.output
 
 
-def test_pooler_and_head_are_handed_on(command):
-    command("m", "--tasks", "stsb", "--pooler", "cls", "--head", "none")
-    assert command.loaded == [("m", "cls", "none")]
-
-
 def test_json_to_a_file_has_every_record(command, encoder, senteval, tmp_path):
     path = tmp_path / "new" / "scores.jsonl"
     result = command("some/words", "--tasks", "sts12,stsb", "--splits", "dev,test", "--json", path)
@@ -92,9 +87,6 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
         (["--json", "."], ". is a folder"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--compare"], "name two or more"),
-        (["--tasks", "stsb,mr", "--columns", "a,b,c"], "none is named: stsb, mr; leave it out"),
-        (["--tasks", "stsb,classify:"], "'classify:' names nothing to read; give classify:FILE"),
-        (["--tasks", "retrieve: "], "'retrieve:' names nothing to read; give retrieve:QUERIES+DO"),
         (["--preset", "fastest"], "Did you mean 'fasttest'?"),
         (["--tasks", "mr-train"], "no score on train"),
     ],

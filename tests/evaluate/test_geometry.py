@@ -10,9 +10,9 @@ from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     correlation_by_dimension,
     geometry_lines,
-    group_cosines,
     influences,
     measure,
+    rating_groups,
     read_geometry,
     write_geometry,
 )
@@ -26,6 +26,9 @@ ROWS = [
     ("green dog", "old cat", 1.0),
     ("new house", "red cat", 2.5),
 ]
+
+
+TENTHS = ("0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1")
 
 
 @pytest.fixture
@@ -141,7 +144,6 @@ def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry)
 def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
     assert [record.metric for record in geometry.records] == [
         *("alignment", "uniformity", "mean_cosine", "partition_ratio", "spearman"),
-        *(f"contrast_{name}" for name in ("spread", "bound", "top_eigenvalue", "negative")),
     ]
     for record in geometry.records:
         assert (record.encoder, record.pooler) == ("some/words", "mean")
@@ -171,23 +173,18 @@ def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_fil
     assert found.value("mean_cosine") == pytest.approx(1)
 
 
-def test_groups_are_those_of_the_paper():
-    gold = np.array([0, 0.9, 1, 2.5, 4, 5])
-    groups = group_cosines(np.arange(6.0), gold)
-    assert {group.label: list(group.cosines) for group in groups} == {
-        "0-1": [0, 1],
-        "1-2": [2],
-        "2-3": [3],
-        "4-5": [4, 5],
-    }
-
-
-def test_ratings_of_another_range_are_five_groups_of_it():
-    groups = group_cosines(np.zeros(11), np.arange(11.0) * 10)
-    assert [group.label for group in groups] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
-    assert [len(group.cosines) for group in groups] == [2, 2, 2, 2, 3]
-    tenths = group_cosines(np.zeros(11), np.array([n / 10 for n in range(11)]))
-    assert [len(group.cosines) for group in tenths] == [2, 2, 2, 2, 3]
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [
+        ([0, 0.9, 1, 2.5, 4, 5], {"0-1": 2, "1-2": 1, "2-3": 1, "4-5": 2}),
+        (range(0, 101, 10), {"0-20": 2, "20-40": 2, "40-60": 2, "60-80": 2, "80-100": 3}),
+        ([n / 10 for n in range(11)], dict(zip(TENTHS, (2, 2, 2, 2, 3), strict=True))),
+    ],
+)
+def test_groups_are_those_of_the_paper_or_five_of_another_range(gold, expected):
+    groups = {f"{low:g}-{high:g}": chosen for low, high, chosen in rating_groups(np.array(gold))}
+    assert {name: int(chosen.sum()) for name, chosen in groups.items()} == expected
+    assert sum(groups.values()).tolist() == [1] * len(gold)
 
 
 def test_json_keeps_everything(geometry, tmp_path):

@@ -5,8 +5,8 @@ from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_types import Options
 
 
 def test_each_kind_takes_its_names_and_the_tables_have_an_order_of_their_own(senteval):

@@ -5,15 +5,14 @@ import os
 
 import numpy as np
 import pytest
-import torch
 from helpers.command_line import worked
 from helpers.tiny_models import SENTENCES
 
 from contrasent import evaluate
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.evaluation import mteb_encoder as module
 from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, run_mteb
-from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
+from contrasent.metrics import ndcg_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -215,31 +214,6 @@ def test_mteb_is_told_what_the_encoder_is(tiny_bert, tiny_roberta):
     assert meta(tiny_roberta, pooler="mean", head="none").revision != found.revision
 
 
-SIMILARITIES = {
-    "cosine": pair_cosines,
-    "dot": lambda a, b: (a * b).sum(axis=1),
-    "euclidean": lambda a, b: -np.sqrt(((a - b) ** 2).sum(axis=1)),
-    "manhattan": lambda a, b: -np.abs(a - b).sum(axis=1),
-}
-
-
-class Metadata:
-    name = "some"
-
-
-def test_what_cannot_be_scored_is_refused(tiny_encoder):
-    encoder = MtebEncoder(tiny_encoder)
-    how = {"task_metadata": Metadata, "hf_split": "test", "hf_subset": "default"}
-    with pytest.raises(ConfigError, match="embeddings are float32, not 'int8'"):
-        encoder.encode([{"text": ["a"]}], precision="int8", **how)
-    with torch.no_grad():
-        next(iter(tiny_encoder.parameters())).fill_(float("nan"))
-    with pytest.raises(CheckpointError, match=r"some: .* 2 of 2 texts .* NaN.* first is 'a'"):
-        encoder.encode([{"text": ["a"]}, {"text": ["b"]}], **how)
-    with pytest.raises(ConfigError, match="unknown precision"):
-        MtebEncoder(tiny_encoder, "fp8")
-
-
 def test_a_task_that_fails_costs_itself_only(tiny_encoder):
     broken = sts_task(gold=["bad"] * len(PAIRS))
 
@@ -285,11 +259,7 @@ def test_the_command_prints_and_saves(tiny_bert, tmp_path):
     assert printed.out == saved.read_text()
 
 
-def test_benchmarks_are_known_by_name_and_by_type():
-    every, sts = benchmark_tasks("MTEB(eng, v2)"), benchmark_tasks("MTEB(eng, v2):STS")
-    assert {task.metadata.name for task in sts} < {task.metadata.name for task in every}
-    assert {task.metadata.type for task in sts} == {"STS"} and len(sts) >= 7
-    with pytest.raises(ConfigError, match="no such benchmark"):
+def test_benchmarks_are_known_by_name():
+    assert "STS12" in {task.metadata.name for task in benchmark_tasks("MTEB(eng, v2)")}
+    with pytest.raises(ConfigError, match=r"has no MTEB.english"):
         benchmark_tasks("MTEB(english)")
-    with pytest.raises(ConfigError, match=r"unknown type of tasks in MTEB\(eng, v2\) 'stsx'"):
-        benchmark_tasks("MTEB(eng, v2):STSX")

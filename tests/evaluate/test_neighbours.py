@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import worked
-from rich.console import Console
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import EncoderUse
@@ -19,7 +18,6 @@ from contrasent.evaluation.neighbours import (
     read_queries,
 )
 from contrasent.files import write_text
-from contrasent.report.embedding_tables import print_neighbours
 
 LINES = [
     "the old house",
@@ -122,7 +120,6 @@ def test_a_vector_of_zeros_is_near_nothing(tmp_path):
             {"a": [1, 0], "q": [0, 0]},
             "queries: .* 1 of 1 texts an embedding of zeros.*'q'",
         ),
-        ({"a": [0, 0], "q": [1, 0]}, "all of"),
         ({"a": [np.nan, 0], "q": [1, 0]}, "1 of 1 texts an embedding with NaN.* first is 'a'"),
         ({"a": [1, 0], "q": [np.inf, 0]}, "1 of 1 texts an embedding with NaN.* first is 'q'"),
     ],
@@ -165,21 +162,6 @@ def test_without_queries_some_sentences_of_the_corpus_are_drawn(corpus):
     assert len(set(drawn.texts)) == 4 and set(drawn.texts) <= set(corpus.texts)
     assert drawn.asked == "4 of the corpus, drawn with seed 0"
     assert set(read_queries(None, (), corpus, 99).texts) == set(corpus.texts)
-
-
-def printed(found, width=None):
-    import io
-
-    console = Console(file=io.StringIO(), width=width, force_terminal=width is not None)
-    print_neighbours(console, found)
-    return console.file.getvalue()
-
-
-def test_what_would_steer_a_terminal_is_not_printed(tmp_path):
-    rows = {"a\x1b[31mred": [1, 0], "q": [1, 0]}
-    corpus = written(tmp_path, "a\x1b[31mred")
-    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 1)
-    assert "\x1b[31m" not in printed({"one": found})
 
 
 def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus):

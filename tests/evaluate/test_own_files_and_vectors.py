@@ -1,15 +1,14 @@
-"""Retrieval in three files and on the hub; vectors in place of an encoder for every kind."""
+"""Retrieval in three files and on the hub; vectors of words."""
 
+import gzip
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.tables import write
 
-from contrasent import evaluate
 from contrasent.data.readers import retrieval_sources
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval import read_retrieval
@@ -38,7 +37,6 @@ def test_three_files(tmp_path):
     name = TaskName(three(tmp_path))
     task = read_retrieval(name)
     assert task.corpus == tuple(CORPUS.values())
-    assert task.every_query == tuple(QUERIES.values())
     assert task.queries == ("blue cat", "house")
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)
@@ -47,7 +45,7 @@ def test_three_files(tmp_path):
 
 def test_what_is_wrong_with_three_files_is_told(tmp_path):
     name = three(tmp_path, judged=[*JUDGED, ("q1", "d9", 1)])
-    with pytest.raises(DataError, match=r"qrels.csv:7: there is no document 'd9'$"):
+    with pytest.raises(DataError, match=r"qrels.csv:7: there is no document 'd9'; a row is"):
         read_retrieval(TaskName(name))
     name = three(tmp_path, judged=[("d1", "q1", 1)])
     said = "qrels.csv:2: there is no query 'd1'; a row is query, document, relevance"
@@ -96,64 +94,6 @@ def test_data_sets_of_the_hub(name, sources, tmp_path):
         assert (task.relevant, task.left_out) == (expected.relevant, expected.left_out)
 
 
-def saved(path, rows):
-    np.save(path, np.stack(rows))
-    return str(path)
-
-
-def values(*arguments):
-    said = worked("evaluate", *arguments, "--json", "-")
-    return {record["metric"]: record["value"] for record in map(json.loads, said.out.splitlines())}
-
-
-def test_matrices_of_queries_and_documents_score_as_their_encoder(encoder, tmp_path):
-    task = three(tmp_path)
-    queries, corpus = ([*map(encoder.embed, side.values())] for side in (QUERIES, CORPUS))
-    expected = {r.metric: r.value for r in evaluate(encoder, [task])}
-    together = saved(tmp_path / "v.npy", queries + corpus)
-    joined = "+".join([saved(tmp_path / "q.npy", queries), saved(tmp_path / "d.npy", corpus)])
-    assert values(together, "--tasks", task) == values(joined, "--tasks", task) == expected
-    other = [*queries[:-1], -queries[-1]]  # of "house", which is a document too
-    found = values(saved(tmp_path / "o.npy", other + corpus), "--tasks", task)
-    assert found["mrr@10"] != expected["mrr@10"]
-    short = saved(tmp_path / "s.npy", queries + corpus[1:])
-    said = refused("evaluate", short, "--tasks", task)
-    assert (
-        "s.npy has 7 rows, but queries.csv+documents.csv+qrels.csv needs 8: 3 queries, then" in said
-    )
-
-
-@pytest.mark.parametrize("of_pairs", [False, True])
-def test_a_matrix_of_labelled_sentences_scores_as_its_encoder(
-    encoder, tmp_path, monkeypatch, of_pairs
-):
-    from contrasent.model.encoder import SentenceEncoder
-
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
-    draw = np.random.default_rng(0)
-    words = ("red", "old", "new", "cat", "dog", "house")
-    texts = [
-        [" ".join(draw.choice(words, size=draw.integers(2, 5))) for _ in range(1 + of_pairs)]
-        for _ in range(60)
-    ]
-    rows = [(*text, int("red" in text[0])) for text in texts]
-    names = ("n", "sentence1", "sentence2", "label") if of_pairs else ("n", "text", "label")
-    files = [
-        write(tmp_path / f"{part}.csv", names=names, rows=chosen)
-        for part, chosen in (("train", rows[:40]), ("test", rows[40:]))
-    ]
-    matrix = [encoder.embed(text) for side in zip(*texts, strict=True) for text in side]
-    how = ("--tasks", f"classify:{files[0]}+{files[1]}", "--classifier", "sklearn")
-    path = saved(tmp_path / "v.npy", matrix)
-    assert values(path, *how, "--preset", "dev") == values("m", *how, "--preset", "dev")
-    said = refused("evaluate", saved(tmp_path / "s.npy", matrix[1:]), *how)
-    needed = "60 first sentences, then 60 second sentences" if of_pairs else "60 sentences"
-    assert f"train.csv+test.csv needs {len(matrix)}: {needed}" in said
-    two = refused("evaluate", path, "--tasks", f"{how[1]},classify:{files[0]}", *how[2:])
-    assert "holds the vectors of one task; name that one with --tasks, not 2" in two
-
-
 def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
     (tmp_path / "glove.txt").write_text("cat 1 0\nred -1 0.5\nhouse -1 -1\nold -1 -1\n")
     (tmp_path / "q.tsv").write_text("q1\tcat\nq2\tnothing\n")
@@ -172,3 +112,19 @@ def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
     assert found["mrr@10"] == pytest.approx((1 / 3 + 1 / 2) / 2)
     told = "1 of 2 queries and 1 of 3 documents have no known word: such a query finds"
     assert re.search(rf"glove.txt: q.tsv\+d.tsv\+r.tsv: {told}", said.err)
+
+
+GLOVE = "the 1 0 2\ncat 0.5 -1 0\nDog 3 3 3\ndog 4 4 4\n"
+
+
+@pytest.mark.parametrize("name", ["glove.txt", "crawl.vec", "glove.txt.gz"])
+def test_a_sentence_is_the_mean_of_its_words(tmp_path, name):
+    text = ("4 3\n" if name == "crawl.vec" else "") + GLOVE
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    with pytest.warns(UserWarning, match="1 of 4 sentences have no word"):
+        found = WordEncoder.load(path).encode(
+            ["The cat runs", "cat cat Dog", "dog", "runs"], precision="fp32", show_progress=False
+        )
+    expected = [[0.75, -0.5, 1], [4 / 3, 1 / 3, 1], [4, 4, 4], [0, 0, 0]]
+    assert found == pytest.approx(np.array(expected), abs=1e-6)

@@ -8,17 +8,14 @@ import pytest
 from helpers.command_line import worked
 from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.metrics import f1_score
 
 from contrasent import evaluate
 from contrasent.evaluation import protocols
 from contrasent.evaluation.intervals import Bootstrap, intervals
 from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.transfer import ratios_of
-from contrasent.evaluation.transfer_data import TransferData
+from contrasent.evaluation.transfer import TransferData, ratios_of
 from contrasent.model.encoder import SentenceEncoder
 
 NAMES = ("id", "text", "label")
@@ -62,41 +59,15 @@ def scored(*arguments):
     return {(record["split"], record["metric"]): record for record in records}
 
 
-def test_scores_over_folds_are_those_of_scikit_learn(own, encoder):
-    rows = sorted(made(), key=lambda row: (len(row[0].split()), row[1]))
-    x = np.stack([encoder.embed(text) for text, _ in rows])
-    y = np.array([label for _, label in rows])
-    found = np.empty_like(y)
-    accuracies = []
-    for train, test in StratifiedKFold(3, shuffle=True, random_state=1111).split(x, y):
-        fitted = LogisticRegression(C=1, max_iter=1000).fit(x[train], y[train])
-        found[test] = fitted.predict(x[test])
-        accuracies.append(accuracy_score(y[test], found[test]))
-    records = scored("--tasks", own, "--classifier", "sklearn", "--splits", "dev,test")
+def test_scores_over_folds(own):
+    records = scored("--tasks", own, "--splits", "dev,test")
     assert set(records) == {("test", "accuracy"), ("test", "macro_f1"), ("dev", "accuracy")}
     accuracy, f1 = records["test", "accuracy"], records["test", "macro_f1"]
-    assert accuracy["value"] == pytest.approx(np.mean(accuracies))
-    assert f1["value"] == pytest.approx(f1_score(y, found, average="macro"))
-    assert accuracy["value"] != pytest.approx(f1["value"], abs=0.01)
+    assert accuracy["value"] > f1["value"] > 0
     assert (accuracy["aggregation"], f1["aggregation"]) == ("mean", "all")
     assert accuracy["pairs"] == f1["pairs"] == 51 and accuracy["interval"] is None
-    assert accuracy["classifier"] == {"name": "sklearn", "seed": 1111, "folds": 3}
+    assert accuracy["classifier"]["name"] == "senteval" and accuracy["classifier"]["folds"] == 3
     assert accuracy["task"] == own and len(accuracy["data_sha256"]) == 64
-
-
-def test_scores_of_a_test_file_are_those_of_scikit_learn(own, encoder, tmp_path):
-    test = write(tmp_path / "test.jsonl", names=NAMES, rows=made(1)[:20])
-    x, z = (np.stack([encoder.embed(t) for t, _ in rows]) for rows in (made(), made(1)[:20]))
-    y = [label for _, label in made()]
-    expected = [label for _, label in made(1)[:20]]
-    found = LogisticRegression(C=1, max_iter=1000).fit(x, y).predict(z)
-    task = f"classify:{own}+{test}"
-    records = scored("--tasks", task, "--classifier", "sklearn")
-    assert records["test", "accuracy"]["value"] == accuracy_score(expected, found)
-    f1 = f1_score(expected, found, average="macro")
-    assert records["test", "macro_f1"]["value"] == pytest.approx(f1)
-    assert records["test", "accuracy"]["aggregation"] == "all"
-    assert records["test", "accuracy"]["task"] == task
 
 
 def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):

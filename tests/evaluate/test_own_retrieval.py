@@ -13,7 +13,6 @@ from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.lookup_encoders import StaticEncoder
-from contrasent.records import read_records
 
 CORPUS = {
     "d1": "red cat",
@@ -132,21 +131,26 @@ REFUSED = {
     "corpus.jsonl": [
         ("", r"corpus.jsonl is empty; it needs at least one sentence"),
         ('{"_id": "d1"}', r"corpus.jsonl:1: no column is known as the text; there are _id"),
-        ('{"_id": true, "text": "a"}', r"corpus.jsonl:1: the id must be a text or a number, not T"),
-        ('{"_id": "", "text": "a"}', r"corpus.jsonl:1: the id must be a text or a number, not ''"),
+        (
+            '{"_id": true, "text": "a"}',
+            r"corpus.jsonl:1: every text needs an id of its own, .* not T",
+        ),
+        (
+            '{"_id": "", "text": "a"}',
+            r"corpus.jsonl:1: every text needs an id of its own, .* not ''",
+        ),
         (
             '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}',
-            r"corpus.jsonl:2: the id '1' is that of \S+corpus.jsonl:1 too",
+            r"corpus.jsonl:2: every text needs an id of its own, .* not '1'",
         ),
     ],
     "qrels/test.tsv": [
         ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
         ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
         ("q1\td1\n", r"test.tsv:1: no column is known as the query's id; there are q1, d1"),
-        ("q1\td1\t1\nq1\td1\t2\n", r"test.tsv:2: document 'd1' of query 'q1' has the relevance 2"),
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
     ],
-    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl and queries.tsv, where one is needed")],
+    "queries.tsv": [("q1\ta\n", r"own has 2 of queries.jsonl, .*where one is needed")],
 }
 
 
@@ -158,32 +162,3 @@ def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
     (folder / file).write_text(text)
     with pytest.raises(DataError, match=message):
         task_of(folder)
-
-
-@pytest.fixture
-def command(runner):
-    return runner("evaluate", columns=200)
-
-
-def test_rankings_have_intervals_and_are_compared_by_query(command, folder, tmp_path):
-    path = tmp_path / "scores.jsonl"
-    result = command("m", "--tasks", str(folder), "--confidence", "0.9", "--json", str(path))
-    assert result.exit_code == 0, result.output
-    table, protocol = (" ".join(part.split()) for part in result.stdout.split("\n\n", 1))
-    records = read_records(path)
-    assert len(records) == 6
-    for r in records:
-        ends = f"[{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
-        assert f"{100 * r.value:.2f} {ends}" in table
-    assert "resamples of the queries (seed 1111); the documents stay." in protocol
-    path = tmp_path / "both.jsonl"
-    both = command("a", "b", "--tasks", f"{folder},stsb", "--compare", "--json", str(path))
-    assert both.stdout.count("b minus a") == 1
-    rows_of = [line for line in both.stdout.splitlines() if line.startswith("own ")]
-    assert [line.split()[1] for line in rows_of] == [
-        *("nDCG@10", "MRR@10", "recall@1", "recall@5", "recall@10", "recall@100"),
-    ]
-    assert all(line.split()[2] == "+0.00" for line in rows_of)
-    assert "Paired bootstrap: the same pairs, sentences or queries are drawn again" in both.stdout
-    compared = [r for r in read_records(path) if r.compared]
-    assert [r.metric for r in compared if r.task != "stsb"] == [r.metric for r in records]

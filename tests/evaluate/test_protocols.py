@@ -7,11 +7,10 @@ from helpers.tiny_sts import sts_tasks
 from contrasent import evaluate
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
+from contrasent.evaluation.sts import fit, pair_features, sentevals_order
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.sts_regressor import fit, pair_features, sentevals_order
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, pair_cosines
-from contrasent.records import read_records, write_records
 
 # Regressor, metrics, aggregation, in the order of the table.
 TABLE_B_1 = {
@@ -109,23 +108,3 @@ def test_mteb_scores_all_pairs_of_sick(encoder, senteval):
     sick = found["sickr", "all"]
     assert sick.value == pytest.approx(METRICS["spearman"](cosines, gold), abs=1e-12)
     assert (sick.pairs, sick.protocol) == (len(gold), "mteb")
-
-
-def test_intervals_are_of_the_protocols_metrics_and_hold_their_values(encoder, senteval, tmp_path):
-    records = evaluate(
-        encoder,
-        ["sts14", "stsb"],
-        data_dir=senteval,
-        protocol="flow",
-        confidence=0.8,
-    )
-    spearman = [r for r in records if r.metric == "spearman"]
-    assert all(r.interval is None for r in records if r.metric == "pearson")
-    whole = [r.interval for r in spearman if r.aggregation != "subset"]
-    assert all(it.low < it.high and it.error > 0 for it in whole)
-    assert {it.confidence for it in whole} == {0.8}
-    stsb = {r.aggregation: r.interval for r in spearman if r.task == "stsb"}
-    assert len({(it.low, it.high, it.error) for it in stsb.values()}) == 1
-    assert {label for it in stsb.values() for label in it.covariances} == {"sts14"}
-    write_records(tmp_path / "r.jsonl", records)
-    assert read_records(tmp_path / "r.jsonl") == records

@@ -10,9 +10,10 @@ from sklearn.metrics import ndcg_score
 
 from contrasent import evaluate
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.retrieval import TASK_TYPE, rankings, stsb_retrieval
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.retrieval import names as names_of
+from contrasent.evaluation.retrieval import rankings, stsb_retrieval
 from contrasent.evaluation.task_names import TaskName, task_names
-from contrasent.evaluation.task_types import Options
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 
@@ -157,17 +158,17 @@ def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
 
 def test_names_and_splits():
     asked = ("STSB-Retrieval", "sts-b-retrieval-dev")
-    names = [name for text in asked for name in TASK_TYPE.names(text, Options())]
+    names = [name for text in asked for name in names_of(text, Options())]
     assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
     assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
-    assert [TASK_TYPE.names(text, Options()) for text in ("stsb", "mr")] == [None, None]
-    assert TASK_TYPE.names("stsb-retrieval", Options(splits=("dev", "test"))) == [
+    assert [names_of(text, Options()) for text in ("stsb", "mr")] == [None, None]
+    assert names_of("stsb-retrieval", Options(splits=("test", "dev"))) == [
         TASK,
         TaskName("stsb-retrieval", "dev"),
     ]
-    with pytest.raises(ConfigError, match="on one split at a time: train, dev or test"):
-        TASK_TYPE.names("stsb-retrieval-all", Options())
-    with pytest.raises(ConfigError, match="'stsb-retrieval' has no correlation; 'contr"):
+    with pytest.raises(ConfigError, match="has no score on all, only on train, dev, test"):
+        names_of("stsb-retrieval-all", Options())
+    with pytest.raises(ConfigError, match="'stsb-retrieval' is no file or scored pairs"):
         task_names(["stsb-retrieval"])
 
 

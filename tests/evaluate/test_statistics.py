@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from contrasent.evaluation.embed import joint_covariance
 from contrasent.evaluation.intervals import (
     Bootstrap,
-    PairGraph,
     correlation_interval,
     holm,
     influence,
     interval,
     normal_p_value,
     p_value,
+    pair_covariance,
+    pair_error,
 )
-from contrasent.evaluation.sts_data import Subset, Task
-from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
@@ -51,28 +49,8 @@ def test_pairs_that_share_a_sentence_are_dependent_and_no_others():
         for j in range(8):
             if {first[i], second[i]} & {first[j], second[j]}:
                 expected += np.outer(columns[:, i], columns[:, j])
-    found = PairGraph.of(first, second).covariance(columns)
+    found = pair_covariance(first, second, columns)
     assert found == pytest.approx(expected)
-
-
-def test_tasks_that_share_a_sentence_on_either_side_are_dependent():
-    sides = [
-        (["a", "a", "b", "c"], ["b", "d", "e", "f"]),
-        (["f", "x", "y", "a", "z"], ["g", "e", "h", "i", "d"]),
-    ]
-    tasks = [
-        Task(TaskName(name, "test"), (Subset("", *map(tuple, each), np.ones(len(each[0]))),), "")
-        for name, each in zip(["sts12", "stsb"], sides, strict=True)
-    ]
-    draw = np.random.default_rng(0)
-    moves = [1 + draw.random(size=len(first)) for first, _ in sides]
-    expected = np.zeros((2, 2))
-    for one, other in np.ndindex(2, 2):
-        for i, pair in enumerate(zip(*sides[one], strict=True)):
-            for j, second in enumerate(zip(*sides[other], strict=True)):
-                if {*pair} & {*second}:
-                    expected[one, other] += moves[one][i] * moves[other][j]
-    assert joint_covariance(tasks, moves) == pytest.approx(expected)
 
 
 def test_an_interval_is_of_the_middle_of_the_draws():
@@ -118,12 +96,12 @@ TRUTH = {"pearson": RHO, "spearman": 6 / pi * asin(RHO / 2)}
 def test_the_interval_holds_the_true_value_as_often_as_it_says(metric, graph):
     """Normal pairs, whose correlations are known: Spearman's is 6 / pi asin(rho / 2)."""
     places, trials, draw = GRAPHS[graph], 200, np.random.default_rng(1)
-    sentences = PairGraph.of(*zip(*places, strict=True))
+    sides = [*zip(*places, strict=True)]
     held, independent = 0, 0
     for _ in range(trials):
         gold, (scores,) = simulated(places, 1, draw)
         moves, value = influence(metric, scores, gold), METRICS[metric](scores, gold)
-        found = correlation_interval(value, sentences.error(moves), 0.95)
+        found = correlation_interval(value, pair_error(*sides, moves), 0.95)
         held += found.low <= TRUTH[metric] <= found.high
         naive = correlation_interval(value, np.sqrt(np.square(moves).sum()), 0.95)
         independent += naive.low <= TRUTH[metric] <= naive.high
@@ -136,13 +114,13 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says(metric, graph):
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says(graph):
     places, draw = GRAPHS[graph], np.random.default_rng(2)
-    sentences = PairGraph.of(*zip(*places, strict=True))
+    sides = [*zip(*places, strict=True)]
     values = []
     for _ in range(200):
         gold, (one, other) = simulated(places, 2, draw)
         moves = influence("spearman", other, gold) - influence("spearman", one, gold)
         difference = METRICS["spearman"](other, gold) - METRICS["spearman"](one, gold)
-        values.append(normal_p_value(difference, sentences.error(moves)))
+        values.append(normal_p_value(difference, pair_error(*sides, moves)))
     # Three standard errors of a share of .05 are .046, of .5 are .106.
     assert abs(np.mean(np.array(values) < 0.05) - 0.05) < 0.046
     assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.106

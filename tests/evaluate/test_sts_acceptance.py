@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.shared_data import SHARED
-from helpers.tiny_sts import sts_tasks
 from scipy.stats import pearsonr, spearmanr
 
 DATA = SHARED / "data" / "senteval"
@@ -204,16 +203,3 @@ def test_every_figure_is_within_a_hundredth_of_a_point(oracle, scored):
 def test_the_known_figure(scored):
     figures, _ = scored
     assert 0.8203 <= figures["mean", "stsb", "", "spearman", "all"] <= 0.8205
-
-
-def test_the_encoders_mode_is_left_as_found(tmp_path):
-    from contrasent.model.encoder import SentenceEncoder
-
-    path = tmp_path / "pairs.tsv"
-    path.write_text("a cat sat\ta dog sat\t3\nred\tblue\t2\nhe ran home\tshe ran home\t4\n")
-    encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="cls")
-    prepared = sts_tasks([str(path)])
-    resting = prepared.score(encoder)
-    encoder.train()
-    assert prepared.score(encoder) == resting
-    assert all(module.training for module in encoder.modules())

@@ -144,7 +144,7 @@ def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
 
 def test_a_collapsed_encoder_has_no_score(encoder, senteval):
     encoder.embed = lambda _: np.ones(6, np.float32)
-    said = "STS12 MSRpar: no spearman correlation: every score is 1"
+    said = "STS12: MSRpar: no spearman correlation: every score is 1"
     with pytest.raises(DataError, match=said):
         sts_tasks(["sts12"], senteval).score(encoder)
     with pytest.raises(DataError, match=said):
@@ -162,4 +162,4 @@ def test_a_constant_gold_column_leaves_the_other_tasks_alone(encoder, senteval):
     assert {record.task for record in scores.records} == {"sts12", "stsb"}
     ((task, message),) = [(problem.task, problem.message) for problem in scores.problems]
     assert task == "sts13"
-    assert "STS13 FNWN: no spearman correlation: every gold is 2" in message
+    assert "STS13: FNWN: no spearman correlation: every gold is 2" in message

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from helpers.shared_data import SHARED
 
-from benchmarks.jobs import senteval
 from contrasent import evaluate
-from contrasent.evaluation import protocols
-from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.transfer_data import load_transfer
+from contrasent.evaluation.transfer import load_transfer
 
 DATA = SHARED / "data" / "senteval"
 SIZES = {
@@ -40,47 +37,6 @@ def test_every_sentence_is_read(name):
     if name == "mrpc":
         assert any('"' in text for text in texts)
         assert not any("\ufeff" in text for text in texts)
-
-
-class Hashed:
-    """Sums of a random vector per word: quick, and good enough to learn from."""
-
-    name, pooler = "hashed", "sum"
-
-    def encode(self, sentences, *, precision, show_progress):
-        vectors = {}
-        draw = np.random.default_rng(0)
-        found = np.zeros((len(sentences), 24), np.float32)
-        for row, sentence in enumerate(sentences):
-            for word in sentence.split():
-                if word not in vectors:
-                    vectors[word] = draw.normal(size=24).astype(np.float32)
-                found[row] += vectors[word]
-        return found
-
-
-@pytest.mark.parametrize("name", ["cr", "trec", "mrpc"])
-def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypatch):
-    preset = Preset("test", 2, "adam", 64, 1, 1, max_epochs=6)
-    monkeypatch.setitem(protocols.PRESETS, "test", preset)
-    task, encoder = load_transfer(name, DATA), Hashed()
-    records = evaluate(encoder, [name], data_dir=DATA, splits=["dev", "test"])
-    found = [record.value for record in records if record.metric == "accuracy"]
-    parts = {}
-    for part, read in task.parts.items():
-        vectors = encoder.encode(list(dict.fromkeys(read.texts)), precision="", show_progress=0)
-        places = {text: row for row, text in enumerate(dict.fromkeys(read.texts))}
-        vectors = vectors[[places[text] for text in read.texts]]
-        if task.of_pairs:
-            first, second = np.split(vectors, 2)
-            vectors = np.concatenate([abs(first - second), first * second], axis=1)
-        parts[part] = vectors, read.labels
-    if "all" in parts:
-        expected = senteval.nested(*parts["all"], task.classes, preset, 1111)[:2]
-    else:
-        expected = senteval.by_folds(parts["train"], parts["test"], task.classes, preset, 1111)[:2]
-    # Sums in another order turn a sentence in a thousand, at most.
-    assert found == pytest.approx(expected, abs=0.001)
 
 
 @pytest.mark.skipif(

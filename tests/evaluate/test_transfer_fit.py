@@ -11,14 +11,13 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError
 from contrasent.evaluation import logistic_regression
-from contrasent.evaluation.logistic_regression import Problems
-from contrasent.evaluation.protocols import (
+from contrasent.evaluation.logistic_regression import (
     Fold,
-    Preset,
-    Shuffles,
+    Problems,
     stratified_folds,
     with_held_out,
 )
+from contrasent.evaluation.protocols import Preset
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
 DECAYS = [1e-4, 1e-2, 1.0]
@@ -97,7 +96,7 @@ def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
     torch.testing.assert_close(
         fitted.weights[0, 0][:, :7], alone.layer.weight.data, rtol=1e-3, atol=1e-5
     )
-    rows = torch.arange(100, 120)
+    rows = np.arange(100, 120)
     found = problems(features, labels, 2).predict(fitted.weights[0, 0], rows)
     assert found.tolist() == alone.predict(features[100:]).tolist()
 
@@ -137,12 +136,3 @@ def test_folds_are_those_of_scikit_learn(folds, seed, classes):
     ours = stratified_folds(labels, folds, seed)
     for (train, test), (their_train, their_test) in zip(ours, theirs, strict=True):
         assert (train == their_train).all() and (test == their_test).all()
-
-
-def test_permutations_follow_in_one_stream():
-    draw = np.random.RandomState(7)
-    draw.permutation(40)
-    expected = [draw.permutation(38) for _ in range(4)]
-    shuffles = Shuffles(38, 40, seed=7)
-    assert (shuffles.epochs([2, 0]) == np.stack([expected[2], expected[0]])).all()
-    assert (shuffles.epochs([3]) == expected[3]).all()

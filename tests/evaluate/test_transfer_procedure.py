@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from helpers.tiny_transfer import separable
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs import senteval
 from contrasent.evaluation import protocols
@@ -111,38 +109,3 @@ def test_a_row_counts_as_often_as_it_is_judged_and_as_its_fold_is_small():
             bottom[int(row)] += 1 / len(rows)
     assert found.top.tolist() == [*top.values()] and found.bottom.tolist() == [*bottom.values()]
     assert found.value == pytest.approx((0.5 + 1 + 0.5) / 3)
-
-
-def right(train, test):
-    model = LogisticRegression(C=1.0, max_iter=1000).fit(*train)
-    return model.score(*test)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_scikit_learn_over_folds(seed):
-    (x, y), dev, test = pair(parts(["all"])["all"]), [], []
-    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
-    for train, held in folds.split(x, y):
-        inner, judged = next(folds.split(x[train], y[train]))
-        dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
-        test.append(right((x[train], y[train]), (x[held], y[held])))
-    protocol = TransferProtocol("sklearn", seed=seed)
-    reached = cross_validate(parts(["all"]), 2, protocol, "cpu")
-    for fold, (_, held) in enumerate(folds.split(x, y)):
-        assert (np.flatnonzero(reached.folds == fold) == held).all()
-    assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
-    assert scores(reached) == pytest.approx((np.mean(dev), np.mean(test)))
-
-
-def test_scikit_learn_on_parts():
-    data = parts(["train", "dev", "test"], classes=3)
-    train, dev, test = map(pair, data.values())
-    reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
-    expected = right(train, dev)
-    assert scores(reached) == pytest.approx((expected, right(train, test)))
-    del data["dev"]
-    x, y = train
-    folds = StratifiedKFold(3, shuffle=True, random_state=1111).split(x, y)
-    expected = np.mean([right((x[a], y[a]), (x[b], y[b])) for a, b in folds])
-    reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
-    assert scores(reached)[0] == pytest.approx(expected)

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from contrasent.errors import DataError
-from contrasent.fitting.text import open_fitting_text
+from contrasent.fitting import open_fitting_text
 
 
 def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
@@ -16,7 +16,7 @@ def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
     assert len(text) == 9
     assert not text.is_target
     assert text.described == "a.csv and b.txt"
-    first, second = text.provenance
+    first, second = text.facts()["text"]
     assert (first["source"], first["sentences"], first["target"]) == ("a.csv", 6, False)
     assert "sent0 as anchor" in first["columns"]
     assert (second["source"], second["sentences"]) == ("b.txt", 3)

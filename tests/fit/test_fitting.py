@@ -1,7 +1,6 @@
 """Fitting on an encoder's embeddings."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,16 +8,15 @@ import torch
 from helpers.inverse_flow import inverse_flow
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fitting.maps import (
+from contrasent.fitting import (
     FITTERS,
-    Embedding,
     PlainAdamW,
     _batches,
+    drawn_rows,
     fit_flow,
+    open_fitting_text,
 )
-from contrasent.fitting.text import DrawnRows, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms import Flow
 from contrasent.options import FlowSettings, WhiteningSettings
 
 TEN = WhiteningSettings(dimensions=10)
@@ -53,11 +51,11 @@ def test_the_covariance_of_what_it_was_fitted_on_becomes_the_identity(encoder, t
 def test_the_limit_of_tokens_is_of_the_fit_only(encoder, text):
     own = encoder.max_tokens
     with pytest.warns(UserWarning, match="were cut at 6 tokens"):
-        cut = fit_whitening(encoder, text, TEN, Embedding(max_tokens=6))
+        cut = fit_whitening(encoder, text, TEN, max_tokens=6)
     assert encoder.max_tokens == own
     assert cut["transform"]["max_tokens"] == 6
     weight, encoder.transform = encoder.transform.weight, None
-    uncut = fit_whitening(encoder, text, TEN, Embedding(max_tokens=5000))
+    uncut = fit_whitening(encoder, text, TEN, max_tokens=5000)
     assert uncut["transform"]["max_tokens"] == own
     assert not torch.allclose(encoder.transform.weight, weight)
 
@@ -67,7 +65,7 @@ def test_the_limit_comes_back_after_an_error(encoder, text):
     with torch.no_grad():
         next(encoder.backbone.parameters()).fill_(float("nan"))
     with pytest.raises(CheckpointError, match=r"sentence 0 has a NaN .* damaged"):
-        fit_whitening(encoder, text, how=Embedding(max_tokens=6))
+        fit_whitening(encoder, text, max_tokens=6)
     assert encoder.max_tokens == own
 
 
@@ -130,10 +128,10 @@ def test_a_seed_decides_everything(dropout, encoder, text):
 def test_dropout_is_off_unless_asked_for(encoder, text):
     assert not torch.equal(weights(encoder, text), weights(encoder, text, dropout=True))
     numbers = np.arange(4)
-    drawn = DrawnRows(encoder, text, "fp32")
+    drawn = drawn_rows(encoder, text, "fp32")
     expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
-    torch.testing.assert_close(drawn.batch(numbers, dropout=False), expected)
-    once, again = (drawn.batch(numbers, dropout=True) for _ in range(2))
+    torch.testing.assert_close(drawn(numbers, False), expected)
+    once, again = (drawn(numbers, True) for _ in range(2))
     assert not torch.allclose(once, again, atol=1e-3)
     assert not encoder.training
 
@@ -141,7 +139,7 @@ def test_dropout_is_off_unless_asked_for(encoder, text):
 def test_rows_drawn_anew_have_the_default_prompt_too(encoder, text):
     prompts = {"query": "old cat: "}
     encoder.conventions = replace(encoder.conventions, prompts=prompts, default_prompt_name="query")
-    drawn = DrawnRows(encoder, text, "fp32").batch(np.arange(4), dropout=False)
+    drawn = drawn_rows(encoder, text, "fp32")(np.arange(4), False)
     expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
     torch.testing.assert_close(drawn, expected)
 
@@ -155,55 +153,6 @@ def test_every_sentence_is_in_every_epoch_once():
     assert not np.array_equal(batches[0], batches[4])
     assert [len(batch) for batch in _batches(33, FlowSettings(batch_size=16))] == [16, 17]
     assert [len(batch) for batch in _batches(3, FlowSettings(batch_size=16))] == [3]
-
-
-@pytest.fixture
-def fit_rows(monkeypatch):
-    """Fits a flow to embeddings that are there already."""
-
-    class Kept:
-        def __init__(self, rows):
-            self.rows = rows
-
-        def batch(self, numbers, *, dropout):
-            del dropout
-            return self.rows[numbers]
-
-    def fit(rows, settings):
-        monkeypatch.setattr("contrasent.fitting.maps.StoredRows", lambda *_: Kept(rows))
-        shape = SimpleNamespace(width=rows.shape[1], device="cpu")
-        return fit_flow(shape, range(len(rows)), settings)[1]
-
-    return fit
-
-
-def test_gradients_are_clipped_to_length_1(monkeypatch, rng, fit_rows):
-    lengths = []
-
-    class Watched(PlainAdamW):
-        def step(self):
-            lengths.append(torch.cat([p.grad.flatten() for p in self._parameters]).norm().item())
-            super().step()
-
-    monkeypatch.setattr("contrasent.fitting.maps.PlainAdamW", Watched)
-    settings = FlowSettings(batch_size=32, levels=1, depth=1, coupling_width=4)
-    order, drawn = np.concatenate(_batches(64, settings)), rng(64, 8)
-    drawn[32:] *= 1000
-    rows = torch.empty(64, 8)
-    rows[order] = drawn
-    fit_rows(rows, settings)
-    assert lengths[0] < 1
-    assert lengths[1] == pytest.approx(1, abs=1e-3)
-
-
-def test_before_is_with_scales_set_from_the_first_batch(rng, fit_rows):
-    settings = FlowSettings(batch_size=16, levels=2, depth=1, coupling_width=4)
-    rows = 5 * rng(40, 8) + 3
-    torch.manual_seed(settings.seed)
-    expected = Flow(8, 2, 1, 4)
-    expected.start(rows[_batches(40, settings)[0]])
-    bits = expected.bits_per_dimension(rows).item()
-    assert fit_rows(rows, settings)["before"] == pytest.approx(bits)
 
 
 def test_adamw_without_correction_by_hand():

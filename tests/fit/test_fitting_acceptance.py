@@ -5,13 +5,9 @@ from itertools import islice
 
 import numpy as np
 import pytest
-import torch
-from helpers.inverse_flow import inverse_flow
 
-from contrasent.fitting.maps import FITTERS, save_fitted
-from contrasent.fitting.text import open_fitting_text
+from contrasent.fitting import FITTERS, open_fitting_text, save_fitted
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.options import FlowSettings
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
@@ -48,26 +44,3 @@ def test_whitened_embeddings_have_the_identity_as_covariance_there_too(encoder, 
         sentences, precision="fp32"
     )
     assert np.abs(theirs - ours).max() <= 1e-5
-
-
-@pytest.mark.usefixtures("int8_products")
-def test_whitened_embeddings_in_int8_are_near_those_in_fp32(encoder, text, tmp_path):
-    fitted = FITTERS["whitening"].fit(encoder, text)
-    save_fitted(encoder, fitted, tmp_path / "saved")
-    sentences = list(text)[:40]
-    exact, near = (
-        SentenceEncoder.load(tmp_path / "saved", device="cpu", engine=it).encode(
-            sentences, precision=it.replace("torch", "fp32")
-        )
-        for it in ("torch", "int8")
-    )
-    assert (near * exact).sum(1).mean() > 0.95
-
-
-def test_a_flow_inverts_there_too(encoder, text):
-    rows = torch.from_numpy(rows_of(encoder, list(text)[:64]))
-    fitted = FITTERS["flow"].fit(encoder, text, FlowSettings(epochs=3))
-    likelihood = fitted["transform"]["bits_per_dimension"]
-    assert likelihood["after"] < likelihood["before"] - 0.05
-    flow = encoder.transform
-    torch.testing.assert_close(inverse_flow(flow, flow(rows)), rows, rtol=0, atol=1e-4)

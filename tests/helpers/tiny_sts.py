@@ -2,10 +2,10 @@
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.sts import sts_scores
+from contrasent.evaluation.protocols import PROTOCOLS, Options
+from contrasent.evaluation.sts import score
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS_TASKS
-from contrasent.evaluation.task_types import Options
 
 SUBSETS = {task.name: task.subsets for task in STS_TASKS.values() if task.subsets}
 
@@ -16,8 +16,8 @@ class StsTasks:
     def __init__(self, tasks):
         self.tasks = tuple(tasks)
 
-    def records(self, use, protocol=None, bootstrap=None):
-        return sts_scores(self.tasks, use, protocol, bootstrap)
+    def records(self, use, **options):
+        return score(self.tasks, use, Options(**{"protocol": PROTOCOLS["hill"], **options}))
 
     def score(self, encoder, precision="fp32"):
         """Spearman's correlation over all pairs, by the labels of the tasks."""

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
-from contrasent.evaluation.intervals import PairGraph, Ratio
+from contrasent.evaluation.intervals import Ratio, pair_error
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce import verdicts
@@ -184,8 +184,7 @@ def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, val
         np.savez(tmp_path / f"{name}.npz", **{value: moves})
     filler, rows = kept_by_example(tmp_path, "ab", data)
     error = _Judge(filler).pair_error(rows, column_of(value))
-    graph = PairGraph.of(*rated.task.sides)
-    assert error == pytest.approx(graph.error(drawn[0] - drawn[1]))
+    assert error == pytest.approx(pair_error(*rated.task.sides, drawn[0] - drawn[1]))
 
 
 @pytest.mark.parametrize(

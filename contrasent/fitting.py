@@ -1,0 +1,456 @@
+"""Fitting on the text of files and tasks: whitening, a flow as BERT-flow trains it, and SIF.
+
+Shapes: N sentences, n of a batch, W words, D width of an embedding or vector, C components.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from contrasent.data.batch import pack
+from contrasent.data.examples import open_examples
+from contrasent.data.readers import lines
+from contrasent.data.rows import as_number
+from contrasent.data.word_vectors import Vectors, WordStore
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluation.sts_data import load
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
+from contrasent.files import exclusive, refuse_existing, sha256_of
+from contrasent.model.encoder import SentenceEncoder, token_ids
+from contrasent.model.hub import INFO_FILE, resolve
+from contrasent.model.lookup_encoders import WordEncoder
+from contrasent.model.precision import matrix_precision
+from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
+from contrasent.options import FlowSettings, WhiteningSettings
+from contrasent.progress import progress_bar
+from contrasent.recipe import validate
+
+_AT_ONCE = 8192
+"""Sentences that are embedded at a time."""
+
+_LONGEST_GRADIENT = 1.0
+_MEASURED = 2048  # sentences that the likelihood is measured on
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The origin of sentences: a file, a data set, or a task with its split."""
+
+    source: str
+    sentences: int
+    columns: str  # how those of a file were understood
+    sha256: str
+    target: bool  # it is the text of a task, whose test sentences are seen that way
+
+
+@dataclass(frozen=True, slots=True)
+class FittingText:
+    """Sentences read anew by every iteration, all those of a row one after the other."""
+
+    texts: Sequence[Iterable[Sequence[str]]]  # rows of sentences
+    origins: tuple[Origin, ...]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(chain.from_iterable(self.texts))
+
+    def __len__(self) -> int:
+        return sum(origin.sentences for origin in self.origins)
+
+    @property
+    def is_target(self) -> bool:
+        """Whether text of evaluation tasks is among it."""
+        return any(origin.target for origin in self.origins)
+
+    @property
+    def described(self) -> str:
+        """The text, in words."""
+        files = [origin.source for origin in self.origins if not origin.target]
+        tasks = [origin.source for origin in self.origins if origin.target]
+        target = f"target text ({', '.join(tasks)}): the test sentences were seen"
+        return " and ".join([*files, *([target] if tasks else [])])
+
+    def facts(self) -> dict[str, Any]:
+        """The text, as ``contrasent.json`` keeps it."""
+        return {
+            "sentences": len(self),
+            "text": [asdict(origin) for origin in self.origins],
+            "target": self.is_target,
+        }
+
+
+def open_fitting_text(
+    names: Sequence[str], columns: Sequence[str] | None = None, data_dir: str | Path | None = None
+) -> FittingText:
+    """Find the text that names stand for, as files if they exist as such.
+
+    They are files and data sets, of which every sentence of a row is taken; or STS tasks, each with
+    all its splits, or one, such as ``stsb-dev``.
+    """
+    tasks: dict[TaskName, None] = {}
+    texts: list[Iterable[Sequence[str]]] = []
+    origins = []
+    for name in names:
+        if not Path(name).exists() and STS_TASKS.keys() & known_tasks(name)[0]:
+            tasks.update(dict.fromkeys(task_names([name], ("all", "test"))))
+            continue
+        file = open_examples(name, columns)
+        texts.append(file)
+        source = Path(file.source).name if Path(file.source).exists() else file.source
+        count = sum(map(len, file))
+        origins.append(Origin(source, count, file.columns, file.sha256, target=False))
+    whole = {task.name for task in tasks if task.split == "all"}
+    for task in tasks:
+        if task.split == "all" or task.name not in whole:
+            read = load(task, data_dir)
+            sentences = list(read.sentences)
+            texts.append([sentences])
+            origins.append(Origin(task.heading, len(sentences), "", read.sha256, target=True))
+    text = FittingText(texts, tuple(origins))
+    if not len(text):
+        raise DataError(f"{', '.join(names)}: there is no sentence to fit on")
+    return text
+
+
+def finite_rows(
+    encoder: SentenceEncoder, text: Iterable[str], precision: str, show_progress: bool = False
+) -> Iterator[NDArray[np.float32]]:
+    """Embeddings before normalisation, block by block; one that is not finite is refused."""
+    blocks = encoder.encode_stream(
+        text, chunk=_AT_ONCE, normalize=False, precision=precision, show_progress=show_progress
+    )
+    done = 0
+    for rows in blocks:
+        damaged = ~np.isfinite(rows).all(axis=1)
+        if damaged.any():
+            raise CheckpointError(
+                f"the embedding of sentence {done + int(damaged.argmax())} has a NaN or an "
+                f"infinite number, so nothing can be fitted; is {encoder.name} damaged?"
+            )
+        done += len(rows)
+        yield rows
+
+
+Rows = Callable[[NDArray[np.int64], bool], Tensor]
+"""``(n, D)`` embeddings of the sentences with these numbers, perhaps with dropout."""
+
+
+def stored_rows(
+    encoder: SentenceEncoder, text: FittingText, precision: str, show_progress: bool
+) -> Rows:
+    """All embeddings, made once and kept in a temporary file; none has dropout."""
+    with tempfile.TemporaryFile() as file:  # lives as long as it is mapped
+        stored = np.memmap(file, np.float32, "w+", shape=(len(text), encoder.width))
+    done = 0
+    for rows in finite_rows(encoder, text, precision, show_progress):
+        stored[done : done + len(rows)] = rows
+        done += len(rows)
+    return lambda numbers, _: torch.from_numpy(stored[numbers]).to(encoder.device)
+
+
+def drawn_rows(encoder: SentenceEncoder, text: FittingText, precision: str) -> Rows:
+    """Embeddings made anew whenever they are asked for, under new dropout masks."""
+    prompt, used = encoder.conventions.resolve(), encoder.resolve_precision(precision)
+    ids, _ = token_ids(encoder, list(text), 0, "truncate", prompt)
+
+    def embed(numbers: NDArray[np.int64], dropout: bool) -> Tensor:
+        was_training = encoder.training
+        batch = pack([ids[number] for number in numbers]).to(encoder.device)
+        encoder.train(dropout)
+        try:
+            with torch.no_grad(), matrix_precision(used, encoder.device):
+                rows: Tensor = encoder(batch).pooled[0]
+        finally:
+            encoder.train(was_training)
+        return rows
+
+    return embed
+
+
+def fit_flow(
+    encoder: SentenceEncoder,
+    text: FittingText,
+    settings: FlowSettings,
+    precision: str = "fp32",
+    show_progress: bool = False,
+) -> tuple[Flow, dict[str, float]]:
+    """Maximise the likelihood of the embeddings of ``text`` under a standard normal distribution.
+
+    Returned with the flow are the negative log-likelihoods in bits for each component, without
+    dropout, ``before`` (nothing learned) and ``after``, of a number of ``sentences``.
+    """
+    count = len(text)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        flow = Flow(encoder.width, settings.levels, settings.depth, settings.coupling_width)
+        flow.to(encoder.device)
+        if settings.dropout:
+            rows = drawn_rows(encoder, text, precision)
+        else:
+            rows = stored_rows(encoder, text, precision, show_progress)
+
+        def bits(numbers: NDArray[np.int64], where: str, dropout: bool = False) -> Tensor:
+            value = flow.bits_per_dimension(rows(numbers, dropout))
+            if not torch.isfinite(value):
+                raise DataError(
+                    f"the likelihood of {where} is not finite, so the fit cannot go on; lower the "
+                    "learning rate, or look for components of the embedding that are all but "
+                    "constant"
+                )
+            return value
+
+        measured = np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64)
+        parameters = list(flow.parameters())
+        optimizer = PlainAdamW(parameters, settings.learning_rate, settings.weight_decay)
+        batches = _batches(count, settings)
+        flow.start(rows(batches[0], settings.dropout))
+        with torch.no_grad():
+            before = bits(measured, "a measurement").item()
+        columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
+        bar = progress_bar(*columns, total=len(batches), shown=show_progress, bits=float("nan"))
+        with bar as advance:
+            for step, numbers in enumerate(batches, start=1):
+                loss = bits(numbers, f"step {step} of {len(batches)}", settings.dropout)
+                gradients = torch.autograd.grad(loss, parameters)
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.grad = gradient
+                clip_grad_norm_(parameters, _LONGEST_GRADIENT)
+                optimizer.step()
+                advance(1, bits=loss.item())
+        with torch.no_grad():
+            after = bits(measured, "a measurement").item()
+    likelihood = {"before": before, "after": after, "sentences": len(measured)}
+    return flow.requires_grad_(False).eval(), likelihood
+
+
+def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
+    """Numbers of the sentences of every update, anew in each epoch; none is alone."""
+    batches = []
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng((settings.seed, epoch)).permutation(count)
+        parts = np.array_split(order, range(settings.batch_size, count, settings.batch_size))
+        if len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [np.concatenate(parts[-2:])]
+        batches += parts
+    return batches
+
+
+class PlainAdamW:
+    """AdamW as BERT's own code has it: without the correction of the first steps' moments.
+
+    ``m / (sqrt(v) + eps) + decay * w``, times the learning rate, taken from every weight ``w``.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], learning_rate: float, weight_decay: float
+    ) -> None:
+        self._parameters = parameters
+        self._learning_rate, self._weight_decay = learning_rate, weight_decay
+        self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every weight against its gradient."""
+        for parameter, (first, second) in zip(self._parameters, self._moments, strict=True):
+            if parameter.grad is None:
+                continue
+            first.lerp_(parameter.grad, 1 - 0.9)
+            second.lerp_(parameter.grad.square(), 1 - 0.999)
+            update = first / (second.sqrt() + 1e-6) + self._weight_decay * parameter
+            parameter.sub_(update, alpha=self._learning_rate)
+
+
+Fit = tuple[Transform, str, dict[str, Any]]
+"""A map, what it is in words, and what is kept of the fit."""
+
+How = tuple[str, bool]
+"""The precision, and whether there is a progress bar."""
+
+
+def _whitening(
+    encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: How
+) -> Fit:
+    """Sum up mean and covariance in fp64 while sentences are embedded, in bounded memory."""
+    require_enough(len(text), settings.dimensions, encoder.width)
+    moments = Moments(encoder.width)
+    for rows in finite_rows(encoder, text, *how):
+        moments.add(rows)
+    transform, rank, variance_kept = fit_whitening(moments, settings.dimensions)
+    kept = transform.width
+    facts = {
+        "dimensions": kept,
+        "width": encoder.width,
+        "rank": rank,
+        "variance_kept": variance_kept,
+    }
+    return transform, f"whitening to {kept} of {encoder.width} dimensions", facts
+
+
+def _flow(encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, how: How) -> Fit:
+    flow, likelihood = fit_flow(encoder, text, settings, *how)
+    facts = {**asdict(settings), "bits_per_dimension": likelihood}
+    return flow, f"flow of {settings.levels} levels", facts
+
+
+@dataclass(frozen=True, slots=True)
+class Fitter:
+    """A way of fitting a map to the embeddings of text."""
+
+    settings: type[Any]  # its settings, a class made by `settings`
+    make: Callable[[SentenceEncoder, FittingText, Any, How], Fit]
+
+    def read(self, given: Mapping[str, Any]) -> Any:
+        """Its settings; ConfigError if one is unknown, or cannot have its value."""
+        return validate(self.settings, given, "map")
+
+    def fit(
+        self,
+        encoder: SentenceEncoder,
+        text: FittingText,
+        settings: Any = None,
+        *,
+        precision: str = "fp32",
+        max_tokens: int | None = None,
+        show_progress: bool = False,
+    ) -> dict[str, Any]:
+        """Give an encoder a map; returns what is kept of the fit in ``contrasent.json``.
+
+        Longer sentences than ``max_tokens`` are cut; BERT-whitening and BERT-flow took 64.
+        """
+        if encoder.transform is not None or encoder.truncate_dim is not None:
+            raise ConfigError(
+                f"{encoder.name} has a transform already ({encoder.transform_described}), or keeps "
+                "not all dimensions; fit on the encoder that it was made from"
+            )
+        usual = encoder.max_tokens
+        encoder.max_tokens = min(usual, max_tokens or usual)
+        used = {"precision": precision, "max_tokens": encoder.max_tokens}
+        try:
+            how = precision, show_progress
+            transform, described, facts = self.make(encoder, text, settings or self.settings(), how)
+        finally:
+            encoder.max_tokens = usual
+        path = resolve(encoder.name) / INFO_FILE
+        transform.described = f"{described}, fitted on {text.described}"
+        info = {
+            "name": transform.name,
+            "described": transform.described,
+            **facts,
+            **used,
+            **text.facts(),
+            "encoder": {
+                "name": encoder.name,
+                "fingerprint": encoder.fingerprint(),
+                "pooler": encoder.pooler,
+                "head": encoder.head_name,
+                "contrasent": json.loads(path.read_text("utf-8")) if path.is_file() else None,
+            },
+        }
+        encoder.transform = transform.to(encoder.device)
+        return {"transform": info}
+
+
+FITTERS = {
+    "whitening": Fitter(WhiteningSettings, _whitening),
+    "flow": Fitter(FlowSettings, _flow),
+}
+"""By the name of the map."""
+
+
+def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:
+    """Write an encoder with what is fitted to it as one folder, whole or not at all."""
+    with exclusive(output):
+        require_output(output)
+        encoder.save(output, info)
+
+
+def require_output(output: Path) -> None:
+    """Make sure that ``output`` can be written, before anything expensive happens."""
+    refuse_existing(output, "name another folder with --output, or remove it")
+
+
+def fit_sif(
+    encoder: WordEncoder,
+    text: FittingText,
+    *,
+    smoothing: float = 1e-3,
+    components: int = 1,
+    frequencies: Path | None = None,
+) -> tuple[WordEncoder, dict[str, object]]:
+    """Weigh words by ``a / (a + p(w))``, take C components out (Arora et al. 2017, algorithm 1).
+
+    They are the first singular vectors of the text's embeddings, not centred. ``frequencies`` is a
+    file of a word and its count per line, else words of the text are counted.
+    """
+    if not smoothing > 0 or not 0 <= components < encoder.width or encoder.weights is not None:
+        raise ConfigError(
+            f"a is {smoothing} and must be above 0; {components} components must be 0 to "
+            f"{encoder.width - 1}; and {encoder.name} must be a file of word vectors, not fitted"
+        )
+    counts: Mapping[str, float]
+    if frequencies is None:
+        counts = Counter(word for sentence in text for word in sentence.split())
+    else:
+        counts = read_frequencies(frequencies)
+    weights = word_weights(encoder.store, counts, smoothing)
+    weighted = WordEncoder(encoder.store, encoder.name, weights)
+    moments, unknown, rest = Moments(encoder.width), 0, iter(text)
+    while block := list(islice(rest, _AT_ONCE)):
+        rows, known = weighted.means(block)
+        unknown += int((known == 0).sum())
+        moments.add(rows)
+    if unknown == len(text):
+        raise DataError(f"{encoder.name} has none of the words of {text.described}")
+    axes = np.linalg.eigh(moments.second).eigenvectors
+    directions = np.ascontiguousarray(axes[:, ::-1][:, :components].T, np.float32)
+    source = "its words" if frequencies is None else frequencies.name
+    described = (
+        f"SIF with a {smoothing:g}, {components} component{'s' * (components != 1)} taken out, "
+        f"frequencies of {source}, fitted on {text.described}"
+    )
+    info = {
+        "name": "sif",
+        "described": described,
+        "a": smoothing,
+        "components": components,
+        "frequencies": None if frequencies is None else frequencies.name,
+        "frequencies_sha256": None if frequencies is None else sha256_of(frequencies),
+        **text.facts(),
+        "sentences_without_a_known_word": unknown,
+        "words": {"source": encoder.store.source, "sha256": encoder.store.sha256},
+    }
+    fitted = WordEncoder(encoder.store, encoder.name, weights, directions, described)
+    return fitted, {"transform": info}
+
+
+def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float) -> Vectors:
+    """``(W,)``: ``a / (a + p(w))``; counts of words with one vector, as in lower case, add up."""
+    total = sum(counts.values()) or 1
+    counted = np.zeros(store.words)
+    for word, row in store.rows(counts).items():
+        counted[row] += counts[word]
+    return (smoothing / (smoothing + counted / total)).astype(np.float32)
+
+
+def read_frequencies(path: Path) -> dict[str, float]:
+    """A word and its count per line, between white space; another line is refused by its number."""
+    counts: dict[str, float] = {}
+    for number, line in lines(path):
+        if cells := line.split():
+            count = as_number(cells[-1])
+            if len(cells) != 2 or count is None or count < 0:
+                raise DataError(f"{path}:{number}: {line!r} is not a word and its count")
+            counts[cells[0]] = counts.get(cells[0], 0.0) + count
+    return counts

@@ -1,1 +1,0 @@
-"""Maps fitted on embeddings: training and saving."""
