@@ -118,10 +118,7 @@ def open_fitting_text(
             sentences = list(read.sentences)
             texts.append([sentences])
             origins.append(Origin(task.heading, len(sentences), "", read.sha256, target=True))
-    text = FittingText(texts, tuple(origins))
-    if not len(text):
-        raise DataError(f"{', '.join(names)}: there is no sentence to fit on")
-    return text
+    return FittingText(texts, tuple(origins))
 
 
 def finite_rows(

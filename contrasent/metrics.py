@@ -193,10 +193,8 @@ METRICS = {"spearman": spearman, "pearson": pearson}
 def _columns(scores: ArrayLike, gold: ArrayLike) -> tuple[Vector, Vector]:
     a, b = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=np.float64)
     for name, column in (("score", a), ("gold", b)):
-        finite = np.isfinite(column)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise DataError(f"{name} {row} is {column[row]}, so there is no correlation")
-        if np.ptp(column) <= CONSTANT * np.abs(column).max():
-            raise DataError(f"every {name} is {column[0]:g}, so there is no correlation")
+        wrong = column[~np.isfinite(column)]
+        if len(wrong) or np.ptp(column) <= CONSTANT * np.abs(column).max():
+            shown = f"a {name} is {wrong[0]}" if len(wrong) else f"every {name} is {column[0]:g}"
+            raise DataError(f"{shown}, so there is no correlation")
     return a, b

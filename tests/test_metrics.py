@@ -88,8 +88,8 @@ def test_equal_rows_are_at_one_whatever_their_length(rng, scale):
 @pytest.mark.parametrize(
     ("scores", "gold", "said"),
     [
-        ([1, float("nan"), 2], [1, 2, 3], "score 1 is nan"),
-        ([1, 2, 3], [1, 2, float("inf")], "gold 2 is inf"),
+        ([1, float("nan"), 2], [1, 2, 3], "a score is nan"),
+        ([1, 2, 3], [1, 2, float("inf")], "a gold is inf"),
         ([0.25, 0.25, 0.25], [1, 2, 3], "every score is 0.25"),
         ([1, 2, 3], [5, 5, 5], "every gold is 5"),
         ([1, 2, 3], [0, 0, 0], "every gold is 0"),

@@ -6,7 +6,6 @@ Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,7 +19,7 @@ from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, known_tasks, task_names
 from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
@@ -68,14 +67,11 @@ def read_corpus(
     source: str, columns: Sequence[str] | None = None, data_dir: str | Path | None = None
 ) -> Corpus:
     """Read every sentence of a source, all sentences of a row one after the other."""
-    names: list[TaskName] = []
-    if not Path(source).exists():
-        with suppress(ConfigError):
-            names = [name for name in task_names([source]) if name.name in STS_TASKS]
-    if len(names) > 1:
-        raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
     examples: Iterable[Sequence[str]]
-    if names:
+    if not Path(source).exists() and STS_TASKS.keys() & known_tasks(source)[0]:
+        names = task_names([source])
+        if len(names) > 1:
+            raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
         task = load(names[0], data_dir)
         examples = zip(*task.sides, strict=True)
         understood, sha256 = "both sentences of every pair", task.sha256

@@ -29,18 +29,6 @@ def test_the_table_is_the_papers(command, encoder, senteval):
     assert "\x1b" not in result.output
 
 
-def test_json_to_a_file_has_every_record(command, encoder, senteval, tmp_path):
-    path = tmp_path / "new" / "scores.jsonl"
-    result = command("some/words", "--tasks", "sts12,stsb", "--splits", "dev,test", "--json", path)
-    assert result.exit_code == 0
-    expected = evaluate_in_code(
-        encoder, ["sts12", "stsb"], data_dir=senteval, splits=["dev", "test"]
-    )
-    assert read_records(path) == expected
-    assert {record.split for record in expected} == {"dev", "test"}
-    assert "STS-B dev" in result.stdout
-
-
 def test_a_users_file_stands_beside_the_average(command, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a\tb\tscore\nred cat\tred dog\t3\nold\tnew\t1\nnew cat\told house\t0\n")

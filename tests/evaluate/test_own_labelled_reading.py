@@ -2,24 +2,14 @@
 
 import pytest
 from helpers.tables import write
-from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import joined_sources, short_name
-from contrasent.evaluation.transfer import holds_labels, load_transfer, read_labelled
+from contrasent.evaluation.transfer import holds_labels, read_labelled
 
 NAMES = ("id", "text", "label")
 ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
-
-
-def same(one, other):
-    """Whether two tasks have the same parts, classes by number and texts in the files' order."""
-    assert one.parts.keys() == other.parts.keys()
-    for name, part in one.parts.items():
-        assert part.texts == other.parts[name].texts
-        assert part.labels.tolist() == other.parts[name].labels.tolist()
-    assert (one.classes, one.of_pairs) == (other.classes, other.of_pairs)
 
 
 def test_columns_are_known_by_name(tmp_path):
@@ -127,38 +117,6 @@ def test_what_cannot_be_learned_is_told(tmp_path):
     (tmp_path / "p.csv").write_text("id,text,label\n")
     with pytest.raises(DataError, match="every row needs"):
         read_labelled(source)
-
-
-def as_rows(root, file, label=None):
-    """The sentences and classes of one of SentEval's files."""
-    lines = (root / file).read_bytes().decode("latin-1" if "TREC" in file else "utf-8").splitlines()
-    if label is not None:
-        return [(line, label) for line in lines]
-    if "TREC" in file:
-        return [(line.split(" ", 1)[1], line.split(":")[0]) for line in lines]
-    return [tuple(line.split("\t")) for line in lines]
-
-
-def test_own_files_of_sentevals_data_are_sentevals_tasks(tmp_path):
-    """So their numbers are those of the papers' tasks."""
-    root = write_transfer(tmp_path / "senteval")
-    folded = [("MR/rt-polarity.pos", "pos"), ("MR/rt-polarity.neg", "neg")]
-    files = {
-        "mr": [[row for file in folded for row in as_rows(root, *file)]],
-        "sst2": [as_rows(root, f"SST/binary/sentiment-{s}") for s in ("train", "dev", "test")],
-        "trec": [as_rows(root, f"TREC/{f}.label") for f in ("train_5500", "TREC_10")],
-    }
-    for name, tables in files.items():
-        own = [
-            write(tmp_path / f"{name}{number}.csv", names=NAMES, rows=rows)
-            for number, rows in enumerate(tables)
-        ]
-        found = read_labelled("classify:" + "+".join(own))
-        same(found, load_transfer(name, root))
-        if name != "mr":
-            sizes = "48 + 48 + 48" if name == "sst2" else "144 + 144"
-            assert found.description.startswith(f"{sizes} sentences (train, ")
-            assert found.description.endswith("% of the test part")
 
 
 def test_names_are_split_where_files_end(tmp_path, monkeypatch):

@@ -6,13 +6,11 @@ from math import log2
 
 import numpy as np
 import pytest
-import torch
 
 from contrasent import evaluate
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.lookup_encoders import StaticEncoder
 
 CORPUS = {
     "d1": "red cat",
@@ -95,18 +93,6 @@ def test_equal_texts_are_embedded_once_behind_prompts_too(folder, tiny_encoder, 
     tiny_encoder.default_prompt_name = "query"
     (record, *_) = evaluate(tiny_encoder, [str(folder)])
     assert record.prompts == {"default": "find: ", "query": "find: ", "document": ""}
-
-
-@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
-def test_a_static_encoder_ranks_an_empty_document_last(folder, tiny_encoder):
-    table = torch.randn(tiny_encoder.tokenizer.vocabulary, 8)
-    static = StaticEncoder(tiny_encoder.tokenizer, table, name="static")
-    with (folder / "corpus.jsonl").open("a") as file:
-        file.write('{"_id": "d9", "text": ""}\n')
-    (folder / "qrels/test.tsv").write_text("q1\td9\t1\n")
-    records = evaluate(static, [str(folder)])
-    assert {r.metric: r.value for r in records}["mrr@10"] == pytest.approx(1 / 6)
-    assert "0 of 1 queries and 1 of 6 documents have no known word" in records.notes[0]
 
 
 @pytest.mark.parametrize("header", [True, False])

@@ -159,13 +159,3 @@ def test_anchors_find_their_positives_where_the_text_is_pairs(tmp_path):
     assert kept == [
         (r["anchor"], r["positive"]) for r in rows if r["anchor"] not in held.task.queries
     ]
-
-
-def test_pairs_with_the_same_anchor_are_on_one_side(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    rows = [{"anchor": f"anchor {n % 600}", "positive": f"positive {n}"} for n in range(1200)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held = hold_out(open_examples(str(path)))
-    anchors = {example[0] for example in open_examples(str(held.rest))}
-    assert not anchors & set(held.task.queries) and len(held.task.queries) == 60
-    assert {len(relevant) for relevant in held.task.relevant} == {2} and held.texts == 120

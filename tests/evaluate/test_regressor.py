@@ -78,29 +78,6 @@ def test_it_is_what_torch_fits(seed, monkeypatch):
     assert found.expected(test[0]) == pytest.approx(shares @ np.arange(1, 6), abs=1e-4)
 
 
-def test_it_stops_at_the_fourth_look_without_gain_and_keeps_the_best(monkeypatch):
-    train, dev = pairs(0, 64), pairs(1, 20)
-    reached = iter([0.1, 0.5, 0.4, 0.5, 0.6, 0.2, 0.3, 0.9])
-    states = []
-
-    def judged(expected, gold):
-        assert (gold == dev[1]).all()
-        states.append(expected)
-        return next(reached)
-
-    monkeypatch.setattr(sts, "pearson", judged)
-    found = fit(train, dev)
-    assert next(reached) == 0.9
-    assert (found.expected(dev[0]) == states[4]).all()
-
-
-def test_scores_are_spread_over_the_whole_numbers_around_them():
-    gold = np.array([0, 0.25, 1, 1.5, 3.2, 4.999, 5])
-    assert spread(gold) == pytest.approx(looped_spread(gold), abs=1e-6)
-    assert spread(gold)[0].tolist() == [0, 0, 0, 0, 0]
-    assert spread(gold)[4] == pytest.approx([0, 0, 0.8, 0.2, 0], abs=1e-6)
-
-
 @pytest.mark.parametrize("score", [-0.1, 5.5])
 def test_a_score_that_the_classes_cannot_tell_is_an_error(score):
     with pytest.raises(DataError, match=r"scores from .* are not within 0 to 5"):

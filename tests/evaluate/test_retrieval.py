@@ -92,17 +92,6 @@ def test_ndcg_is_scikit_learns_where_no_scores_are_equal():
     assert ours == pytest.approx(ndcg_score(truth, scores, k=10))
 
 
-def test_what_is_left_out_takes_no_place():
-    places, _ = relevant_ranks([9, 5, 7, 1], [1, 3], [1, 1], left_out=0)
-    assert places.tolist() == [2, 3]
-    assert relevant_ranks([9, 5, 7, 1], [1, 3], [1, 1])[0].tolist() == [3, 4]
-
-
-def test_equal_scores_find_nothing():
-    places, grades = relevant_ranks(np.ones(6), [4, 2], [2, 1])
-    assert (places.tolist(), grades.tolist()) == ([5, 6], [1, 2])
-
-
 def test_a_rank_does_not_depend_on_the_other_queries():
     draw = np.random.default_rng(0)
     corpus, queries = draw.normal(size=(1001, 384)), draw.normal(size=(65, 384))

@@ -113,13 +113,6 @@ def test_a_record_says_what_it_rests_on(encoder, senteval):
     assert (record.head, record.max_tokens) == ("mlp", 32)
 
 
-def test_length_of_the_embeddings_changes_nothing(encoder, senteval):
-    before = evaluate(encoder, ["sts"], data_dir=senteval)
-    embed = encoder.embed
-    encoder.embed = lambda sentence: embed(sentence) * np.float32(2.0 ** len(sentence))
-    assert evaluate(encoder, ["sts"], data_dir=senteval) == before
-
-
 def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
     loaded = prepared = sts_tasks(["sts12", "stsb", "sickr"], senteval)
     of_stsb = {s for part in loaded.tasks[1].subsets for s in (*part.first, *part.second)}

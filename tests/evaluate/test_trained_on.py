@@ -119,15 +119,6 @@ def test_a_data_set_of_the_hub_is_not_read_again(trained, here):
     assert found.trouble == "it is a data set on the hub, which is not read again"
 
 
-def test_the_file_is_found_from_around_the_encoder_too(
-    trained, here, monkeypatch, tmp_path_factory
-):
-    model, suite = here / trained(), load_suite([str(here / "own.tsv")])
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    found = find_overlap(suite, training_text(str(model)))
-    assert [task.seen for task in found.tasks if task.seen] == [3]
-
-
 def records(model):
     encoder = SentenceEncoder.load(model)
     return load_suite(["own.tsv"]).records(EncoderUse(encoder)).records

@@ -109,18 +109,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_other_ones():
     assert not torch.equal(fits[0].weights, fits[2].weights)
 
 
-def numpy_state():
-    return np.random.get_state()[1].copy()  # noqa: NPY002 - the stream that SentEval seeds
-
-
-def test_training_leaves_the_random_streams_of_torch_and_numpy_alone():
-    features, labels = separable()
-    before = torch.get_rng_state(), numpy_state()
-    problems(features, labels, 2).fit(folds_of(labels, [80]), [[1e-3]], TINY, seed=1)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert (before[1] == numpy_state()).all()
-
-
 def test_embeddings_too_large_to_learn_from_are_explained():
     features, labels = separable()
     with pytest.raises(CheckpointError, match=r"numbers up to .*e\+30, too large for a classifier"):

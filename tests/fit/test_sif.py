@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.command_line import worked
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.fitting import fit_sif, open_fitting_text, read_frequencies, word_weights
 from contrasent.model.loading import load_encoder
 from contrasent.model.lookup_encoders import WordEncoder
@@ -138,13 +138,3 @@ def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, 
 
 def load_encoder_of(encoder):
     return WordEncoder(encoder.store)
-
-
-@pytest.mark.parametrize("file", ["weights.npy", "components.npy", "contrasent.json", "rows.bin"])
-def test_a_damaged_folder_is_named(file, glove, text, tmp_path):
-    made, info = fit_sif(load_encoder(glove), text)
-    made.save(tmp_path / "sif", info)
-    content = (tmp_path / "sif" / file).read_bytes()
-    (tmp_path / "sif" / file).write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match=r"sif (is damaged|holds no whole)"):
-        load_encoder(tmp_path / "sif")
