@@ -220,7 +220,10 @@ def _classifier_notes(shown: Sequence[Record]) -> list[str]:
         if it.classifier
     )
     notes = dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings)
-    return [*notes, *([_OPTIMISTIC] if any(it.split == "dev" for it in shown) else [])]
+    return [
+        *notes,
+        *([_OPTIMISTIC] if any(it.split == "dev" and it.classifier for it in shown) else []),
+    ]
 
 
 def own_table(rows: Rows, about: str = "") -> Table:
