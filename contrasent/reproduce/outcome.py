@@ -218,7 +218,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
     if not senteval_root(filler.store.data_dir).is_dir():
         notes.append("all need SentEval's data: 'contrasent data fetch', or --data-dir")
     title = f"Tables and figures (scale {request.scale})"
-    listed = text_table(("table", "title", "rows", "cells done"), rows, "tables", title)
+    listed = text_table(("table", "title", "rows", "cells done"), rows, title=title)
     return replace(listed, notes=tuple(notes))
 
 

@@ -305,7 +305,7 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         for status in (HOLDS, CONTRARY, OPEN)
     )
     headings = ("claim", "in words", "verdict", "comparisons", "note")
-    table = text_table(headings, rows, "verdicts", f"Verdicts on the claims (scale {scale})")
+    table = text_table(headings, rows, title=f"Verdicts on the claims (scale {scale})")
     notes = (
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
