@@ -86,8 +86,8 @@ def survives(process: subprocess.Popen[bytes], end: float, works: Callable[[], b
 
 
 def names(folder: Path) -> set[str]:
-    """What lies in a folder, but for what an encoding keeps of how its file was made."""
-    return {path.name for path in folder.iterdir() if not path.name.endswith(".made")}
+    """What lies in a folder."""
+    return {path.name for path in folder.iterdir()}
 
 
 def soak_command(folder: Path, words: Sequence[object], file: str, end: float) -> Soak:

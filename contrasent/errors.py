@@ -75,6 +75,14 @@ def install_command(extra: str) -> str:
     return f"pip install '{source}[{extra}]'"
 
 
+def require_extra(what: str, extra: str, *modules: str) -> None:
+    """MissingExtraError if a module of an extra, which ``what`` needs, is not installed."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise MissingExtraError(f"{what} needs {', '.join(missing)}: {install_command(extra)}")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its class if it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -45,7 +45,7 @@ mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overw
 reproduce: TABLES... --output --encoder --words --sentences --documents --labelled --triplets
   --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
-  --columns --shard-size --shards --workers --shard --ray --unique --overwrite
+  --columns --shard-size --shards --workers --shard --ray --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir --json
 index:
@@ -58,9 +58,9 @@ index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
 export: MODEL OUTPUT --format --pooler --head --tolerance --overwrite --json
-serve: @loading MODEL --index --beside --precision --host --port --workers --threads --name
+serve: @loading MODEL --index --precision --host --port --workers --threads --name
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
-  --max-texts --max-requests --drain --cors --allowed-host --raw-token-ids
+  --max-texts --max-requests --drain --cors --allowed-host
 data:
 data check: FILE --columns --encoder --max-tokens --labels --json
 data fetch: WHAT --data-dir --url --check

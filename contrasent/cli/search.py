@@ -51,15 +51,11 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
     """Processes that share the work; on GPUs, one for each."""
 
     shard: Annotated[str | None, Spelling(metavar="I/N")] = None
-    """Be worker I of N, all with the same INPUT and OUTPUT, on any machines; who finishes last
-    makes OUTPUT."""
+    """Be worker I of N, all with the same INPUT and OUTPUT, on any machines; the command without
+    it then makes OUTPUT."""
 
     ray: bool = False
     """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
-
-    unique: bool = False
-    """Leave out sentences that came before; INPUT is read once. A .parquet OUTPUT says which
-    sentence a row is of."""
 
     overwrite: bool = False
     """Replace OUTPUT, and shards made from something else."""
@@ -67,21 +63,26 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
     def __call__(self) -> None:
         from contrasent.encode.sentences import open_sentences
         from contrasent.encode.shards import require_output, write_embeddings
-        from contrasent.encode.workers import Worker, end_with_parent
+        from contrasent.encode.workers import end_with_parent
         from contrasent.profiling import keep_few_compiled_products
 
         end_with_parent()
-        worker = None if self.shard is None else Worker.parse(self.shard)
-        starts = self.workers > 1 or self.ray
-        shared = starts or worker is not None
-        if shared and (starts == (worker is not None) or self.source == "-" or self.overwrite):
-            raise ConfigError(
+        starts, problem = self.workers > 1 or self.ray, ""
+        number, _, count = (self.shard or "1/1").partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            problem = f"--shard {self.shard} is no share of the work; give one such as 3/16"
+        shared = starts or self.shard is not None
+        both = starts and self.shard is not None
+        if shared and (both or self.source == "-" or self.overwrite):
+            problem = (
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
-        require_output(self.output, self.overwrite, self.shards, shared=worker is not None)
+        if problem:
+            raise ConfigError(problem)
+        require_output(self.output, self.overwrite, self.shards)
         keep_few_compiled_products()
-        with open_sentences(self.source, self.columns, unique=self.unique) as sentences:
+        with open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")
             encoder = load(self, self.model)
             written = write_embeddings(
@@ -91,12 +92,9 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
                 self,
                 overwrite=self.overwrite,
                 show_progress=not starts,
-                worker=worker,
+                worker=None if self.shard is None else (int(number), int(count)),
                 run_others=partial(self._run_workers, encoder) if starts else None,
             )
-        if written.already:
-            tell(f"{self.output} is made already")
-            return
         if written.resumed:
             tell(f"{written.resumed} rows came from shards of an earlier run")
         if written.truncated:
@@ -104,13 +102,10 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
             tell(f"{written.truncated} sentences were longer than {limit} tokens and cut")
         new = written.rows - written.resumed
         rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
-        if written.missing:
-            tell(
-                f"{self.output} is made by the worker that finishes last: {written.missing} shards "
-                f"are missing, {written.rows} rows are written{rate}"
-            )
-        else:
-            tell(f"{self.output}: {written.rows} rows of {written.width} dimensions{rate}")
+        said = f"{written.rows} rows of {written.width} dimensions{rate}"
+        if self.shard is not None:
+            said += f"; {written.missing} shards are missing, and then the command without --shard"
+        tell(f"{self.output}: {said}")
 
     def _run_workers(self, encoder: LoadedEncoder) -> None:
         """Start the workers, and wait for them."""
@@ -228,8 +223,6 @@ class AddCommand(OfIndex, IndexedText, MovedEncoder):
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
             opened.add(loaded, sentences, sentences.ids(), show_progress=True)
         tell(f"{self.index}: {len(opened)} texts, {len(opened) - before} of them new")
-        if opened.needs_optimizing:
-            opened.optimize(show_progress=True)
 
 
 @settings
@@ -248,8 +241,6 @@ class RemoveCommand(OfIndex):
         opened = Index.open(self.index)
         removed = opened.remove(_lines(self.ids), missing_ok=self.missing_ok)
         tell(f"{self.index}: {len(opened)} texts, {removed} removed")
-        if opened.needs_optimizing:
-            opened.optimize(show_progress=True)
 
 
 @settings

@@ -69,17 +69,6 @@ class Template:
         return len(self.before) + len(self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSpan:
-    """A token of a text, and the characters that it stands for, unless it is special."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
 class Tokenizer:
     """Text to token ids through the Rust backend of a Hugging Face tokenizer.
 
@@ -261,19 +250,6 @@ class Tokenizer:
     def _require_room(self, max_tokens: int | None) -> None:
         if max_tokens is not None and max_tokens <= self.specials:
             raise ConfigError(f"max_tokens must be above {self.specials}, not {max_tokens}")
-
-    def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
-        """The tokens of each text, none cut, with or without special ones; errors as of `ids`."""
-        encodings = _encode(self._backend(None).encode_batch, texts, add_special_tokens=specials)
-        return [
-            [
-                TokenSpan(number, token, bool(special), *(place if not special else (None, None)))
-                for number, token, special, place in zip(
-                    e.ids, e.tokens, e.special_tokens_mask, e.offsets, strict=True
-                )
-            ]
-            for e in encodings
-        ]
 
     def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``(T,)`` of texts, at most ``limit`` of each, not special; where each begins."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +15,11 @@ from contrasent.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from contrasent.data.examples import Examples
 
-_AT_ONCE = 4_096
-
 
 class Sentences:
     """Sentences of a source, read anew by every iteration; see :func:`open_sentences`."""
 
-    def __init__(
-        self, path: str, source: str, columns: str | None = None, ids: str | None = None
-    ) -> None:
+    def __init__(self, path: str, source: str, columns: str | None, ids: str | None) -> None:
         from contrasent.data.examples import open_examples
 
         if ids is not None and columns is None:
@@ -62,34 +54,18 @@ class Sentences:
 
 @contextmanager
 def open_sentences(
-    source: str, columns: str | None = None, ids: str | None = None, *, unique: bool = False
+    source: str, columns: str | None = None, ids: str | None = None
 ) -> Iterator[Sentences]:
     """Open a source of which every row holds one sentence, in the column ``columns``.
 
     ``source`` is as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
     line on standard input, which is kept in a temporary file. ``ids`` is the column of the ids,
-    which needs ``columns``. With ``unique`` the source is read once, and the different sentences,
-    in the order in which they come first, are kept in a temporary file; what was seen is kept in
-    another, so that memory does not grow with the source.
+    which needs ``columns``.
     """
+    if source != "-":
+        yield Sentences(source, source, columns, ids)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if unique:
-            path = Path(folder) / "unique.jsonl"
-            with open_sentences(source, columns) as every:
-                total = _keep_first(every, path)
-                if not total:
-                    every.count()
-            sentences = Sentences(str(path), every.source)
-            skipped = every.examples.skipped
-            left_out = f"; {skipped} rows without one are left out" * bool(skipped)
-            sentences.examples.columns = (
-                f"{every.examples.columns}, the different ones of {total}{left_out}"
-            )
-            yield sentences
-            return
-        if source != "-":
-            yield Sentences(source, source, columns, ids)
-            return
         kept = Path(folder) / "standard-input.txt"
         with kept.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
@@ -97,29 +73,3 @@ def open_sentences(
             yield Sentences(str(kept), "standard input", columns, ids)
         except DataError as error:
             raise DataError(str(error).replace(str(kept), "standard input")) from error
-
-
-def _keep_first(sentences: Iterable[str], path: Path) -> int:
-    """Write the different ones of some sentences; how many were read.
-
-    What was seen is a table of 16-byte hashes on disk.
-    """
-    total, rest = 0, iter(sentences)
-    with (
-        closing(sqlite3.connect(path.with_name("seen.sqlite"), isolation_level=None)) as seen,
-        path.open("w", encoding="utf-8") as file,
-    ):
-        seen.executescript(
-            "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;"
-            "CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID; BEGIN"
-        )
-        while block := list(islice(rest, _AT_ONCE)):
-            total += len(block)
-            new = {hashlib.blake2b(text.encode(), digest_size=16).digest(): text for text in block}
-            places = ",".join("?" * len(new))
-            known = seen.execute(f"SELECT hash FROM seen WHERE hash IN ({places})", [*new])
-            for (digest,) in known.fetchall():
-                del new[digest]
-            seen.executemany("INSERT INTO seen VALUES (?)", [(digest,) for digest in new])
-            file.writelines(f"{json.dumps([text], ensure_ascii=False)}\n" for text in new.values())
-    return total

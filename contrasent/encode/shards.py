@@ -1,4 +1,4 @@
-"""Shards of a long piece of embedding, resumable, and the one file that is made of them.
+"""Embeddings on disk: shards of a long piece of work, resumable, and the file made of them.
 
 Shards lie in a hidden folder beside the final file, or in a folder that is the result. A shard
 counts once its note, with its hash, is there, and the note is written after the shard. Which
@@ -14,7 +14,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,9 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from contrasent.encode.row_files import Blocks, blocks_with_texts, open_rows, row_writer
 from contrasent.encode.sentences import Sentences
-from contrasent.encode.workers import Worker
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import (
     BusyError,
@@ -42,10 +40,99 @@ from contrasent.model.protocol import Encoder
 from contrasent.options import Sharding
 
 FILE = "manifest.json"
+_HEADER = 128
 _KINDS = (".npy", ".parquet")
 _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "remove the folder to start again"
+
+Blocks = Iterator[tuple[np.ndarray, list[str]]]
+"""``(n, D)`` rows, and their n texts."""
+Append = Callable[[np.ndarray, Iterable[str]], None]
+
+
+@contextmanager
+def npy_writer(path: Path, width: int) -> Iterator[Append]:
+    """Yield what appends rows to an ``(N, D)`` float32 file whose N is known only at the end.
+
+    NumPy leaves room in the header for a larger N, so that the final one is written in place.
+    """
+    rows = 0
+    with path.open("wb") as file:
+
+        def write_header() -> None:
+            described = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+            np.lib.format.write_array_header_1_0(file, described)
+
+        def append(block: np.ndarray, _texts: Iterable[str] = ()) -> None:
+            nonlocal rows
+            file.write(np.ascontiguousarray(block, dtype="<f4").reshape(-1, width).data)
+            rows += len(block)
+
+        write_header()
+        yield append
+        file.seek(0)
+        write_header()
+
+
+@contextmanager
+def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
+    """Yield what appends to a Parquet file of the columns ``text`` and ``embedding``."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    about = {"encoder": encoder.name, "pooler": encoder.pooler, "head": encoder.head_name}
+    about["fingerprint"] = encoder.fingerprint()
+    columns = [("text", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.width))]
+    schema = pa.schema(columns, metadata=about)
+    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as file:
+
+        def append(rows: np.ndarray, texts: Iterable[str]) -> None:
+            flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+            vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+            names = pa.array(islice(texts, len(rows)), pa.string())
+            file.write_batch(pa.record_batch([names, vectors], schema=schema))
+
+        yield append
+
+
+def _row_writer(path: Path, suffix: str, encoder: Encoder) -> AbstractContextManager[Append]:
+    if suffix == ".npy":
+        return npy_writer(path, encoder.width)
+    return _parquet_writer(path, encoder)
+
+
+@contextmanager
+def readable(path: Path, remedy: str) -> Iterator[None]:
+    """Tell of a file that is damaged, or does not hold what it should, with the remedy."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
+
+
+def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
+    """Map an ``(N, D)`` float32 file; ``remedy`` ends the refusal of another one."""
+    with readable(path, f"expected {rows} rows of {width} float32 numbers; {remedy}"):
+        matrix: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        size = path.stat().st_size == _HEADER + rows * width * 4
+        if (matrix.shape, matrix.dtype, size) != ((rows, width), np.dtype("<f4"), True):
+            raise ValueError(f"it has shape {matrix.shape} of {matrix.dtype}")
+    return matrix
+
+
+def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blocks:
+    """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
+    read: deque[str] = deque()
+
+    def remember() -> Iterator[str]:
+        for text in texts:
+            read.append(text)
+            yield text
+
+    for block in encoder.encode_stream(remember(), **how):
+        yield block, [read.popleft() for _ in block]
 
 
 def count_cut(encoder: Encoder, texts: list[str]) -> int:
@@ -63,46 +150,24 @@ class Shards:
     """The shards of an output, and the notes of those that are whole, by number."""
 
     def __init__(
-        self, folder: Path, made_from: dict[str, Any], total: int, settings: Sharding
-    ) -> None:
-        """Use :meth:`open`."""
-        self.folder, self._made_from, self._settings = folder, made_from, settings
-        self._notes: dict[int, dict[str, Any]] = {}
-        size = settings.shard_size
-        self._sizes = [min(size, total - first) for first in range(0, total, size)]
-        self.look()
-
-    @property
-    def rows(self) -> int:
-        """Rows in whole shards."""
-        return sum(note["rows"] for note in self._notes.values())
-
-    @property
-    def truncated(self) -> int:
-        """Sentences that were cut, in whole shards."""
-        return sum(note["truncated"] for note in self._notes.values())
-
-    @property
-    def missing(self) -> int:
-        """Shards that nobody has finished."""
-        return len(self._sizes) - len(self._notes)
-
-    @classmethod
-    def open(
-        cls,
+        self,
         folder: Path,
         made_from: dict[str, Any],
         total: int,
         settings: Sharding,
         overwrite: bool,
-    ) -> Shards:
+    ) -> None:
         """Find the shards of an unfinished run, or start with none."""
+        self.folder, self._made_from, self._settings = folder, made_from, settings
         start = folder.with_name(f"{folder.name}.start")
         with exclusive(start, patience=60.0):  # workers may start together, on a slow disk
-            if not folder.is_dir() or (overwrite and _is_complete(folder)):
+            if not folder.is_dir() or (overwrite and "shards" in manifest_in(folder, _FORMAT)):
                 remove_folder(folder)  # or what a killed process left of it
-            started = any(folder.glob("[0-9]*[0-9].*"))
-            other = _differences(manifest_in(folder, _FORMAT), made_from) if started else ""
+            started, other = any(folder.glob("[0-9]*[0-9].*")), ""
+            if started:
+                kept = manifest_in(folder, _FORMAT)
+                other = ", ".join(key for key in made_from if kept.get(key) != made_from[key])
+                other = other if kept else "manifest, or a damaged one"
             if other and not overwrite:
                 raise ConfigError(
                     f"{folder} holds shards of an unfinished run with another {other}; "
@@ -113,32 +178,53 @@ class Shards:
             folder.mkdir(exist_ok=True)
             if other or not started:
                 write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
-        return cls(folder, made_from, total, settings)
+        size = settings.shard_size
+        self._sizes = [min(size, total - first) for first in range(0, total, size)]
+        self._notes: dict[int, dict[str, Any]] = {}
+        self.look()
 
-    def look(self, *numbers: int) -> None:
-        """Find the shards, all or of these ``numbers``, that are whole, whoever wrote them."""
-        for number in numbers or range(len(self._sizes)):
-            if number not in self._notes:
-                with suppress(FileNotFoundError):
-                    note = self._path(number).with_suffix(".json").read_text(encoding="utf-8")
-                    self._notes[number] = json.loads(note)
+    def sum(self, key: str) -> int:
+        """Rows, or sentences that were cut (``truncated``), in whole shards."""
+        return sum(note[key] for note in self._notes.values())
+
+    @property
+    def missing(self) -> int:
+        """Shards that nobody has finished."""
+        return len(self._sizes) - len(self._notes)
+
+    def look(self) -> None:
+        """Find the shards that are whole, whoever wrote them."""
+        for number in range(len(self._sizes)):
+            self._find(number)
+
+    def _find(self, number: int) -> bool:
+        if number not in self._notes:
+            with suppress(FileNotFoundError):
+                note = self._path(number).with_suffix(".json").read_text(encoding="utf-8")
+                self._notes[number] = json.loads(note)
+        return number in self._notes
 
     def fill(
-        self, encoder: Encoder, sentences: Sentences, worker: Worker, *, show_progress: bool
+        self,
+        encoder: Encoder,
+        sentences: Sentences,
+        worker: tuple[int, int],
+        *,
+        show_progress: bool,
     ) -> None:
-        """Write the shards of ``worker`` that are missing, and that nobody else is writing."""
+        """Write the shards of a worker that are missing, and that nobody else is writing."""
         from contrasent.progress import sentence_progress
 
-        own = range(worker.number - 1, len(self._sizes), worker.count)
+        number, count = worker
+        own = range(number - 1, len(self._sizes), count)
         missing = [number for number in own if number not in self._notes]
         rest, read, size = iter(sentences), 0, self._settings.shard_size
-        share = sum(self._sizes[number] for number in own)
-        with sentence_progress(share, show_progress) as advance:
-            advance(share - sum(self._sizes[number] for number in missing))
+        total = sum(self._sizes[number] for number in own)
+        with sentence_progress(total, show_progress) as advance:
+            advance(total - sum(self._sizes[number] for number in missing))
             for number in missing:
                 with suppress(BusyError), exclusive(self._path(number)):
-                    self.look(number)
-                    if number in self._notes:  # another worker has written it
+                    if self._find(number):  # another worker has written it
                         continue
                     deque(islice(rest, number * size - read), maxlen=0)
                     read = (number + 1) * size
@@ -152,25 +238,26 @@ class Shards:
         self, number: int, encoder: Encoder, texts: Iterable[str], advance: Callable[[int], None]
     ) -> dict[str, Any]:
         """Write a shard; returns its note."""
-        path, truncated = self._path(number), 0
+        path, rows, truncated = self._path(number), 0, 0
         how: dict[str, Any] = {
             name: getattr(self._settings, name)
             for name in ("batch_tokens", "normalize", "precision")
         }
         blocks = blocks_with_texts(encoder, texts, chunk=_CHUNK, on_overflow="truncate", **how)
         with writing(path) as partial:
-            with row_writer(partial, path.suffix, encoder) as writer:
+            with _row_writer(partial, path.suffix, encoder) as append:
                 for block, names in blocks:
                     if not (finite := np.isfinite(block).all(axis=1)).all():
                         bad = names[int(finite.argmin())][:80]
                         raise CheckpointError(
                             f"{encoder.name} gives numbers that are not finite: {bad!r}"
                         )
-                    writer.append(block, names)
+                    append(block, names)
+                    rows += len(block)
                     truncated += count_cut(encoder, names)
                     advance(len(block))
             digest = sha256_of(partial)
-        return {"rows": writer.rows, "truncated": truncated, "sha256": digest}
+        return {"rows": rows, "truncated": truncated, "sha256": digest}
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All rows in order, a few at a time; CheckpointError if a shard is damaged."""
@@ -185,35 +272,25 @@ class Shards:
             for start in range(0, size, _CHUNK):
                 yield rows[start : start + _CHUNK]
 
-    def finish(self, output: Path, encoder: Encoder, sentences: Sentences, shared: bool) -> None:
-        """Make the output of the shards, which other workers may have ``shared``."""
+    def finish(self, output: Path, encoder: Encoder, sentences: Sentences) -> None:
+        """Make the output of the shards."""
         if self.folder == output:  # its manifest lists the shards, and their notes go
             paths = [self._path(number) for number in range(len(self._sizes))]
             shards = [{"file": path.name, **self._notes[n]} for n, path in enumerate(paths)]
-            listed = {**self._made_from, "rows": self.rows, "shards": shards}
+            listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
             write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
             for path in paths:
                 path.with_suffix(".json").unlink()
                 tidy_lock(path)
             return
-        with writing(output) as path:
-            with row_writer(path, output.suffix, encoder) as writer:
-                texts = iter(sentences)
-                for block in self.blocks():
-                    writer.append(block, texts)
-            if shared:
-                _provenance(output).mkdir(exist_ok=True)
-                kept = {**self._made_from, "written": path.stat().st_mtime_ns}
-                write_text(_provenance(output) / FILE, json.dumps(kept) + "\n")
+        with writing(output) as path, _row_writer(path, output.suffix, encoder) as append:
+            texts = iter(sentences)
+            for block in self.blocks():
+                append(block, texts)
         remove_folder(self.folder)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.{self._settings.shards or 'npy'}"
-
-
-def _differences(kept: dict[str, Any], made_from: dict[str, Any]) -> str:
-    other = ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
-    return other if kept else "manifest, or a damaged one"
 
 
 def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
@@ -225,21 +302,6 @@ def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
         return {}
 
 
-def _is_complete(folder: Path) -> bool:
-    """Whether a folder of shards is a finished one."""
-    return "shards" in manifest_in(folder, _FORMAT)
-
-
-def _parts(output: Path) -> Path:
-    """The folder of the shards that a file is made of."""
-    return output.with_name(f".{output.name}.parts")
-
-
-def _provenance(output: Path) -> Path:
-    """The folder of what workers made a file from, for those that come when it is made."""
-    return output.with_name(f".{output.name}.made")
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """``(rows, width)`` embeddings that were written."""
@@ -249,28 +311,21 @@ class Written:
     truncated: int  # sentences that were longer than the encoder reads, and were cut
     resumed: int  # rows that were there, of an unfinished run or of other workers
     seconds: float  # time spent on the other rows
-    missing: int = 0  # shards that others have not finished; without any, the output is there
-    already: bool = False  # whether other workers had made the output before
+    missing: int = 0  # shards that others have not finished
 
 
-def require_output(
-    output: Path, overwrite: bool, keep: str | None = None, *, shared: bool = False
-) -> bool:
-    """Make sure that ``output`` can be written, before anything expensive happens.
-
-    Returns whether the workers by whom it is ``shared`` have made it already.
-    """
-    complete = _is_complete(output) if keep else output.is_file()
-    if keep and output.is_dir() and not complete:
-        hidden = all(path.name.startswith(".") for path in output.iterdir())
-        if not hidden and not manifest_in(output, _FORMAT):
-            raise ConfigError(f"{output} holds other files; name a new folder")
-        return False
+def require_output(output: Path, overwrite: bool, keep: str | None = None) -> None:
+    """Make sure that ``output`` can be written, before anything expensive happens."""
+    kept, problem = manifest_in(output, _FORMAT), ""
+    unfinished = bool(keep) and output.is_dir() and "shards" not in kept
+    if unfinished and not kept and not all(it.name.startswith(".") for it in output.iterdir()):
+        problem = " holds other files; name a new folder"
     if not keep and (output.suffix not in _KINDS or output.is_dir()):
-        raise ConfigError(f"{output}: the output must be a file that ends in {' or '.join(_KINDS)}")
-    if not overwrite and not (shared and complete):
+        problem = f": the output must be a file that ends in {' or '.join(_KINDS)}"
+    if problem:
+        raise ConfigError(f"{output}{problem}")
+    if not overwrite and not unfinished:
         refuse_existing(output, "pass --overwrite to replace it")
-    return shared and complete
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
@@ -281,16 +336,15 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     *,
     overwrite: bool = False,
     show_progress: bool = False,
-    worker: Worker | None = None,
+    worker: tuple[int, int] | None = None,
     run_others: Callable[[], None] | None = None,
 ) -> Written:
     """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
 
     ``output`` is the matrix as ``.npy``, or a ``.parquet`` with the columns ``text`` and
     ``embedding``, or with ``settings.shards`` a folder of shards. With ``overwrite``, it is
-    replaced, and shards that were made from something else are dropped. A ``worker`` of several
-    writes its shards; who finishes the last one makes the output, unless a process waits for it
-    that called ``run_others`` to have them write first; and who comes later leaves it as it is.
+    replaced, and shards that were made from something else are dropped. A ``worker``, the third of
+    16 say, writes its shards only; ``run_others`` has such workers run before the rest is done.
 
     ConfigError if shards of another input, encoder or setting lie beside ``output``, or another
     process writes it.
@@ -306,51 +360,26 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         "shard_size": settings.shard_size,
         **({"kind": keep} if keep else {}),
     }
-    if require_output(output, overwrite, keep, shared=worker is not None):
-        return _made_before(output, made_from, total)
-    shared, worker = worker is not None or run_others is not None, worker or Worker()
-    folder = output if keep else _parts(output)
-    with exclusive(output) if worker.count == 1 else nullcontext(), ExitStack() as whole:
-        shards = Shards.open(folder, made_from, total, settings, overwrite)
-        resumed, started = shards.rows, time.perf_counter()
+    require_output(output, overwrite, keep)
+    folder = output if keep else output.with_name(f".{output.name}.parts")
+    with exclusive(output) if worker is None else nullcontext():
+        shards = Shards(folder, made_from, total, settings, overwrite)
+        resumed, started = shards.sum("rows"), time.perf_counter()
         if run_others is not None:
             run_others()
             shards.look()
-        shards.fill(encoder, sentences, worker, show_progress=show_progress)
+        shards.fill(encoder, sentences, worker or (1, 1), show_progress=show_progress)
         seconds = time.perf_counter() - started
         shards.look()
-        missing = shards.missing
-        try:  # whoever holds it has seen all shards as well, and makes the output
-            if worker.count > 1 and not missing:
-                whole.enter_context(exclusive(output))
-        except BusyError:
-            return Written(total, encoder.width, shards.truncated, resumed, seconds)
-        if not folder.is_dir() or _is_complete(folder):
-            missing = 0  # another one has made it
-        elif not missing:
-            shards.finish(output, encoder, sentences, shared)
-        elif worker.count == 1:
-            raise ConfigError(
-                f"{missing} shards in {folder} are being written by other processes; run the "
-                "command again once they have finished"
-            )
-    rows = shards.rows if missing else total
-    return Written(rows, encoder.width, shards.truncated, resumed, seconds, missing)
-
-
-def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written:
-    """What other workers wrote; ConfigError if it was made from something else."""
-    folder = output if output.is_dir() else _provenance(output)
-    kept = manifest_in(folder, _FORMAT)
-    other = _differences(kept, made_from)
-    if folder != output and kept.get("written") != output.stat().st_mtime_ns:
-        other = "command"
-    if other:
-        raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
-    if folder != output:
-        with suppress(BusyError), exclusive(output):  # whoever made it may have died just then
-            remove_folder(_parts(output))
-    return Written(total, made_from["width"], 0, total, 0.0, already=True)
+        written = shards.sum("rows"), encoder.width, shards.sum("truncated"), resumed, seconds
+        if worker is None:
+            if shards.missing:
+                raise ConfigError(
+                    f"{shards.missing} shards in {folder} are being written by other processes; "
+                    "run the command again once they have finished"
+                )
+            shards.finish(output, encoder, sentences)
+    return Written(*written, shards.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,34 +402,22 @@ class FinishedShards:
             )
         return cls(folder, manifest)
 
-    @property
-    def precision(self) -> str:
-        """What matrix products ran in."""
-        return str(self.manifest["precision"])
-
     def blocks(self, encoder: Encoder) -> Blocks:
         """Rows with their texts, some at a time, if the encoder embeds texts of an index so."""
-        if (fingerprint := encoder.fingerprint()) != self.manifest["encoder"]:
-            raise CheckpointError(
-                f"{self.folder} was written by an encoder with fingerprint "
-                f"{self.manifest['encoder']}, not by {encoder.name} (fingerprint {fingerprint})"
-            )
-        given, similarity = self.manifest.get("normalize"), similarity_of(encoder)
-        conventions: Conventions = getattr(encoder, "conventions", Conventions())
-        how = role_options(encoder, "document")
-        other_length = similarity != "cosine" and given not in (None, encoder.normalize)
-        default = conventions.resolve()
-        if other_length or how.get("prompt", default) != default or "task" in how:
-            raise ConfigError(
-                f"{self.folder} was written with another prompt, or cut or scaled to another "
-                f"length, than {encoder.name} gives texts of an index, which it compares by "
-                f"{similarity}, as they come; build the index from the texts"
-            )
-        return self._read()
-
-    def _read(self) -> Blocks:
         from pyarrow import parquet
 
+        similarity, how = similarity_of(encoder), role_options(encoder, "document")
+        conventions: Conventions = getattr(encoder, "conventions", Conventions())
+        default, given = conventions.resolve(), self.manifest.get("normalize")
+        other_length = similarity != "cosine" and given not in (None, encoder.normalize)
+        if encoder.fingerprint() != self.manifest["encoder"] or (
+            other_length or how.get("prompt", default) != default or "task" in how
+        ):
+            raise CheckpointError(
+                f"{self.folder} was written by another encoder, with another prompt, or cut or "
+                f"scaled to another length, than {encoder.name} gives texts of an index, which it "
+                f"compares by {similarity}; build the index from the texts"
+            )
         for shard in self.manifest["shards"]:
             path = inside(self.folder, shard["file"])
             if not path.is_file() or sha256_of(path) != shard["sha256"]:

@@ -1,4 +1,4 @@
-"""Workers that share the shards of one output: processes of this machine, or actors of Ray.
+"""Workers that share the shards of one output: processes of this machine, or tasks of Ray.
 
 Each runs the command with its own ``--shard``; it is given paths and writes files, so that no
 vector passes between them.
@@ -12,30 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
-from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, install_command
+from contrasent.errors import ContrasentError, require_extra
 
 _PARENT = "CONTRASENT_PARENT"
 """In the environment of a process that ends with the one that started it."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One of ``count`` workers, the ``number``-th from 1: it writes every ``count``-th shard."""
-
-    number: int = 1
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Worker:
-        """Read ``3/16``; ConfigError if it is something else."""
-        number, _, count = text.partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            raise ConfigError(f"{text!r} is no share of the work; give one such as 3/16")
-        return cls(int(number), int(count))
 
 
 def commands(words: Sequence[str], count: int) -> list[list[str]]:
@@ -53,8 +36,7 @@ def commands(words: Sequence[str], count: int) -> list[list[str]]:
 def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
     """Run the commands side by side, on a share of the cores or on one of ``devices`` each.
 
-    Raises:
-        ContrasentError: one has failed; the others have ended.
+    ContrasentError if one has failed; the others have ended.
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -87,14 +69,10 @@ def end_with_parent() -> None:
 def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
     """Run each command in a task of Ray, on the cluster of ``RAY_ADDRESS`` or on this machine.
 
-    All nodes must see the paths. Errors as :func:`run_processes`; MissingExtraError without Ray.
+    All nodes must see the paths.
     """
-    try:
-        ray = import_module("ray")
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--ray needs Ray: {install_command('ray')}, or leave it out for --workers alone"
-        ) from error
+    require_extra("--ray", "ray", "ray")
+    ray = import_module("ray")
     ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
     try:
         needs = {"num_gpus": 1} if devices else {"num_cpus": 1}

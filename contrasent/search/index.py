@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.data.tokenizer import sentences_of
-from contrasent.encode.row_files import Blocks, blocks_with_texts
-from contrasent.encode.shards import FinishedShards, manifest_in
+from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
 from contrasent.model.conventions import role_options, similarity_of
@@ -23,7 +21,6 @@ from contrasent.model.protocol import Encoder
 from contrasent.progress import progress_bar
 from contrasent.search.nearest import MILVUS, kind_for
 from contrasent.search.storage import (
-    MILVUS_FOLDER,
     EncoderIdentity,
     Hit,
     IndexManifest,
@@ -55,7 +52,7 @@ class Index:
     def __init__(self, folder: Path, rows: Snapshot | MilvusRows) -> None:
         """Use `open` or `build`."""
         self.folder, self._rows, self._lock = folder, rows, RLock()
-        self._checked: weakref.ref[Encoder] | None = None
+        self._checked: Encoder | None = None
 
     @classmethod
     def build(  # noqa: PLR0913 - what an index is made of, by name
@@ -91,10 +88,10 @@ class Index:
         names, similarity = None, similarity_of(encoder)
         kind_for(inf, kind, similarity)
         if isinstance(texts, FinishedShards):
-            precision, blocks = texts.precision, texts.blocks(encoder)
+            precision, blocks = str(texts.manifest["precision"]), texts.blocks(encoder)
         else:
             sentences = sentences_of(texts, "texts")
-            names = _checked_ids(sentences, ids)
+            names = _checked_ids(ids)
             blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
         made_by, numbered = EncoderIdentity.of(encoder, precision), names is None
         manifest = IndexManifest(made_by, (), numbered, kind, writes=1, similarity=similarity)
@@ -113,8 +110,8 @@ class Index:
         was = self.manifest
         chosen = kind or was.kind
         kind_for(len(self), chosen, was.similarity)
-        emptied: dict[str, Any] = {"segments": (), "ann": None, "removed": None, "writes": 1}
-        manifest = replace(was, kind=chosen, given=was.next_number, **emptied)
+        manifest = replace(was, kind=chosen, given=was.next_number, segments=(), writes=1)
+        manifest = replace(manifest, ann=None, removed=None)
         return _create(Path(folder), manifest, self.blocks(), overwrite, show_progress)
 
     @classmethod
@@ -156,7 +153,7 @@ class Index:
         """Embed more texts with the encoder that built the index and append them, all or none."""
         self.require(encoder)
         texts = sentences_of(texts, "texts")
-        names, manifest = _checked_ids(texts, ids), self.manifest
+        names, manifest = _checked_ids(ids), self.manifest
         how = manifest.encoder.precision, manifest.similarity, show_progress
         self._change((), _embedded(encoder, texts, *how), names)
 
@@ -180,10 +177,10 @@ class Index:
         A new text may have the id of one that leaves.
         """
         texts = [*_checked_texts(sentences_of(texts, "texts"))]
-        names, gone = _checked_ids(texts, ids), _unique(remove)
-        vectors = self._matrix(vectors, len(texts))
-        blocks = iter([(vectors, texts)] if texts else [])
-        removed, numbers = self._change(gone, blocks, names, missing_ok)
+        names = _checked_ids(ids) if texts else None
+        gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
+        blocks = iter([(self._matrix(vectors, len(texts)), texts)])
+        removed, numbers = self._change(gone, blocks if texts else None, names, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
@@ -191,7 +188,8 @@ class Index:
 
         DataError if an id is not in the index, unless ``missing_ok``.
         """
-        return self._change(_unique(ids), None, None, missing_ok)[0]
+        none = np.empty((0, self.manifest.encoder.width))
+        return self.change(ids, none, (), missing_ok=missing_ok)[0]
 
     def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
         """Drop removed rows from disk, and let a kind of index cover all texts.
@@ -205,11 +203,6 @@ class Index:
             progress_bar(*_COLUMNS, total=now.texts, shown=show_progress) as advance,
         ):
             write_manifest(self.folder, now.optimized(kind, advance))
-
-    @property
-    def needs_optimizing(self) -> bool:
-        """Whether many texts are searched one by one though their number asks for an index."""
-        return self._rows.needs_optimizing
 
     def close(self) -> None:
         """Let other processes open an index in Milvus; this one is of no more use then."""
@@ -233,9 +226,9 @@ class Index:
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
         require_search(top_k, threshold, manifest.similarity, queries)
-        if self._checked is None or self._checked() is not encoder:
+        if self._checked is not encoder:  # hashing all weights takes longer than a search
             self.require(encoder)
-            self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
+            self._checked = encoder
         how: dict[str, Any] = {
             "normalize": True if manifest.similarity == "cosine" else None,
             "precision": manifest.encoder.precision,
@@ -257,18 +250,16 @@ class Index:
         similarity = self.manifest.similarity
         require_search(top_k, threshold, similarity)
         queries = self._matrix(queries, len(queries))
-        length = np.linalg.norm(queries, axis=1, keepdims=True)
-        if not np.isfinite(length).all() or (similarity == "cosine" and not length.all()):
-            raise DataError("a query's vector is zero or not finite: it has no direction")
-        rows = queries / length if similarity == "cosine" else queries
-        return self._rows.search(rows, top_k, threshold, only)
+        if similarity == "cosine":
+            queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        return self._rows.search(queries, top_k, threshold, only)
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
         return self._rows.blocks()
 
     def require(self, encoder: Encoder) -> None:
-        """Make sure that ``encoder`` is the one that built the index; the refusal names both."""
+        """Refuse another encoder than the one that built the index, with CheckpointError."""
         built_by = self.manifest.encoder
         if encoder.fingerprint() != built_by.fingerprint:
             raise CheckpointError(
@@ -290,23 +281,18 @@ class Index:
         built_by = self.manifest.encoder
         fields = ("pooler", "head", "engine", "truncate_dim", "prompt_name")
         how: dict[str, Any] = {field: getattr(built_by, field) for field in fields}
-        try:
-            encoder = load_encoder(name or built_by.name, device=device, **how)
-        except CheckpointError as error:
-            if name is not None:
-                raise
-            raise CheckpointError(
-                f"{self.folder} was built with {built_by.name}, which cannot be loaded: {error}; "
-                "if the encoder has moved, say where it is with --encoder FOLDER"
-            ) from error
+        encoder = load_encoder(name or built_by.name, device=device, **how)
         self.require(encoder)
         return encoder
 
     def _matrix(self, vectors: np.ndarray, rows: int) -> np.ndarray:
-        """``(rows, D)`` vectors that were given."""
-        vectors = np.asarray(vectors, np.float32)
-        if vectors.shape != (expected := (rows, self.manifest.encoder.width)):
-            raise ConfigError(f"vectors have shape {vectors.shape}; expected {expected}")
+        """``(rows, D)`` vectors that were given: finite, and for cosines none of length 0."""
+        vectors, expected = np.asarray(vectors, np.float32), (rows, self.manifest.encoder.width)
+        usable = vectors.shape == expected and bool(np.isfinite(vectors).all())
+        if not usable or (self.manifest.similarity == "cosine" and not vectors.any(axis=1).all()):
+            raise ConfigError(
+                f"vectors have shape {vectors.shape}; expected {expected}, finite, and a direction"
+            )
         return vectors
 
     @contextmanager
@@ -328,23 +314,20 @@ class Index:
         with self._writing() as now:
             was, rows = now.manifest, now.rows_of(gone)
             missing = next((name for name in gone if name not in rows), None)
-            if missing is not None and not missing_ok:
-                raise DataError(
-                    f"no text of {self.folder} has the id {missing!r}; nothing was removed"
-                )
             first = was.next_number
-            then, new = replace(was, given=first, writes=was.next_write), None
+            then, new, problem = replace(was, given=first, writes=was.next_write), None, ""
+            if missing is not None and not missing_ok:
+                problem = f"no text of {self.folder} has the id {missing!r}; nothing was removed"
             if blocks is not None:
-                if names is None and not was.numbered:
-                    raise DataError(
-                        f"the texts of {self.folder} have ids of their own, so the new ones need "
-                        "ids too: give them with --ids COLUMN (ids=[...] in Python)"
-                    )
                 known = now.rows_of(names or ()).keys() - rows.keys()
-                if taken := next((name for name in names or () if name in known), None):
-                    raise DataError(f"id {taken!r} is in the index already")
+                if names is None and not was.numbered:
+                    problem = f"texts of {self.folder} have ids of their own: give ids (--ids)"
+                elif taken := next((name for name in names or () if name in known), None):
+                    problem = f"id {taken!r} is in the index already"
                 new = _numbered(blocks, names, was.similarity, first)
                 then = replace(then, numbered=was.numbered and names is None)
+            if problem:
+                raise DataError(problem)
             if rows or new is not None:
                 then = now.changed(then, [*rows.values()], new)
                 write_manifest(self.folder, then)
@@ -352,13 +335,13 @@ class Index:
 
 
 def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
-    """What the folder holds now; what ``last`` has open is used again."""
+    """What the folder holds now; what ``last`` has open of Milvus is used again."""
     manifest = read_manifest(folder)
     if manifest.kind in MILVUS:
         from contrasent.search.milvus import MilvusRows
 
         return MilvusRows.open(folder, manifest, last)
-    return Snapshot.open(folder, manifest, last)
+    return Snapshot.newest(folder, manifest)
 
 
 def require_folder(folder: Path, overwrite: bool) -> None:
@@ -377,23 +360,19 @@ def _create(
 ) -> Index:
     """Write an index of ``rows``, as a whole or not at all, and open it."""
     require_folder(folder, overwrite)
-    with exclusive(folder), writing_folder(folder.resolve()) as partial, ExitStack() as closing:
-        if (folder / MILVUS_FOLDER).is_dir() and not (folder / MILVUS_FOLDER).is_symlink():
-            from contrasent.search.milvus import open_client
-
-            open_client(folder)  # until the end: nobody else opens what is about to be replaced
-            closing.callback(close_milvus, folder)
+    with exclusive(folder), writing_folder(folder.resolve()) as partial:
         if manifest.kind in MILVUS:
             from contrasent.search.milvus import MilvusRows
 
             manifest = MilvusRows.build(partial, manifest, rows)
         else:
             first = write_segment(partial, 1, rows, manifest.encoder.width)
-            built = Snapshot.of(partial, replace(manifest, segments=(first,)))
+            written, none = replace(manifest, segments=(first,)), np.empty(0, np.int64)
             asked = None if manifest.kind == "auto" else manifest.kind
             with progress_bar(*_COLUMNS, total=first.rows, shown=shown) as advance:
-                manifest = built.optimized(asked, advance)
+                manifest = Snapshot.open(partial, written, none).optimized(asked, advance)
         write_manifest(partial, manifest)
+        close_milvus(folder)  # of what is replaced
     return Index.open(folder)
 
 
@@ -431,16 +410,14 @@ def _numbered(
                 f"the encoder gives a vector without a direction (zero or not finite) for text "
                 f"{done + row}: {texts[row][:80]!r}; check the encoder"
             )
-        end = done + len(texts)
-        if ids is not None and end > len(ids):
+        start, done = done, done + len(texts)
+        if ids is not None and done > len(ids):
             break
-        names = map(str, range(first + done, first + end)) if ids is None else ids[done:end]
+        names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
         yield IndexRows((rows / length).astype(np.float32), list(names), texts)
-        done = end
-    else:
-        end = done
-    if ids is not None and end != len(ids) and end:
-        raise DataError(f"there are {len(ids)} ids, but {end} texts")
+    if not done or (ids is not None and done != len(ids)):
+        few = f"there are {len(ids or ())} ids, but {done} texts"
+        raise DataError(few if done else "there is no text to index")
 
 
 def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
@@ -451,23 +428,15 @@ def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _checked_ids(texts: Iterable[str], ids: Sequence[str | int] | None) -> list[str] | None:
+def _checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
     """The ids as text, checked before anything is embedded."""
     if ids is None:
         return None
-    if isinstance(texts, Sequence) and len(texts) != len(ids):
-        raise DataError(f"there are {len(ids)} ids, but {len(texts)} texts")
     names, first = [str(name) for name in ids], dict[str, int]()
     for row, name in enumerate(names):
         if not name.strip() or first.setdefault(name, row) != row:
             raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")
     return names
-
-
-def _unique(ids: Iterable[str | int]) -> list[str]:
-    if isinstance(ids, str):
-        raise ConfigError("ids must be a list, not one string: put it in [ ]")
-    return list(dict.fromkeys(map(str, ids)))
 
 
 def require_search(
@@ -477,10 +446,13 @@ def require_search(
     queries: Iterable[object] = (),
 ) -> None:
     """Make sure that something is looked for, and that a hit is possible."""
+    problem = ""
     if top_k < 1:
-        raise ConfigError(f"top_k must be at least 1, not {top_k}")
+        problem = f"top_k must be at least 1, not {top_k}"
     if similarity == "cosine" and threshold is not None and not -1 <= threshold <= 1:
-        raise ConfigError(f"threshold is a cosine, from -1 to 1, not {threshold:g}")
+        problem = f"threshold is a cosine, from -1 to 1, not {threshold:g}"
     for number, query in enumerate(queries):
         if not isinstance(query, str) or not query.strip():
-            raise DataError(f"query {number} is {query!r}; write what to look for")
+            problem = f"query {number} is {query!r}; write what to look for"
+    if problem:
+        raise ConfigError(problem)

@@ -18,14 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import (
-    ConfigError,
-    ContrasentError,
-    DataError,
-    MissingExtraError,
-    install_command,
-    pick,
-)
+from contrasent.errors import ConfigError, ContrasentError, pick, require_extra
 from contrasent.files import BusyError, exclusive
 from contrasent.search.nearest import KINDS, MILVUS, best_rows
 from contrasent.search.storage import (
@@ -57,7 +50,6 @@ class MilvusRows:
     folder: Path
     manifest: IndexManifest
     client: Any
-    needs_optimizing = False
 
     @classmethod
     def build(
@@ -66,7 +58,7 @@ class MilvusRows:
         """Make the collection of a new index, and close it; the manifest with its rows."""
         from pymilvus import DataType
 
-        made = cls(folder, manifest, open_client(folder))
+        made = cls(folder, manifest, _open_client(folder))
         try:
             schema = made.client.create_schema(auto_id=False)
             schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
@@ -87,7 +79,7 @@ class MilvusRows:
         """Open it, unless ``last`` is it, and mend what a killed process left."""
         if isinstance(last, MilvusRows):
             return replace(last, manifest=manifest)
-        opened = cls(folder, manifest, open_client(folder))
+        opened = cls(folder, manifest, _open_client(folder))
         if not opened._call("list_indexes"):  # killed between dropping and creating it
             opened._call("create_index", index_params=opened._index_params(manifest.kind))
         opened._call("load_collection")
@@ -119,10 +111,8 @@ class MilvusRows:
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
             for query, matches in zip(block, self._call("search", data=block, **how), strict=True):
-                some = [{"id": it["id"], **it["entity"]} for it in matches]
-                found = sorted(some, key=lambda row: int(row["row"]))  # equal scores by their row
-                vectors = np.array([row["vector"] for row in found], np.float32)
-                rows = [np.arange(len(found))]
+                found = _in_order({"id": it["id"], **it["entity"]} for it in matches)
+                vectors, rows = _vectors(found), [np.arange(len(found))]
                 best = best_rows([vectors], query, rows, top_k, self.manifest.similarity)
                 named = [Hit(found[n]["id"], found[n]["text"], score) for n, score in best]
                 hits.append([hit for hit in named if hit.score >= least])
@@ -135,9 +125,8 @@ class MilvusRows:
     def blocks(self) -> Iterator[IndexRows]:
         """All rows in order, some at a time."""
         for rows in self._parts():
-            if rows:
-                vectors = np.array([row["vector"] for row in rows], np.float32)
-                yield IndexRows(vectors, *([row[key] for row in rows] for key in ("id", "text")))
+            ids, texts = [row["id"] for row in rows], [row["text"] for row in rows]
+            yield IndexRows(_vectors(rows), ids, texts)
 
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
@@ -167,7 +156,7 @@ class MilvusRows:
         return replace(self.manifest, kind=chosen, writes=self.manifest.next_write)
 
     def _recovered(self) -> MilvusRows:
-        """The rows after those of an addition that was cut off are gone, and each is there once.
+        """Itself, without the rows of an addition that was cut off, and each row once.
 
         Milvus Lite may hold rows twice if it was killed while it flushed; writing them again leaves
         one of each.
@@ -190,15 +179,13 @@ class MilvusRows:
         number = first
         try:
             for block in rows:
-                cells = zip(block.ids, block.texts, block.vectors, strict=True)
-                numbered = [(*cell[:2], number + n, cell[2]) for n, cell in enumerate(cells)]
-                self._put([dict(zip(_FIELDS, cell, strict=True)) for cell in numbered])
-                number += len(numbered)
+                numbers = range(number, number + len(block.ids))
+                cells = zip(block.ids, block.texts, numbers, block.vectors, strict=True)
+                self._put([dict(zip(_FIELDS, cell, strict=True)) for cell in cells])
+                number += len(numbers)
         except BaseException:
             self._drop_from(first)
             raise
-        if number == first:
-            raise DataError("there is no text to index")
         return number - first
 
     def _put(self, rows: list[Row]) -> None:
@@ -206,7 +193,6 @@ class MilvusRows:
             self._call("insert", data=some)
 
     def _drop_from(self, number: int) -> None:
-        """Delete the rows from ``number`` on, if there are any."""
         if self._count(rows := f"row >= {number}"):
             self._call("delete", filter=rows)
 
@@ -218,18 +204,15 @@ class MilvusRows:
         """All rows in order, some at a time."""
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
-            matches = self._call("query", filter=window, output_fields=_FIELDS)
-            yield sorted(matches, key=lambda row: int(row["row"]))
+            if rows := self._call("query", filter=window, output_fields=_FIELDS):
+                yield _in_order(rows)
 
-    def _rows_with(
-        self, field: str, values: Sequence[str] | Sequence[int], fields: list[str]
-    ) -> list[Row]:
+    def _rows_with(self, field: str, values: Sequence[Any], fields: list[str]) -> list[Row]:
         """The rows with any of the values."""
         some = (f"{field} in {_quoted(list(part))}" for part in _batched(values))
         return [row for it in some for row in self._call("query", filter=it, output_fields=fields)]
 
     def _index_params(self, kind: str) -> Any:
-        """What Milvus searches by."""
         params = self.client.prepare_index_params()
         metric = "L2" if self.manifest.similarity == "euclidean" else "IP"
         params.add_index("vector", metric_type=metric, **(KINDS[kind].milvus or {}))
@@ -249,20 +232,25 @@ def _batched(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     yield from (values[n : n + _ROWS_AT_ONCE] for n in range(0, len(values), _ROWS_AT_ONCE))
 
 
+def _in_order(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: int(row["row"]))
+
+
+def _vectors(rows: Sequence[Row]) -> np.ndarray:
+    return np.array([row["vector"] for row in rows], np.float32)
+
+
 def _quoted(words: object) -> str:
     """Text or a list in an expression of Milvus."""
     return json.dumps(words, ensure_ascii=False)
 
 
-def open_client(folder: Path) -> Any:
+def _open_client(folder: Path) -> Any:
     """Open the Milvus of an index; BusyError if another process has it open."""
-    try:
-        from pymilvus import MilvusClient
-        from pymilvus.exceptions import ConnectionConfigException
-    except ImportError as error:
-        raise MissingExtraError(
-            f"an index in Milvus needs Milvus Lite: {install_command('milvus')}"
-        ) from error
+    require_extra("an index in Milvus", "milvus", "pymilvus", "milvus_lite")
+    from pymilvus import MilvusClient
+    from pymilvus.exceptions import ConnectionConfigException
+
     for library in ("pymilvus", "milvus_lite"):  # they log a traceback of what they raise
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     try:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.encode.shards import readable
+from contrasent.errors import ConfigError, pick
 from contrasent.files import writing
 from contrasent.metrics import pair_similarities
 from contrasent.model.conventions import similarity_of
@@ -166,19 +167,13 @@ def best_rows(
 
 
 def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """How alike two texts are by the encoder's similarity, the cosine if it states no other.
-
-    DataError for an empty text, or a vector without a direction.
-    """
-    if not (a.strip() and b.strip()):
-        raise DataError(f"{a!r} or {b!r} is empty; a similarity needs two texts")
+    """How alike two texts are by the encoder's similarity, the cosine if it states no other."""
     rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
     [score] = pair_similarities(similarity_of(encoder), rows[:1], rows[1:])
     return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)
 
 
-TARGET = 0.97
-_MEASURED, _MEASURED_AT = 500, 10
+_TARGET, _MEASURED, _MEASURED_AT = 0.97, 500, 10
 _TRAINING_CODES = 32_768  # rows that a rotation and codes are trained with
 _CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
 
@@ -248,18 +243,17 @@ MILVUS = tuple(name for name, kind in KINDS.items() if kind.milvus)
 
 
 def kind_for(rows: float, kind: str = "auto", similarity: str = "cosine") -> str:
-    """The kind of index for a number of rows, or the one that is named.
-
-    ConfigError if there is no such kind, there are too few rows for it, or it cannot rank by the
-    similarity.
-    """
+    """The kind of index for a number of rows, or the one that is named if it can be."""
     if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
         fits = (name for name, row in KINDS.items() if rows < row.auto_below)
         return "flat" if similarity == "manhattan" else next(fits, "ivfpq")
+    problem = ""
     if rows < (least := KINDS[kind].least):
-        raise ConfigError(f"{kind} needs {least} texts, but there are {rows}; choose flat or hnsw")
+        problem = f"needs {least} texts, but there are {rows}"
     if similarity == "manhattan" and kind != "flat":
-        raise ConfigError(f"{kind} cannot rank by manhattan, as the encoder states; choose flat")
+        problem = "cannot rank by manhattan, as the encoder states"
+    if problem:
+        raise ConfigError(f"{kind} {problem}; choose flat")
     return kind
 
 
@@ -282,30 +276,22 @@ def write_ann(
     kind: str,
     folder: Path,
     number: int,
-    start: Path | None,
     on_rows: Callable[[int], object],
     similarity: str,
 ) -> AnnInfo:
     """Write an approximate index of all rows as file ``number`` of ``folder``, and measure it.
 
-    It is the one in ``start`` with more rows, if that is given. ``on_rows`` is called with the
-    number of rows that were added.
+    ``on_rows`` is called with numbers of rows that were added.
     """
     import faiss
 
-    made, rows = KINDS[kind], sum(map(len, segments))
-    if start is not None:
-        index = faiss.read_index(str(start))
-    else:
-        index, training = made.make(segments[0].shape[1], rows, faiss_metric(similarity))
-        index.train(_sample(segments, training))
-    before = index.ntotal
+    rows = sum(map(len, segments))
+    index, training = KINDS[kind].make(segments[0].shape[1], rows, faiss_metric(similarity))
+    index.train(_sample(segments, training))
     for segment in segments:
         for first in range(0, len(segment), _CHUNK):
             block = np.ascontiguousarray(segment[first : first + _CHUNK])
-            if before < len(block):
-                index.add(block[before:])
-            before = max(before - len(block), 0)
+            index.add(block)
             on_rows(len(block))
     effort, recall, queries = _effort_for(segments, index, kind, similarity)
     file = f"segments/{number:06d}.faiss"
@@ -335,7 +321,7 @@ def _effort_for(
             for hits, best in zip(found, exact, strict=True)
         ]
         recall = sum(shares) / len(shares)
-        if recall >= TARGET or effort >= min(most, ann.rows):
+        if recall >= _TARGET or effort >= min(most, ann.rows):
             return effort, recall, len(queries)
         effort *= 2
 
@@ -364,44 +350,29 @@ class Ann:
     are the rows that may be found.
     """
 
-    def __init__(
-        self, index: Any, kind: str, effort: int, live: Live = None, file: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, index: Any, kind: str, effort: int, live: Live = None) -> None:
         import faiss
 
         self.kind, self.effort, self.rows = kind, effort, int(index.ntotal)
-        self._index, self._live, self._file = index, live, file
+        self._index, self._live = index, live
         bits = None if live is None else np.packbits(live, bitorder="little")
         self._only = None if bits is None else faiss.IDSelectorBitmap(bits)
 
     @classmethod
-    def open(cls, folder: Path, info: AnnInfo, last: Ann | None = None) -> Ann:
-        """Map the file of ``info``, unless ``last`` is of that very file.
-
-        CheckpointError if it is missing or damaged.
-        """
+    def open(cls, folder: Path, info: AnnInfo) -> Ann:
+        """Map the file of ``info``; CheckpointError if it is missing or damaged."""
         import faiss
 
         path = folder / info.file
-        try:
-            status = path.stat()
-            file = status.st_ino, status.st_mtime_ns
-            if last is not None and last._file == file:
-                return last
+        with readable(path, f"make it anew with: contrasent index optimize {folder}"):
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
             if index.ntotal != info.rows:
-                raise OSError(f"it holds {index.ntotal} rows, not {info.rows}")
-        except (OSError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[-200:]
-            raise CheckpointError(
-                f"{path} cannot be read ({reason}); make it anew with: contrasent index optimize "
-                f"{folder}"
-            ) from error
-        return cls(index, info.kind, info.effort, file=file)
+                raise ValueError(f"it holds {index.ntotal} rows, not {info.rows}")
+        return cls(index, info.kind, info.effort)
 
     def with_live(self, live: Live) -> Ann:
         """The same over other live rows."""
-        return Ann(self._index, self.kind, self.effort, live, self._file)
+        return Ann(self._index, self.kind, self.effort, live)
 
     def candidates(
         self, lengths: Sequence[int], queries: np.ndarray, top_k: int

@@ -13,23 +13,21 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.encode.row_files import NpyWriter, open_rows
-from contrasent.encode.shards import FILE
-from contrasent.errors import CheckpointError, ConfigError, DataError, shown
+from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
+from contrasent.errors import CheckpointError, ConfigError, shown
 from contrasent.files import inside, write_text, writing
 from contrasent.model.conventions import Conventions
 from contrasent.model.protocol import Encoder
 from contrasent.search.nearest import (
     KINDS,
     MILVUS,
-    TARGET,
     Ann,
     AnnInfo,
     kind_for,
@@ -149,15 +147,15 @@ def read_manifest(folder: Path) -> IndexManifest:
     path = inside(folder, FILE)
     try:
         manifest = TypeAdapter(IndexManifest).validate_json(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(
-            f"there is no index at {folder} ({error.strerror}: {FILE}); make one with: "
-            f"contrasent index build MODEL INPUT {folder}"
-        ) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))} is {shown(first['input'])}: {first['msg']}"
-        raise CheckpointError(f"{path} is damaged ({reason}); {_REBUILD}") from error
+    except (OSError, ValidationError) as error:
+        if isinstance(error, OSError):
+            reason = f"there is no index at {folder} ({error.strerror}: {FILE}); make one with: "
+            reason += f"contrasent index build MODEL INPUT {folder}"
+        else:
+            first = error.errors()[0]
+            place, given = ".".join(map(str, first["loc"])), shown(first["input"])
+            reason = f"{path} is damaged ({place} is {given}: {first['msg']}); {_REBUILD}"
+        raise CheckpointError(reason) from error
     for name in ("segments", MILVUS_FOLDER, *manifest.files):  # the folder may be somebody else's
         inside(folder, name)
     return manifest
@@ -170,10 +168,11 @@ def close_milvus(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRows:
-    """An open segment, mapped from disk: ``(N, D)`` vectors, and Arrow columns of N cells.
+class IndexRows:
+    """Rows of an index: ``(N, D)`` vectors, and N ids and texts.
 
-    ``live (N,)`` is False for removed rows; None if there are none.
+    Of a whole segment they are mapped from disk, ids and texts as Arrow columns; ``live (N,)`` is
+    False for removed rows, None if there are none.
     """
 
     vectors: np.ndarray
@@ -182,82 +181,56 @@ class SegmentRows:
     live: np.ndarray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRows:
-    """Some rows of an index: ``(n, D)`` vectors, and n ids and texts."""
-
-    vectors: np.ndarray
-    ids: list[str]
-    texts: list[str]
-
-
-def read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray) -> SegmentRows:
-    """Map the files of a segment; one that does not hold what the manifest says is refused.
-
-    ``removed`` are the numbers of its removed rows.
-    """
+def _read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray) -> IndexRows:
+    """Map the files of a segment; one that does not hold what the manifest says is refused."""
     import pyarrow as pa
 
     vectors = open_rows(folder / _VECTORS.format(segment.name), segment.rows, width, _REBUILD)
     path = folder / _TEXTS.format(segment.name)
-    try:
+    with readable(path, _REBUILD):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         if (table.column_names, table.num_rows) != (["id", "text"], segment.rows):
-            raise OSError(f"it has {table.num_rows} rows, not {segment.rows}")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
-    live = None
-    if removed.size:
-        live = np.ones(segment.rows, bool)
-        live[removed] = False
-    return SegmentRows(vectors, table.column("id"), table.column("text"), live)
+            raise ValueError(f"it has {table.num_rows} rows, not {segment.rows}")
+    live = _all_but(removed, segment.rows) if removed.size else None
+    return IndexRows(vectors, table.column("id"), table.column("text"), live)
+
+
+def _all_but(removed: np.ndarray, rows: int) -> np.ndarray:
+    live = np.ones(rows, bool)
+    live[removed] = False
+    return live
 
 
 def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
-    """Write rows; DataError if there is none, ValueError if they are not one for each text."""
+    """Write rows as the files of a segment."""
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
     schema = pa.schema([("id", pa.string()), ("text", pa.string())])
-    name = f"{number:06d}"
+    name, rows = f"{number:06d}", 0
     with (
         writing(folder / _VECTORS.format(name)) as vectors_path,
         writing(folder / _TEXTS.format(name)) as texts_path,
-        NpyWriter(vectors_path, width) as vectors,
+        npy_writer(vectors_path, width) as append,
         pa.OSFile(str(texts_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
-        rows = 0
         for block in blocks:
-            vectors.append(block.vectors)
+            append(block.vectors, ())
             table.write_batch(pa.record_batch([block.ids, block.texts], schema=schema))
             rows += len(block.texts)
-        if not rows:
-            raise DataError("there is no text to index")
-        if rows != vectors.rows:
-            raise ValueError(f"there are {vectors.rows} vectors for {rows} texts")
     return Segment(name, rows)
-
-
-def _write_removed(folder: Path, number: int, rows: np.ndarray) -> str:
-    """Write the sorted numbers of removed rows; the name of their file."""
-    name = _REMOVED.format(number)
-    with writing(folder / name) as path, path.open("wb") as file:
-        np.save(file, rows.astype("<i8"), allow_pickle=False)
-    return name
 
 
 def _read_removed(folder: Path, manifest: IndexManifest) -> np.ndarray:
     if manifest.removed is None:
         return np.empty(0, np.int64)
     path = folder / manifest.removed
-    try:
+    with readable(path, _REBUILD):
         rows: np.ndarray = np.load(path, allow_pickle=False)
         bounds = np.concatenate([[-1], rows, [manifest.rows]])
         if rows.dtype != np.int64 or not (np.diff(bounds) > 0).all():
             raise ValueError(f"its numbers are not in order, or not below {manifest.rows}")
-    except (OSError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
     return rows
 
 
@@ -276,47 +249,34 @@ class Snapshot:
 
     folder: Path
     manifest: IndexManifest
-    segments: list[SegmentRows]
+    segments: list[IndexRows]
     removed: np.ndarray
     ann: Ann | None
 
     @classmethod
-    def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> Self:
-        """Open what the manifest of a folder describes; what ``last`` has open is used again.
-
-        CheckpointError if it is damaged.
-        """
+    def newest(cls, folder: Path, manifest: IndexManifest) -> Self:
+        """Open what the manifest of a folder describes; CheckpointError if it is damaged."""
         while True:
             try:
-                return cls.of(folder, manifest, last if isinstance(last, Snapshot) else None)
+                return cls.open(folder, manifest, _read_removed(folder, manifest))
             except CheckpointError:  # a writer may have replaced files since the manifest was read
                 before, manifest = manifest, read_manifest(folder)
                 if manifest == before:
                     raise
 
     @classmethod
-    def of(cls, folder: Path, manifest: IndexManifest, last: Snapshot | None = None) -> Self:
-        """Open the files of a manifest, which need not be the one of the folder yet."""
-        width, removed = manifest.encoder.width, _read_removed(folder, manifest)
-        lengths = [segment.rows for segment in manifest.segments]
+    def open(cls, folder: Path, manifest: IndexManifest, removed: np.ndarray) -> Self:
+        """Open the segments of a manifest, which need not be the one of the folder yet."""
+        width, lengths = manifest.encoder.width, [segment.rows for segment in manifest.segments]
         segments = [
-            read_segment(folder, segment, width, gone)
+            _read_segment(folder, segment, width, gone)
             for segment, gone in zip(manifest.segments, split_rows(lengths, removed), strict=True)
         ]
         ann = None
         if manifest.ann is not None:
-            if manifest.ann.rows not in accumulate(lengths):
-                raise CheckpointError(
-                    f"{folder / manifest.ann.file} covers {manifest.ann.rows} rows, which are no "
-                    f"whole segments; make it anew with: contrasent index optimize {folder}"
-                )
-            known = last.ann if last is not None and last.manifest.ann == manifest.ann else None
-            ann = Ann.open(folder, manifest.ann, known)
-            gone = removed[removed < ann.rows]
-            if gone.size or known is not None:
-                live = np.ones(ann.rows, bool)
-                live[gone] = False
-                ann = ann.with_live(live if gone.size else None)
+            ann = Ann.open(folder, manifest.ann)
+            if (gone := removed[removed < ann.rows]).size:
+                ann = ann.with_live(_all_but(gone, ann.rows))
         return cls(folder, manifest, segments, removed, ann)
 
     @property
@@ -386,66 +346,66 @@ class Snapshot:
                 if len(vectors):
                     yield IndexRows(np.array(vectors), ids.to_pylist(), texts.to_pylist())
 
-    @property
-    def needs_optimizing(self) -> bool:
-        """Whether many texts are searched one by one though their number asks for an index."""
-        manifest = self.manifest
-        exact = manifest.rows - (0 if manifest.ann is None else manifest.ann.rows)
-        large = exact > _LARGE and kind_for(self.texts, similarity=manifest.similarity) != "flat"
-        return len(self.removed) > manifest.rows // 4 or (large and manifest.kind != "flat")
-
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
     ) -> IndexManifest:
-        """The manifest ``then`` after rows are gone and others are there, which are written.
+        """The manifest ``then`` after rows are gone and ``new`` ones are there, which are written.
 
-        The last segments become one, if they are small beside what was added last: so there are few
-        segments however often a text is added, and a text is copied few times.
+        The last segments are written again with the new rows, if two of them are about as large: so
+        there are few segments however often a text is added, and a text is copied few times.
         """
         known = {self.folder / name for name in self.manifest.files}
         for file in self.folder.joinpath("segments").glob("*"):
             if file not in known:  # of a writer that died, or from before a merge
                 file.unlink()
+        now, removed = self, self.removed
         if gone:
-            rows = np.unique(np.array([*self.removed, *gone], np.int64))
-            then = replace(then, removed=_write_removed(self.folder, then.writes, rows))
-        if new is None:
-            return then
-        more = write_segment(self.folder, then.writes, new, then.encoder.width)
-        segments, given = (*then.segments, more), then.next_number + more.rows
-        then = replace(then, segments=segments, given=given)
-        lengths = [segment.rows for segment in segments]
-        covered = 0 if then.ann is None else [*accumulate(lengths)].index(then.ann.rows) + 1
-        first, total = len(lengths) - 1, lengths[-1]
-        while first > covered and lengths[first - 1] <= min(2 * total, _LARGE - total):
-            first -= 1
-            total += lengths[first]
-        whole = first == len(lengths) - 1
-        return then if whole else Snapshot.of(self.folder, then)._rewritten(first)
+            removed = np.unique(np.array([*removed, *gone], np.int64))
+            now = Snapshot.open(self.folder, self.manifest, removed)
+        if new is not None:
+            lengths = [segment.rows for segment in then.segments]
+            covered = 0 if then.ann is None else [*accumulate(lengths)].index(then.ann.rows) + 1
+            first, total = len(lengths) - 1, lengths[-1]
+            while first > covered and lengths[first - 1] <= min(2 * total, _LARGE - total):
+                first -= 1
+                total += lengths[first]
+            if first == len(lengths) - 1:
+                first = len(lengths)
+            then, removed = now._merged(then, first, new)
+        return replace(then, removed=self._write_removed(removed, then.writes))
 
-    def _rewritten(self, first: int) -> IndexManifest:
-        """The manifest after the segments from ``first`` on are one, without removed rows.
+    def _merged(
+        self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
+    ) -> tuple[IndexManifest, np.ndarray]:
+        """The manifest after segments from ``first`` on and ``new`` rows are one; removed rows.
 
-        That segment is written; the approximate index must not cover it.
+        None of those are in that segment, which the approximate index must not cover.
         """
-        was = self.manifest
-        number, start = was.next_write, sum(s.rows for s in was.segments[:first])
-        segment = write_segment(self.folder, number, self.blocks(first), was.encoder.width)
-        left, removed = self.removed[self.removed < start], was.removed
-        if len(left) < len(self.removed):
-            removed = _write_removed(self.folder, number, left) if left.size else None
-        segments = (*was.segments[:first], segment)
-        return replace(
-            was, segments=segments, removed=removed, given=was.next_number, writes=number
-        )
+        start = sum(segment.rows for segment in then.segments[:first])
+        removed = self.removed[self.removed < start]
+        old = self.manifest.rows - start - (len(self.removed) - len(removed))
+        rows = chain(self.blocks(first), new)
+        segment = write_segment(self.folder, then.writes, rows, then.encoder.width)
+        given, segments = then.next_number + segment.rows - old, (*then.segments[:first], segment)
+        return replace(then, segments=segments, given=given), removed
+
+    def _write_removed(self, rows: np.ndarray, number: int) -> str | None:
+        """Write the sorted numbers of removed rows, unless these are; the name of their file."""
+        if np.array_equal(rows, self.removed):
+            return self.manifest.removed
+        if not rows.size:
+            return None
+        name = _REMOVED.format(number)
+        with writing(self.folder / name) as path, path.open("wb") as file:
+            np.save(file, rows.astype("<i8"), allow_pickle=False)
+        return name
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest after removed rows are gone and a kind of index covers all others.
 
-        An approximate index of the same kind is extended, unless rows that it covers were removed,
-        it would double, or it would find less than before. Without a ``kind``, that of the manifest
-        is taken, or, if too few rows are left for it, their number decides. ``on_rows`` is called
-        with numbers of rows that it took. ConfigError if the kind cannot be.
+        Without a ``kind``, that of the manifest is taken, or, if too few rows are left for it,
+        their number decides. ``on_rows`` is called with numbers of rows that it took. ConfigError
+        if the kind cannot be.
         """
         if kind in MILVUS:
             raise ConfigError(
@@ -460,22 +420,16 @@ class Snapshot:
         asked = manifest.kind if kind is None else kind
         enough = asked in KINDS and self.texts >= KINDS[asked].least
         chosen = kind_for(self.texts, asked if enough else "auto", similarity)
-        old = manifest.ann
-        if old is not None and (old.kind != chosen or (self.removed < old.rows).any()):
-            old = None
-        whole = Snapshot.of(self.folder, replace(manifest, ann=None))
+        old, whole = manifest.ann, self
+        manifest = replace(manifest, kind=asked, given=manifest.next_number, ann=None)
         if self.removed.size or len(manifest.segments) > 1:
-            whole = Snapshot.of(self.folder, whole._rewritten(0))
-        manifest = replace(whole.manifest, ann=old, kind=asked)
-        if chosen == "flat" or (old is not None and old.rows == manifest.rows):
+            then, _ = self._merged(replace(manifest, writes=manifest.next_write), 0)
+            manifest = replace(then, removed=None)
+            whole = Snapshot.open(self.folder, manifest, self.removed[:0])
+        elif old is not None and old.kind == chosen and old.rows == manifest.rows:
+            return replace(manifest, ann=old)
+        if chosen == "flat":
             return manifest
-        vectors = [segment.vectors for segment in whole.segments]
-        how = vectors, chosen, self.folder, manifest.next_write
-        start = None
-        if old is not None and manifest.rows <= 2 * old.rows:
-            start = self.folder / old.file
-        ann = write_ann(*how, start, on_rows, similarity)
-        if start is not None and old is not None and ann.recall < min(TARGET, old.recall):
-            # What was trained on the first rows alone tells the others too badly apart.
-            ann = write_ann(*how, None, on_rows, similarity)
-        return replace(manifest, ann=ann, given=manifest.next_number, writes=manifest.next_write)
+        vectors, writes = [segment.vectors for segment in whole.segments], manifest.next_write
+        ann = write_ann(vectors, chosen, self.folder, writes, on_rows, similarity)
+        return replace(manifest, ann=ann, writes=writes)

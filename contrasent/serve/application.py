@@ -1,18 +1,22 @@
-"""The application: its settings, what every request passes, and how refusals look."""
+"""The application: what every request passes, how refusals look, metrics and the log."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import os
 import re
 import reprlib
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,10 +24,19 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import PlainTextResponse
-from starlette.routing import Match
+from starlette.responses import FileResponse, PlainTextResponse
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__
@@ -34,40 +47,40 @@ from contrasent.errors import (
     DataError,
     is_out_of_memory,
 )
-from contrasent.serve.batching import Batcher, OverloadedError, StoppedError
-from contrasent.serve.bodies import Refusal, limit
-from contrasent.serve.telemetry import LOG, Metrics
+from contrasent.serve import ServeOptions
+from contrasent.serve.batching import LOG, STOPPED, Batcher, OverloadedError, StoppedError
+from contrasent.serve.bodies import Refusal
 
 T = TypeVar("T")
 
+_PAGE = Path(__file__).parent / "page"
+_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+"""The page runs and loads nothing from elsewhere."""
 _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-docs/.*)?")
 """Paths that need no key: they tell nothing, and a page must load to ask for the key."""
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
-_PROBES = ("/health", "/ping")
-"""Paths of load balancers, which call a server by any name."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_READS = ("GET", "HEAD", "OPTIONS")
 _TOO_MANY, _FAULT = 429, 500
 _BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
-_LINGER_SECONDS = 2.0
-"""How long what is left of a body that is too large is read."""
+_BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0
+"""Within which a body must be there, and how long what is left of one too large is read."""
 _REFUSALS = {
-    400: ("Empty", "", "No text, ids without special tokens, or another host was meant"),
-    401: ("Unauthorized", "", "The key is missing or wrong"),
-    403: ("Unauthorized", "post", "A page of another origin may not send"),
-    404: ("Validation", "{", "There is no such model"),
-    408: ("Validation", "", "The body did not come in time"),
-    409: ("Validation", "post /index", "The index has not, or already has, what the change names"),
-    413: ("Validation", "", "The body, the list or a text is too large"),
-    415: ("Validation", "post", "The body is not said to be JSON"),
-    422: ("Validation", "post", "Something is not as the route takes it"),
-    424: ("Backend", "post", "The model gives no vector of this text"),
-    _TOO_MANY: ("Overloaded", "", "Overload, with Retry-After"),
-    _FAULT: ("Backend", "", "A fault, which the log has"),
-    503: ("Unhealthy", "", "Nothing can be embedded or written now"),
+    400: ("Empty", "No text, or another host was meant"),
+    401: ("Unauthorized", "The key is missing or wrong"),
+    403: ("Unauthorized", "A page of another origin may not send"),
+    404: ("Validation", "There is no such model"),
+    408: ("Validation", "The body did not come in time"),
+    409: ("Validation", "The index has not, or already has, what the change names"),
+    413: ("Validation", "The body, the list or a text is too large"),
+    415: ("Validation", "The body is not said to be JSON"),
+    422: ("Validation", "Something is not as the route takes it"),
+    424: ("Backend", "The model gives no vector of this text"),
+    _TOO_MANY: ("Overloaded", "Overload, with Retry-After"),
+    _FAULT: ("Backend", "A fault, which the log has"),
+    503: ("Unhealthy", "Nothing can be embedded or written now"),
 }
-"""TEI's name of an error, in which methods and paths it may be, and why."""
+"""TEI's name of an error, and why."""
 _STATUSES = (
     (OverloadedError, _TOO_MANY),
     (StoppedError, 503),
@@ -75,78 +88,108 @@ _STATUSES = (
     (CheckpointError, 424),
     (ContrasentError, _FAULT),
 )
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_NUMBERS = tuple(2.0**n for n in range(14))
+_METRICS: dict[tuple[Any, str], dict[str, str]] = {
+    (Counter, "inc"): {
+        "contrasent_requests": "Requests answered, by route and status.",
+        "contrasent_rejected": "Requests refused because of overload.",
+        "contrasent_cancelled_texts": "Texts dropped because their clients left.",
+        "contrasent_texts": "Texts embedded, cached ones included.",
+        "contrasent_tokens": "Tokens of these texts.",
+        "contrasent_truncated_texts": "Texts that were longer than the model reads.",
+        "contrasent_cache_hits": "Texts answered from memory.",
+        "contrasent_cache_misses": "Texts that were computed.",
+        "contrasent_cache_shared": "Texts that joined an equal one in the queue.",
+        "contrasent_cache_fetched": "Texts answered from the shared cache.",
+    },
+    (Gauge, "set"): {
+        "contrasent_requests_in_progress": "Requests being answered.",
+        "contrasent_cache_bytes": "Bytes of the cache.",
+        "contrasent_cache_texts": "Texts in the cache.",
+        "te_queue_size": "Texts that wait or are computed.",
+        "contrasent_queue_seconds": "Seconds that the queue will take, about.",
+        "contrasent_index_texts": "Texts in the index.",
+    },
+    (Histogram, "observe"): {
+        "contrasent_request_seconds": "Seconds of a request, by route.",
+        "te_batch_next_size": "Texts taken at once.",
+        "te_batch_next_tokens": "Tokens taken at once.",
+    },
+}
+"""``te_`` names are those of text-embeddings-inference."""
+_LABELS = {"contrasent_requests": ("route", "status"), "contrasent_request_seconds": ("route",)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """What the server lets its clients do."""
+class Metrics:
+    """What the server counts for Prometheus, of this process or, with workers, of all of them."""
 
-    name: str  # the name of the model in answers
-    # what clients must send as a bearer token, if anything
-    api_key: str | None = field(default=None, repr=False)
-    payload_limit: int = 16_000_000  # bytes of a request's body
-    max_texts: int = 10_000  # texts of a request
-    max_requests: int = 512  # requests answered at the same time
-    body_seconds: float = 30.0  # within which the body of a request must be there
-    cors: tuple[str, ...] = ()  # the origins whose pages may call, if any
-    # names by which it may be called beside those of the loopback; * stands for any characters, and
-    # the address of all interfaces for every number: another site's name can become no number
-    hosts: tuple[str, ...] = ()
-    raw_ids: bool = False  # whether token ids without special tokens are taken
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry, self._all = CollectorRegistry(), dict[str, tuple[Any, str]]()
+        for (kind, verb), texts in _METRICS.items():
+            for name, text in texts.items():
+                how: dict[str, Any] = {"registry": self._registry}
+                if kind is Gauge:
+                    newest = name == "contrasent_index_texts"
+                    how["multiprocess_mode"] = "livemostrecent" if newest else "livesum"
+                if kind is Histogram:
+                    how["buckets"] = _SECONDS if text.startswith("Seconds") else _NUMBERS
+                self._all[name] = kind(name, text, _LABELS.get(name, ()), **how), verb
 
-    def __post_init__(self) -> None:
-        if self.api_key is not None and not self.api_key.strip():
-            raise ConfigError("the API key is empty; set one, or leave it out")
+    def put(self, *labels: str, **values: float) -> None:
+        """Add to counters, set gauges and put values into histograms."""
+        for name, value in values.items():
+            metric, verb = self._all[name]
+            getattr(metric.labels(*labels) if labels else metric, verb)(value)
 
-    def require_own(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Refuse what a page of another site sends, also if its name became this address."""
-        host, origin = (headers.get(it, b"").decode("latin-1").lower() for it in _SENDERS)
-        name, is_number = "", False
-        with suppress(ValueError):
-            name = urlsplit(f"//{host}").hostname or ""
-            is_number = bool(ip_address(name))
-        names = [*_LOOPBACK, *map(str.lower, self.hosts)]
-        any_number = is_number and not {"0.0.0.0", "::"}.isdisjoint(names)
-        if not (any_number or any(fnmatchcase(name, known) for known in names)):
-            raise RefusalError(
-                400,
-                f"the request is for the host {name[:100]!r}, by which this server is not called; "
-                "start it with --allowed-host",
-                "Validation",
-            )
-        is_ours = origin.partition("://")[2] == host or not {"*", origin}.isdisjoint(self.cors)
-        if origin and method not in _READS and not is_ours:
-            raise RefusalError(
-                403,
-                f"a page of {origin[:100]!r} may not send to {host[:100]!r}; start the server with "
-                "--cors if it may",
-            )
+    def page(self) -> bytes:
+        """The text that Prometheus reads."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
 
 
-_SENDERS = (b"host", b"origin")
+class JsonLines(logging.Formatter):
+    """One JSON object per line of the log; ``extra={"fields": {...}}`` adds to it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def log_json() -> None:
+    """Write the log of the server, and uvicorn's, as JSON lines to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for logger in (LOG, logging.getLogger("uvicorn")):
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 @dataclass(slots=True)
 class Service:
     """What the routes share."""
 
-    settings: ServerSettings
+    options: ServeOptions
     batcher: Batcher
-    metrics: Metrics
-    beside: Batcher | None = None  # of a second model
     in_progress: int = 0
     lag: float = 0.0  # seconds by which the event loop is late
-
-    @property
-    def batchers(self) -> list[Batcher]:
-        """Those of all models."""
-        return [self.batcher] if self.beside is None else [self.batcher, self.beside]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Embed, and keep ``lag``, until the end of the block."""
-        for batcher in self.batchers:
-            await batcher.start()
+        await self.batcher.start()
 
         async def measure_lag() -> None:
             while True:
@@ -157,8 +200,7 @@ class Service:
         beats = asyncio.create_task(measure_lag())
         yield
         beats.cancel()
-        for batcher in self.batchers:
-            await batcher.close()
+        await self.batcher.close()
 
 
 class RefusalError(Exception):
@@ -193,32 +235,44 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 def build(service: Service, *routers: Any) -> FastAPI:
-    """The application with the given routers; its lifespan starts and stops the batchers."""
+    """The application with the given routers; its lifespan starts and stops the batcher."""
     app = FastAPIOffline(
         title="contrasent",
         version=__version__,
-        description=f"Embeddings and search with {service.settings.name}.",
+        description=f"Embeddings and search with {service.options.served_name}.",
         redoc_url=None,
-        responses={422: {"model": Refusal}},
+        responses={
+            status: {"model": Refusal, "description": why} for status, (_, why) in _REFUSALS.items()
+        },
         lifespan=lambda _: service.running(),
     )
     for router in routers:
         app.include_router(router)
 
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        headers = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'"}
+        return FileResponse(_PAGE / "page.html", headers=headers)
+
+    @app.get("/page/about", include_in_schema=False)
+    async def about() -> dict[str, Any]:
+        return {"model": service.options.served_name, "index": len(routers) > 1}
+
+    app.mount("/page", StaticFiles(directory=_PAGE))
+
     @app.get("/health", tags=["operations"], response_class=Response)
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
-        if not all(batcher.is_healthy for batcher in service.batchers):
-            raise StoppedError
+        if not service.batcher.is_healthy:
+            raise StoppedError(STOPPED)
         return Response(status_code=200)
 
     @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        return PlainTextResponse(service.metrics.page(), media_type="text/plain; version=0.0.4")
-
-    _describe(app, service)
+        page = service.batcher.metrics.page()
+        return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
 
     async def pass_on(_: Request, error: Exception) -> Response:
         raise error
@@ -226,29 +280,15 @@ def build(service: Service, *routers: Any) -> FastAPI:
     for kind in (HTTPException, RequestValidationError):  # not the routers' answers, but the gate's
         app.add_exception_handler(kind, pass_on)
     app.add_middleware(Gate, service=service)
-    if service.settings.cors:
+    if service.options.cors:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=service.settings.cors,
+            allow_origins=service.options.cors,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "x-truncated", "x-shape", "retry-after"],
+            expose_headers=["x-request-id", "x-truncated", "retry-after"],
         )
     return app
-
-
-def _describe(app: FastAPI, service: Service) -> None:
-    """Let the OpenAPI document say what each route refuses, and the limits of this encoder."""
-    document, settings = app.openapi(), service.settings
-    refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            operation["responses"] = {"200": operation["responses"]["200"]} | {
-                str(status): {"description": text, "content": refused}
-                for status, (_, where, text) in _REFUSALS.items()
-                if where in f"{method} {path}" and (status != 401 or settings.api_key is not None)
-            }
-    limit(document["components"]["schemas"], service.batcher.encoder, settings.raw_ids)
 
 
 def _refusal(error: BaseException) -> RefusalError:
@@ -264,8 +304,8 @@ def _refusal(error: BaseException) -> RefusalError:
     if is_out_of_memory(error):
         return RefusalError(
             503,
-            "there is not enough memory for this request; send fewer or shorter texts, or start "
-            "the server with smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit",
+            "there is not enough memory; send fewer or shorter texts, or start the server with "
+            "smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit",
             "Overloaded",
         )
     for kind, status in _STATUSES:
@@ -278,12 +318,7 @@ def _mistake(error: RequestValidationError) -> RefusalError:
     """The first mistake in a body, of the form that what was sent follows longest."""
     if isinstance(error.body, bytes):
         return RefusalError(415, "send JSON with Content-Type: application/json")
-
-    def followed(one: Any) -> tuple[int, int, bool]:
-        row = one["loc"][-1]
-        return len(one["loc"]), row if isinstance(row, int) else -1, one["type"] == "too_short"
-
-    first = max(error.errors(), key=followed)
+    first = max(error.errors(), key=lambda it: (len(it["loc"]), it["type"] == "too_short"))
     place, kind = ".".join(map(str, first["loc"])), first["type"]
     if kind in ("too_short", "string_pattern_mismatch"):
         return RefusalError(400, f"{place}: there is no text; send at least one")
@@ -304,13 +339,6 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
     headers = dict(getattr(error, "headers", None) or {})
-    if "Allow" in headers:  # the router names the methods of the path's first route only
-        routes = scope["app"].routes
-        headers["Allow"] = ", ".join(
-            method
-            for method in ("GET", "HEAD", "POST")
-            if any(it.matches({**scope, "method": method})[0] is Match.FULL for it in routes)
-        )
     if body is None:
         headers["Connection"] = "close"
     if refusal.status == _TOO_MANY:
@@ -328,9 +356,9 @@ class Gate:
     """What every request passes: its id, key, limits and body, then its metrics and log line."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
-        key = service.settings.api_key
-        self._key = None if key is None else f"Bearer {key.strip()}".encode()
+        self.app, self.service, self.options = app, service, service.options
+        key = self.options.api_key
+        self._key = None if key is None else f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -360,10 +388,9 @@ class Gate:
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
-            wait = self.service.batcher.settings.max_wait
-            if scope["method"] == "POST" and self.service.lag > _LATE * wait:
-                self.service.metrics.count("rejected")
-                raise OverloadedError(wait)
+            if scope["method"] == "POST" and self.service.lag > _LATE * self.options.max_wait:
+                self.service.batcher.metrics.put(contrasent_rejected=1)
+                raise OverloadedError(self.options.max_wait)
             waiting.append({"type": "http.request", "body": body, "more_body": False})
             await self.app(scope, receive_again, send_with_id)
         except ClientGoneError:
@@ -378,29 +405,57 @@ class Gate:
 
     def _enter(self, change: int) -> None:
         self.service.in_progress += change
-        self.service.metrics.set(contrasent_requests_in_progress=self.service.in_progress)
+        self.service.batcher.metrics.put(contrasent_requests_in_progress=self.service.in_progress)
 
     def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        settings, path = self.service.settings, scope["path"]
-        if path not in _PROBES:
-            settings.require_own(scope["method"], headers)
-        public = scope["method"] == "GET" and _PUBLIC.fullmatch(path)
-        given = headers.get(b"authorization", b"")
+        method, path = scope["method"], scope["path"]
+        if path not in ("/health", "/ping"):  # load balancers call a server by any name
+            self._require_own(method, headers)
+        public = method == "GET" and _PUBLIC.fullmatch(path)
+        given, most = headers.get(b"authorization", b""), self.options.max_requests
         if not public and self._key is not None and not hmac.compare_digest(given, self._key):
             raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
-        if self.service.in_progress > settings.max_requests and path not in ("/health", "/metrics"):
-            self.service.metrics.count("rejected")
-            message = f"{settings.max_requests} requests are being answered already"
-            raise RefusalError(_TOO_MANY, message)
+        if self.service.in_progress > most and path not in ("/health", "/metrics"):
+            self.service.batcher.metrics.put(contrasent_rejected=1)
+            raise RefusalError(_TOO_MANY, f"{most} requests are being answered already")
+
+    def _require_own(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """Refuse what a page of another site sends, also if its name became this address.
+
+        Of the address of all interfaces any number is a name: another site's name can become none.
+        """
+        sent = (headers.get(name, b"") for name in (b"host", b"origin"))
+        host, origin = (value.decode("latin-1").lower() for value in sent)
+        name, is_number = "", False
+        with suppress(ValueError):
+            name = urlsplit(f"//{host}").hostname or ""
+            is_number = bool(ip_address(name))
+        own = [self.options.host, *(self.options.allowed_host or ())]
+        names = [*_LOOPBACK, *map(str.lower, own)]
+        any_number = is_number and not {"0.0.0.0", "::"}.isdisjoint(names)
+        allowed = origin.partition("://")[2] == host or not {"*", origin}.isdisjoint(
+            self.options.cors or ()
+        )
+        if not (any_number or any(fnmatchcase(name, known) for known in names)):
+            raise RefusalError(
+                400,
+                f"the request is for the host {name[:100]!r}, by which this server is not called; "
+                "start it with --allowed-host",
+                "Validation",
+            )
+        if origin and method not in ("GET", "HEAD", "OPTIONS") and not allowed:
+            raise RefusalError(
+                403,
+                f"a page of {origin[:100]!r} may not send to {host[:100]!r}; start the server with "
+                "--cors if it may",
+            )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The body; RefusalError if it is too large, or comes too late."""
-        settings = self.service.settings
-        limit, seconds = settings.payload_limit, settings.body_seconds
-        stated = headers.get(b"content-length", b"0")
+        limit, stated = self.options.payload_limit, headers.get(b"content-length", b"0")
         size, parts, more = int(stated) if stated.isdigit() else 0, list[bytes](), True
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_BODY_SECONDS):
                 while more and size <= limit:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -408,7 +463,7 @@ class Gate:
                     parts.append(message.get("body", b""))
                     more, size = message.get("more_body", False), sum(map(len, parts))
         except TimeoutError as error:
-            raise RefusalError(408, f"the body was not there within {seconds:g} s") from error
+            raise RefusalError(408, f"the body was not there within {_BODY_SECONDS:g} s") from error
         if size <= limit:
             return b"".join(parts)
         with suppress(TimeoutError):  # what the client still sends: most read no answer before
@@ -420,13 +475,12 @@ class Gate:
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, batcher = scope["state"], self.service.batcher
         # Here, not where they are read: that is one of several processes.
-        metrics, cache = self.service.metrics, batcher.cache
-        metrics.set(te_queue_size=batcher.queued, contrasent_queue_seconds=batcher.wait)
-        metrics.set(contrasent_cache_bytes=cache.bytes, contrasent_cache_texts=len(cache))
+        metrics, cache = batcher.metrics, batcher.cache
+        metrics.put(te_queue_size=batcher.queued, contrasent_queue_seconds=batcher.wait)
+        metrics.put(contrasent_cache_bytes=cache.bytes, contrasent_cache_texts=len(cache))
         route = getattr(scope.get("route"), "path", "unmatched")
-        metrics.count("requests", 1, route, str(status))
-        metrics.observe(route, contrasent_request_seconds=seconds)
-        metrics.observe(te_request_duration=seconds)
+        metrics.put(route, str(status), contrasent_requests=1)
+        metrics.put(route, contrasent_request_seconds=seconds)
         fields = {
             "request_id": state["request_id"],
             "client": (scope.get("client") or ("",))[0],

@@ -1,9 +1,7 @@
 import io
-import tracemalloc
 
 import pyarrow as pa
 import pytest
-from helpers.command_line import worked
 from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
@@ -73,7 +71,7 @@ def test_trouble_with_standard_input_is_told_under_its_name(monkeypatch, content
         sentences.count()
 
 
-# Parquet by URL, and different sentences
+# Parquet by URL
 
 WORDS = [f"{sentence(n % 70, 4)}\nline {n % 70}" for n in range(300)]
 
@@ -99,46 +97,3 @@ def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
     parquet.write_table(pa.table({"text": ["another"]}), part)
     with open_sentences(url) as sentences:
         assert sentences.count() == 201 and sentences.examples.sha256 != before
-    parquet.write_table(pa.table({"other": ["x"]}), part)
-    with pytest.raises(DataError, match=r"d.parquet has other columns than .*a.parquet"):
-        open_sentences(url).__enter__()
-
-
-def test_the_different_sentences_in_the_order_in_which_they_come_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.encode.sentences._AT_ONCE", 7)
-    write_parts(fs.LocalFileSystem(), str(tmp_path / "corpus"))
-    with open_sentences((tmp_path / "corpus").as_uri(), unique=True) as sentences:
-        assert [*sentences] == [*sentences] == list(dict.fromkeys(WORDS))
-        assert sentences.count() == 70
-        assert sentences.examples.columns.endswith("the different ones of 300")
-
-
-@pytest.mark.acceptance
-def test_memory_does_not_grow_with_the_number_of_different_sentences(tmp_path):
-    def most(count):
-        path = tmp_path / "texts.txt"
-        path.write_text("".join(f"the sentence with number {n}\n" for n in range(count)))
-        tracemalloc.start()
-        with open_sentences(str(path), unique=True) as sentences:
-            assert sentences.count() == count
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-
-    most(100)
-    assert most(60_000) < 1.1 * most(9_000)
-
-
-def test_encode_leaves_repeated_sentences_out(tiny_bert, tmp_path):
-    output = tmp_path / "rows.parquet"
-    lines = "a dog runs\nno fire\n\na dog runs\nno fire \nthe man walks\n"
-    said = worked("encode", tiny_bert, "-", output, "--unique", stdin=lines)
-    assert "standard input: 3 sentences; 1 sentence per line, the different ones of 5" in said.err
-    texts = parquet.read_table(output)["text"].to_pylist()
-    assert texts == ["a dog runs", "no fire", "the man walks"]
-    path = tmp_path / "texts.txt"
-    path.write_text(lines)
-    for worker in (2, 1):
-        words = ("--unique", "--shard-size", 2, "--shard", f"{worker}/2")
-        worked("encode", tiny_bert, path, tmp_path / "shared.parquet", *words)
-    assert parquet.read_table(tmp_path / "shared.parquet")["text"].to_pylist() == texts

@@ -14,9 +14,9 @@ from helpers.tiny_sentences import sentence
 from pyarrow import parquet
 
 from contrasent.encode import workers
-from contrasent.encode.sentences import Sentences, open_sentences
-from contrasent.encode.shards import Shards, write_embeddings
-from contrasent.encode.workers import Worker, commands, run_processes
+from contrasent.encode.sentences import open_sentences
+from contrasent.encode.shards import write_embeddings
+from contrasent.encode.workers import commands, run_processes
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.options import Sharding
@@ -38,89 +38,47 @@ def source(tmp_path):
 
 @pytest.fixture
 def write(source, tmp_path):
-    def run(worker=None, encoder=None, name="rows.npy", **settings):
+    def run(worker=None, encoder=None, name="rows.npy", overwrite=False, **settings):
         with open_sentences(str(source)) as sentences:
             how = Sharding(**{"shard_size": 6, **settings})
             encoder = encoder or DummyEncoder()
-            return write_embeddings(encoder, sentences, tmp_path / name, how, worker=worker)
+            given = {"overwrite": overwrite, "worker": worker}
+            return write_embeddings(encoder, sentences, tmp_path / name, how, **given)
 
     return run
 
 
 @pytest.mark.parametrize("kind", [".npy", ".parquet"])
-def test_the_worker_that_finishes_last_makes_the_output_of_one(kind, write, tmp_path):
+def test_shards_of_several_workers_make_the_output_of_one(kind, write, tmp_path):
     write(name=f"alone{kind}")
-    missing = [write(Worker(n, 3), name=f"shared{kind}").missing for n in (2, 3, 1)]
-    assert missing == [6, 3, 0]
+    missing = [write((n, 3), name=f"shared{kind}").missing for n in (2, 3, 1)]
+    assert missing == [6, 3, 0] and not (tmp_path / f"shared{kind}").exists()
+    assert write(name=f"shared{kind}").resumed == 50
     alone, shared = (tmp_path / f"{name}{kind}" for name in ("alone", "shared"))
     assert shared.read_bytes() == alone.read_bytes()
     assert not list(tmp_path.glob(".*.parts"))
 
 
-@pytest.mark.parametrize("keep", [None, "npy"])
-def test_of_two_that_finish_at_once_one_makes_the_output(keep, write, tmp_path, monkeypatch):
-    name = "rows" if keep else "rows.npy"
-    look, others = Shards.look, [lambda: write(Worker(2, 2), name=name, shards=keep)]
-
-    def look_before_the_other_ends(shards, *numbers):
-        look(shards, *numbers)
-        if shards.missing == 4 and others:
-            assert others.pop()().missing == 0
-
-    monkeypatch.setattr(Shards, "look", look_before_the_other_ends)
-    written = write(Worker(1, 2), name=name, shards=keep)
-    assert (written.missing, written.rows, others) == (0, 50, [])
-    files = sorted((tmp_path / name).glob("*.npy")) if keep else [tmp_path / name]
-    assert (np.concatenate([np.load(path) for path in files]) == expected()).all()
-    assert not list(tmp_path.glob(".*.parts"))
-
-
-@pytest.mark.parametrize("keep", [None, "npy"])
-def test_what_others_made_while_a_worker_read_the_input_stays(keep, write, tmp_path, monkeypatch):
-    count, name, late = Sentences.count, "rows" if keep else "rows.npy", DummyEncoder()
-    others = [lambda: [write(Worker(n, 2), name=name, shards=keep) for n in (1, 2)]]
-
-    def count_while_others_write(sentences):
-        if others:
-            others.pop()()
-        return count(sentences)
-
-    monkeypatch.setattr(Sentences, "count", count_while_others_write)
-    written = write(Worker(2, 2), late, name=name, shards=keep)
-    assert (written.already, written.rows, written.missing) == (True, 50, 0)
-    assert (tmp_path / name).exists() and not late.embedded
-
-
-@pytest.mark.parametrize(("name", "keep"), [("rows", "npy"), ("rows.npy", None)])
-def test_a_worker_leaves_what_was_made_from_something_else(name, keep, write):
-    for number in (1, 2):
-        write(Worker(number, 2), name=name, shards=keep)
-    assert write(Worker(1, 2), name=name, shards=keep).already
-    with pytest.raises(ConfigError, match=r"rows.* was made with another encoder; remove it"):
-        write(Worker(1, 2), DummyEncoder(salt="x"), name=name, shards=keep)
-
-
-def test_each_shard_is_computed_once_by_whatever_number_of_workers(write):
+def test_each_shard_is_computed_once_by_whatever_number_of_workers(write, tmp_path):
     encoders = [DummyEncoder() for _ in range(3)]
-    write(Worker(2, 3), encoders[0])
-    write(Worker(1, 2), encoders[1])
-    write(Worker(), encoders[2])
+    write((2, 3), encoders[0])
+    with exclusive(tmp_path / ".rows.npy.parts" / "000002.npy"):  # another worker writes it
+        assert write((1, 2), encoders[1]).missing == 9 - 3 - 3
+        with pytest.raises(ConfigError, match=r"1 shards .* being written by other processes"):
+            write(encoder=encoders[1])
+    write(encoder=encoders[2])
     embedded = [text for encoder in encoders for text in encoder.embedded]
     assert sorted(embedded) == sorted(TEXTS)
 
 
-def test_a_shard_that_another_worker_writes_is_left_to_it(write, tmp_path):
-    with exclusive(tmp_path / ".rows.npy.parts" / "000002.npy"):
-        assert write(Worker(1, 2)).missing == 9 - 4
-        with pytest.raises(ConfigError, match=r"1 shards .* being written by other processes"):
-            write()
-    assert write().resumed == 44
-
-
 def test_a_damaged_shard_is_named_and_can_be_had_again(write, tmp_path):
-    write(Worker(1, 2))
+    write((1, 2))
     shard = tmp_path / ".rows.npy.parts" / "000002.npy"
-    shard.write_bytes(shard.read_bytes()[:-4] + b"1234")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-4])
+    with pytest.raises(CheckpointError, match=r"000002.npy .*remove the folder to start again"):
+        write()
+    shard.write_bytes(whole[:-4] + b"1234")
     with pytest.raises(CheckpointError, match=r"000002.npy is damaged.* remove .*000002.json and"):
         write()
     shard.with_suffix(".json").unlink()
@@ -130,8 +88,8 @@ def test_a_damaged_shard_is_named_and_can_be_had_again(write, tmp_path):
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
 def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
-    write(Worker(2, 2), name="rows", shards=kind)
-    assert write(Worker(1, 2), name="rows", shards=kind).missing == 0
+    write((2, 2), name="rows", shards=kind)
+    assert write(name="rows", shards=kind).resumed == 24
     folder = tmp_path / "rows"
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [folder / shard["file"] for shard in manifest["shards"]]
@@ -151,25 +109,18 @@ def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
         write(name="rows", shards=kind)
 
 
-@pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_a_folder_of_shards_is_resumed_and_a_folder_of_something_else_left_alone(
-    kind, write, tmp_path
-):
-    write(Worker(2, 2), name="rows", shards=kind)
-    assert write(name="rows", shards=kind).resumed == 24
+def test_a_folder_of_something_else_is_left_alone(write, tmp_path):
     index = Index.build(DummyEncoder(), TEXTS, tmp_path / "index")
     before = (index.folder / "manifest.json").read_bytes()
-    with open_sentences(str(tmp_path / "texts.txt")) as sentences:
-        for name, content in (("index", before), ("listed", b'{"shards": []}'), ("cut", b"{")):
-            folder = tmp_path / name
-            folder.mkdir(exist_ok=True)
-            (folder / "manifest.json").write_bytes(content)
-            (folder / "000001.json").touch()
-            how = Sharding(shards=kind)
-            for overwrite in (False, True):
-                with pytest.raises(ConfigError, match="holds other files; name a new folder"):
-                    write_embeddings(DummyEncoder(), sentences, folder, how, overwrite=overwrite)
-            assert (folder / "manifest.json").read_bytes() == content
+    for name, content in (("index", before), ("listed", b'{"shards": []}'), ("cut", b"{")):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "manifest.json").write_bytes(content)
+        (folder / "000001.json").touch()
+        for overwrite in (False, True):
+            with pytest.raises(ConfigError, match="holds other files; name a new folder"):
+                write(name=name, shards="npy", overwrite=overwrite)
+        assert (folder / "manifest.json").read_bytes() == content
     assert len(Index.open(index.folder)) == 50
 
 
@@ -177,23 +128,23 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
     def run(lines, devices):
         assert devices == 0
         for line in lines:
-            worked(*line[3:])
+            said = worked(*line[3:])
+        assert "0 shards are missing, and then the command without --shard" in said.err
 
     worked("encode", tiny_bert, source, tmp_path / "alone.npy")
     monkeypatch.setattr(workers, "run_processes", run)
     words = ["encode", tiny_bert, source, tmp_path / "rows.npy", "--shard-size", 7]
-    said = worked(*words, "--workers", 2)
-    assert "made by the worker that finishes last" not in said.err
+    worked(*words, "--workers", 2)
     np.testing.assert_allclose(
         np.load(tmp_path / "rows.npy"), np.load(tmp_path / "alone.npy"), atol=1e-6
     )
-    for shard in ("1/1", "3/2000"):
-        said = worked(*words, "--shard", shard)
-        assert "rows.npy is made already" in said.err and "--overwrite" not in said.err
     shared = "workers share a file"
     assert shared in refused(*words, "--workers", 2, "--shard", "1/2")
-    assert shared in refused("encode", tiny_bert, "-", "o.npy", "--shard", "1/2")
-    assert shared in refused(*words, "--workers", 2, "--overwrite")
+    for share in ("3", "0/2", "3/2", "x/2"):
+        assert "is no share of the work" in refused(*words, "--shard", share)
+    for others in (("--workers", 2), ("--shard", "1/2")):
+        assert shared in refused(*words, *others, "--overwrite")
+        assert shared in refused("encode", tiny_bert, "-", "o.npy", *others)
 
 
 def test_a_worker_gets_the_words_of_the_command_without_those_that_start_it():

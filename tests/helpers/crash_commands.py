@@ -128,7 +128,11 @@ ROWS = (
     Row("encode npy", (*_ENCODE, "out.npy", *_SHARDS), "--overwrite"),
     Row("encode parquet", (*_ENCODE, "out.parquet", *_SHARDS), "--overwrite"),
     Row("encode shards", (*_ENCODE, "out", *_SHARDS, "--shards", "npy"), "--overwrite"),
-    Row("encode worker", (*_ENCODE, "out.npy", *_SHARDS, "--shard", "1/1")),
+    Row(
+        "encode worker",
+        (*_ENCODE, "out.npy", *_SHARDS, "--shard", "1/1"),
+        after=((*_ENCODE, "out.npy", *_SHARDS),),
+    ),
     Row("index build flat", (*_BUILD, "--kind", "flat"), "--overwrite"),
     Row("index build hnsw", (*_BUILD, "--kind", "hnsw"), "--overwrite"),
     Row("index add", ("index", "add", "out", "more.txt"), before=(_BUILD,), **_INDEX),

@@ -5,26 +5,22 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
 
-from contrasent.serve.application import ServerSettings, Service, build
-from contrasent.serve.batching import Batcher, BatchSettings
-from contrasent.serve.embedding_routes import EmbeddingRoutes
-from contrasent.serve.processes import Listening
-from contrasent.serve.telemetry import Metrics
-from contrasent.serve.vector_cache import VectorCache
+from contrasent.serve import ServeOptions
+from contrasent.serve.application import Gate, Metrics, Service, build
+from contrasent.serve.batching import Batcher
+from contrasent.serve.processes import bind
+from contrasent.serve.routes import EmbeddingRoutes, IndexRoutes
 
 
-def batcher_of(encoder, *, cache=1_000_000, computer=None, **changes):
+def batcher_of(encoder, *, precision="fp32", shared=None, **changes):
     """A batcher that has not been started."""
-    settings = {"batch_tokens": 64, "max_wait": 60.0, "bitwise": False, "precision": "fp32"}
-    settled = BatchSettings(**settings | changes)
-    computer = computer or ThreadPoolExecutor(1)
-    return Batcher(encoder, settled, VectorCache(cache), Metrics(), computer)
+    options = {"batch_tokens": 64, "max_wait": 60.0, "cache_mb": 1, **changes}
+    return Batcher(encoder, ServeOptions(model="tiny", **options), precision, Metrics(), shared)
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,7 @@ class Running:
 
     url: str
     batcher: Batcher
+    gate: Gate
 
     def call(self, path, body=None, **headers):
         """Send ``body``, bytes or what JSON can say, or get if there is none."""
@@ -66,13 +63,17 @@ def call(url, body=None, **headers):
 
 
 @contextmanager
-def serving(batcher, routers=lambda _: (), beside=None, **settings):
-    """Serve until the end of the block."""
-    service = Service(ServerSettings(name="tiny", **settings), batcher, batcher.metrics, beside)
-    for each in service.batchers:
-        each.warm_up()
-    app = build(service, EmbeddingRoutes(service).router(), *routers(service))
-    bound = Listening(host="127.0.0.1", port=0, workers=1).bind()
+def serving(batcher, index=None, **options):
+    """Serve until the end of the block; with an ``index`` its routes and the page too."""
+    given = ServeOptions(**{"model": "tiny", "max_wait": 60.0, **options})
+    service = Service(given, batcher)
+    batcher.warm_up()
+    embedding = EmbeddingRoutes(service)
+    routers = [embedding.router()]
+    if index is not None:
+        routers.append(IndexRoutes(service, index, embedding).router())
+    app = build(service, *routers)
+    bound = bind(ServeOptions(model="tiny", port=0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
@@ -80,7 +81,10 @@ def serving(batcher, routers=lambda _: (), beside=None, **settings):
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        yield Running(f"http://127.0.0.1:{bound.getsockname()[1]}", batcher)
+        gate = app.middleware_stack
+        while not isinstance(gate, Gate):
+            gate = gate.app
+        yield Running(f"http://127.0.0.1:{bound.getsockname()[1]}", batcher, gate)
     finally:
         server.should_exit = True
         thread.join()

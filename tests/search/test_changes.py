@@ -19,7 +19,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search import storage
 from contrasent.search.index import Index
 from contrasent.search.nearest import MILVUS
-from contrasent.search.storage import SegmentRows, close_milvus
+from contrasent.search.storage import IndexRows, close_milvus
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -79,7 +79,7 @@ def test_a_segment_may_hold_more_text_than_one_arrow_array(encoder, folder, monk
     column = pa.chunked_array([part] * 40)
     assert column.nbytes > 1 << 31
     live = np.arange(160) % 2 == 0 if removed else None
-    segment = SegmentRows(np.zeros((160, 8), np.float32), column, column, live)
+    segment = IndexRows(np.zeros((160, 8), np.float32), column, column, live)
     first = next(replace(opened, segments=[segment]).blocks())
     assert len(first.ids) == len(first.texts) == len(first.vectors) == (4 if removed else 8)
 
@@ -127,18 +127,16 @@ def test_all_can_be_removed(encoder, folder):
     ("use", "error", "said"),
     [
         (lambda i: i.remove(["1", "x", "y"]), DataError, "'x'; nothing was"),
-        (lambda i: i.remove("12"), ConfigError, "ids must be a list, not one string"),
+        (lambda i: i.remove("12"), ConfigError, "ids must be a list"),
         (lambda i: i.add_vectors(np.ones((2, 8)), ["one"]), ConfigError, r"expected \(1, 8\)"),
         (lambda i: i.add_vectors(np.ones((1, 9)), ["one"]), ConfigError, r"expected \(1, 8\)"),
-        (lambda i: i.add_vectors(np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
+        (lambda i: i.add_vectors(np.zeros((1, 8)), ["one"]), ConfigError, "a direction"),
         (lambda i: i.add_vectors(np.ones((1, 8)), [" "]), DataError, "text 0 is no text"),
-        (lambda i: i.add_vectors(np.ones((0, 8)), []), DataError, "no text to index"),
         (lambda i: i.change(["x"], np.ones((1, 8)), ["one"]), DataError, "'x'; nothing was"),
         (lambda i: i.change(["1"], np.ones((1, 8)), ["one"], ["2"]), DataError, "id '2' is in"),
-        (lambda i: i.change("1", np.ones((1, 8)), ["one"]), ConfigError, "ids must be a list"),
-        (lambda i: i.change(["1"], np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
+        (lambda i: i.change(["1"], np.full((1, 8), np.nan), ["one"]), ConfigError, "a direction"),
         (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(8, 8\)"),
-        (lambda i: i.search_vectors(np.zeros((1, 8))), DataError, "no direction"),
+        (lambda i: i.search_vectors(np.zeros((1, 8))), ConfigError, "a direction"),
         (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
         (lambda i: i.optimize("hsnw"), ConfigError, "Did you mean 'hnsw'"),
     ],
@@ -218,18 +216,6 @@ def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folde
     assert recall(Index.open(folder), queries, expected) >= 0.95
 
 
-def test_an_index_that_was_trained_on_other_rows_is_made_anew(folder):
-    draw = np.random.default_rng(0)
-    alike = np.eye(8)[0] + 0.1 * draw.standard_normal((500, 8))
-    others = draw.standard_normal((450, 8))
-    encoder = DummyEncoder(8, vectors={f"alike {n}": row for n, row in enumerate(alike)})
-    index = Index.build(encoder, list(encoder.vectors), folder, kind="hnsw")
-    assert index.manifest.ann.recall >= 0.97
-    index.add_vectors(others, [f"other {n}" for n in range(len(others))])
-    index.optimize()
-    assert index.manifest.ann.rows == 950 and index.manifest.ann.recall >= 0.97
-
-
 def test_a_damaged_approximate_index_is_explained(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, kind="hnsw")
     path = folder / index.manifest.ann.file
@@ -273,18 +259,6 @@ def test_what_another_process_wrote_is_there_after_refresh(encoder, folder):
     assert len(first) == 40 and first.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
     first.refresh()
     assert texts_of(first) == texts_of(second)
-
-
-def test_an_index_built_anew_is_searched_by_its_own_graph(encoder, folder):
-    texts = [f"other text {i}" for i in range(500)]
-    first = Index.build(encoder, [f"text {i}" for i in range(500)], folder, kind="hnsw")
-    old = first._rows.ann
-    first.refresh()
-    assert first._rows.ann._index is old._index
-    second = Index.build(encoder, texts, folder, kind="hnsw", overwrite=True)
-    assert first.manifest == second.manifest  # also the name of its file
-    first.refresh()
-    assert [hits[0].text for hits in first.search(encoder, texts[:50], 1)] == texts[:50]
 
 
 def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, folder):

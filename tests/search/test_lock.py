@@ -1,40 +1,10 @@
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
-
-HOLD = """
-import sys, time
-from contrasent.files import exclusive
-with exclusive(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.fixture
-def holder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "folder")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_another_process_is_named(holder, tmp_path):
-    with (
-        pytest.raises(ConfigError, match=f"is being written by process {holder.pid}; wait"),
-        exclusive(tmp_path / "folder"),
-    ):
-        pass
 
 
 def _count(folder, counter, times):

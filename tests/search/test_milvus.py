@@ -100,21 +100,11 @@ def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
     with pytest.raises(ContrasentError, match=r"Milvus says: .*exceeds max_length=65535"):
         index.add(encoder, ["good", "x" * 70_000])
     for row, text in ((np.ones((1, 8)), "x" * 70_000), (np.zeros((1, 8)), "zero")):
-        with pytest.raises(ContrasentError, match=r"exceeds max_length|without a direction"):
+        with pytest.raises(ContrasentError, match=r"exceeds max_length|a direction"):
             index.change(["0", "2"], row, [text])
     assert [text for _, text in contents(index)] == TEXTS[:3]
     index.add(encoder, ["good"])
     assert contents(index)[-1] == ("3", "good")
-
-
-def test_what_another_process_has_open_is_not_replaced(encoder, folder, tmp_path):
-    index = Index.build(encoder, TEXTS[:5], folder, kind="milvus")
-    Index.build(encoder, ["other"], tmp_path / "other")
-    process = started("index", "copy", tmp_path / "other", folder, "--overwrite")
-    assert "one process at a time" in process.communicate()[1] and process.returncode == 2
-    index.add(encoder, [TEXTS[5]])
-    index.close()
-    assert [text for _, text in contents(Index.open(folder))] == TEXTS[:6]
 
 
 @pytest.fixture
@@ -150,7 +140,7 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     with pytest.raises(CheckpointError, match="holds no finished shards with texts"):
         build(path=shards("npy"))
     whole = shards()
-    with pytest.raises(CheckpointError, match="was written by an encoder with fingerprint"):
+    with pytest.raises(CheckpointError, match="was written by another encoder"):
         build(DummyEncoder(salt="x"))
     shard = whole / "000002.parquet"
     content = shard.read_bytes()
@@ -190,20 +180,3 @@ def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folde
     assert "holds no finished shards" in refused(
         "index", "build", tiny_bert, tmp_path, tmp_path / "new"
     )
-
-
-@pytest.mark.acceptance
-def test_milvus_and_faiss_agree_on_the_ten_nearest(folder, tmp_path):
-    """Both are exact; HNSW finds most, even of vectors that lie nowhere in particular."""
-    draw = np.random.default_rng(0)
-    rows = draw.standard_normal((10_000, 64)).astype(np.float32)
-    texts, queries = list(map(str, range(len(rows)))), draw.standard_normal((200, 64))
-    encoder = DummyEncoder(64, vectors=dict(zip(texts, rows, strict=True)))
-    flat = Index.build(encoder, texts, tmp_path / "flat", kind="flat")
-    index = flat.copy(folder, "milvus")
-    exact = flat.search_vectors(queries, 10)
-    assert index.search_vectors(queries, 10) == exact
-    index.optimize("milvus-hnsw")
-    found = index.search_vectors(queries, 10)
-    shared = [len({*some} & {*best}) / 10 for some, best in zip(found, exact, strict=True)]
-    assert np.mean(shared) >= 0.85

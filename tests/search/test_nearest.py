@@ -1,4 +1,3 @@
-import faiss
 import numpy as np
 import pytest
 
@@ -31,16 +30,6 @@ def test_hits_are_those_of_a_plain_loop(cuts, top_k):
         expected = brute_force(rows, query, top_k)
         assert [row for row, _ in hits] == [row for row, _ in expected]
         assert [s for _, s in hits] == pytest.approx([s for _, s in expected], abs=1e-12)
-
-
-def test_hits_are_those_of_the_flat_index_of_faiss():
-    rows, queries = random_rows(2, 400, 32), random_rows(3, 25, 32)
-    index = faiss.IndexFlatIP(32)
-    index.add(rows)
-    scores, numbers = index.search(queries, 10)
-    for hits, score, number in zip(nearest([rows], queries, 10), scores, numbers, strict=True):
-        assert [row for row, _ in hits] == number.tolist()
-        assert [s for _, s in hits] == pytest.approx(score.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("copies", [3, 40, 500])

@@ -12,13 +12,11 @@ from helpers.tiny_models import SENTENCES, WORDS
 
 import contrasent
 from contrasent.encode.shards import FinishedShards
-from contrasent.errors import ConfigError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.metrics import METRICS
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search.index import Index
 from contrasent.search.nearest import KINDS, MILVUS
-from contrasent.serve.embedding_routes import EmbeddingRoutes
-from contrasent.serve.index_routes import IndexRoutes, Searched
 
 SIMILARITIES = "cosine", "dot", "euclidean", "manhattan"
 TEXTS = [f"text number {n}" for n in range(300)]
@@ -120,8 +118,8 @@ def test_an_older_index_ranks_by_cosine_and_says_so(folder):
 def test_shards_of_another_length_are_refused(tmp_path):
     encoder = dummy("dot")
     shards = FinishedShards(tmp_path, {"encoder": encoder.fingerprint(), "normalize": True})
-    with pytest.raises(ConfigError, match="by dot, as they come"):
-        shards.blocks(encoder)
+    with pytest.raises(CheckpointError, match="by dot; build the index from the texts"):
+        next(shards.blocks(encoder))
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +231,7 @@ def test_a_server_ranks_by_it(stated, name, theirs, tmp_path):
     encoder = SentenceEncoder.load(stated / name, device="cpu")
     index = Index.build(encoder, SOME, tmp_path / "index", precision="fp32")
 
-    def routers(service):
-        routes = EmbeddingRoutes(service)
-        return (IndexRoutes(service, Searched(index, routes, "own")).router(),)
-
-    with serving(batcher_of(encoder), routers) as server:
+    with serving(batcher_of(encoder), index) as server:
         hits = server.call("/search", {"queries": ["dog runs"], "top_k": 3}).json["results"][0]
         expected = index.search(encoder, ["dog runs"], 3)[0]
         assert [(hit["text"], hit["score"]) for hit in hits] == [

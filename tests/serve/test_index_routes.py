@@ -1,9 +1,8 @@
-"""Search and changes over HTTP against the index itself, the map, and the page in a browser."""
+"""Search and changes over HTTP against the index itself, and the page in a browser."""
 
 import copy
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,9 @@ from contrasent.model.conventions import Conventions
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.serve import index_routes
-from contrasent.serve.embedding_routes import EmbeddingRoutes
-from contrasent.serve.index_routes import IndexRoutes, Searched
+from contrasent.serve import routes
+from contrasent.serve.routes import EmbeddingRoutes
 
-BYTES = "application/octet-stream"
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
 
 
@@ -38,17 +35,8 @@ def index(encoder, tmp_path):
 
 
 @pytest.fixture
-def server(encoder, other, index, tmp_path):
-    second = Index.build(other, TEXTS, tmp_path / "other", precision="fp32")
-
-    def routers(service):
-        embedding = EmbeddingRoutes(service), EmbeddingRoutes(replace(service, batcher=beside))
-        pair = Searched(index, embedding[0], "mean"), Searched(second, embedding[1], "cls")
-        return (IndexRoutes(service, *pair).router(),)
-
-    batcher = batcher_of(encoder)
-    beside = batcher_of(other, computer=batcher._computer)
-    with serving(batcher, routers, beside) as running:
+def server(encoder, index):
+    with serving(batcher_of(encoder), index) as running:
         yield running
 
 
@@ -63,17 +51,14 @@ def of_index(results):
     return [[(hit.id, hit.text, hit.score) for hit in hits] for hits in results]
 
 
-def test_hits_are_those_of_the_index(server, encoder, other, index, tmp_path):
+def test_hits_are_those_of_the_index(server, encoder, index):
     queries = ["a dog runs", "no fire"]
     assert f"contrasent_index_texts {len(TEXTS)}." in server.call("/metrics").body.decode()
     found = server.call("/search", {"queries": queries, "top_k": 4, "threshold": 0.1}).json
     assert of_index(index.search(encoder, queries, 4, 0.1)) == as_rows(found["results"])
-    both = server.call("/neighbours", {"queries": queries, "top_k": 3}).json["encoders"]
-    second = Index.open(tmp_path / "other")
-    expected = index.search(encoder, queries, 3), second.search(other, queries, 3)
-    for side, hits in zip(both, expected, strict=True):
-        assert of_index(hits) == as_rows(side["results"])
-    assert [side["name"] for side in both] == ["mean", "cls"]
+    ids = server.call("/search", {"queries": ["fire"], "only": "_1", "top_k": 3}).json
+    assert of_index(index.search(encoder, ["fire"], 3, only="_1")) == as_rows(ids["results"])
+    assert all(hit["id"].endswith("1") for hit in ids["results"][0])
 
 
 def test_what_is_acknowledged_is_on_disk(server, encoder, index):
@@ -111,13 +96,13 @@ def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(EmbeddingRoutes, "vectors", without_direction)
-        assert server.call("/index", change).status == 424
+        assert server.call("/index", change).status == 422
     for opened in (index, Index.open(index.folder)):
         assert next(id_ for block in opened.blocks() for id_ in block.ids) == "0"
 
 
 def test_only_a_change_that_another_process_holds_up_is_overload(server, index, monkeypatch):
-    monkeypatch.setattr(index_routes, "_WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(routes, "_WRITE_SECONDS", 0.0)
     change = {"texts": ["two cats"]}
     with exclusive(index.folder):
         answer = server.call("/index", change)
@@ -135,7 +120,6 @@ def test_what_is_cut_is_told_of_an_index_too(server):
     long = " ".join(["dog"] * 500)
     for path, body in (
         ("/search", {"queries": ["a", long]}),
-        ("/neighbours", {"queries": ["a", long]}),
         ("/index", {"texts": ["a", long]}),
     ):
         assert server.call(path, body).headers["x-truncated"] == "1"
@@ -162,7 +146,6 @@ def test_an_index_that_is_gone_or_of_another_encoder_is_not_served(server, other
         ("/index", {"texts": ["a new text"]}),
         ("/index", {"remove": ["0"]}),
         ("/index", None),
-        ("/map", None),
     ):
         answer = server.call(path, body)
         assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
@@ -180,8 +163,7 @@ def test_an_index_that_is_gone_or_of_another_encoder_is_not_served(server, other
         ("/index", {"remove": ["nothing"]}, 409),
         ("/index", {"remove": ["\ud800"]}, 422),
         ("/index", {"texts": ["a"], "ids": ["\ud800"]}, 422),
-        ("/neighbours", {"queries": []}, 400),
-        ("/neighbours", {"queries": ["a"] * 101, "top_k": 1000}, 413),
+        ("/search", {"queries": ["a"] * 101, "top_k": 1000}, 413),
         ("/index", {"texts": [" "], "remove": ["0"]}, 400),
         ("/index", {"texts": ["a", "b"], "ids": ["0", "0"], "remove": ["0"]}, 409),
         ("/index", {"texts": ["a"], "ids": ["1"], "remove": ["0"]}, 409),
@@ -194,23 +176,6 @@ def test_refusals(server, index, path, body, status):
     assert answer.status == status
     assert answer.json["error"]
     assert len(Index.open(index.folder)) == len(TEXTS)
-
-
-def test_the_map_keeps_most_of_the_distances(server, index):
-    drawn = server.call("/map").json
-    vectors = np.concatenate([block.vectors for block in index.blocks()])
-    assert drawn["text"] == TEXTS
-    centred = vectors - vectors.mean(0)
-    values, axes = np.linalg.eigh(centred.T @ centred)
-    points = np.array([drawn["x"], drawn["y"]])
-    np.testing.assert_allclose((points**2).sum(1), values[[-1, -2]], rtol=1e-2)
-    np.testing.assert_allclose(np.abs(points[0]), np.abs(centred @ axes[:, -1]), atol=1e-3)
-
-
-def test_the_map_is_that_of_an_index_built_anew(server, encoder, index):
-    assert server.call("/map").json["text"] == TEXTS
-    Index.build(encoder, TEXTS[::-1], index.folder, precision="fp32", overwrite=True)
-    assert server.call("/map").json["text"] == TEXTS[::-1]
 
 
 @pytest.mark.acceptance
@@ -236,15 +201,9 @@ def test_the_page_in_a_browser(server):
         phone.get_by_role("button", name="Compare").click()
         phone.locator("#matrix td").nth(5).wait_for()
         assert phone.locator("#matrix tr").count() == 3
-        phone.get_by_role("tab", name="Two encoders").click()
-        phone.locator("#sentence").fill("a dog")
-        phone.keyboard.press("Enter")
-        phone.locator("#sides li").nth(15).wait_for()
-        phone.get_by_role("tab", name="Map").click()
-        phone.locator("#plot .point").nth(len(TEXTS) - 1).wait_for(state="attached")
         phone.get_by_role("tab", name="About").click()
         phone.get_by_text("texts in the index").wait_for()
-        for tab in ("search", "compare", "neighbours", "map", "about"):
+        for tab in ("search", "compare", "about"):
             phone.goto(f"{server.url}/#{tab}")
             assert phone.evaluate("document.documentElement.scrollWidth") <= 360
         assert not faults
@@ -257,11 +216,7 @@ def test_queries_and_texts_have_the_prompts_of_an_index(encoder, tmp_path):
     prompting.conventions = Conventions(prompts={"query": "the dog ", "document": "no man "})
     both = [Index.build(prompting, TEXTS, tmp_path / name, precision="fp32") for name in "ab"]
 
-    def routers(service):
-        pair = Searched(both[0], EmbeddingRoutes(service), "prompting")
-        return (IndexRoutes(service, pair).router(),)
-
-    with serving(batcher_of(prompting), routers) as server:
+    with serving(batcher_of(prompting), both[0]) as server:
         server.call("/index", {"texts": ["a new text"]})
         both[1].add(prompting, ["a new text"])
         found = server.call("/search", {"queries": ["runs", "a new"], "top_k": 5}).json
@@ -269,16 +224,10 @@ def test_queries_and_texts_have_the_prompts_of_an_index(encoder, tmp_path):
             found["results"]
         )
         for path, key in (("/embed", "inputs"), ("/v1/embeddings", "input")):
-            answer = server.call(path, {key: ["runs"], "prompt_name": "query"}, Accept=BYTES)
-            row = np.frombuffer(answer.body, "<f4")
+            row = server.call(path, {key: ["runs"], "prompt_name": "query"}).json
+            row = row[0] if path == "/embed" else row["data"][0]["embedding"]
             [expected] = prompting.encode(["the dog runs"], prompt="", precision="fp32")
             np.testing.assert_allclose(row, expected / np.linalg.norm(expected), atol=1e-5)
-
-
-def test_ids_that_are_like_a_pattern(server, index, encoder):
-    found = server.call("/search", {"queries": ["fire"], "only": "_1", "top_k": 3}).json
-    assert of_index(index.search(encoder, ["fire"], 3, only="_1")) == as_rows(found["results"])
-    assert all(hit["id"].endswith("1") for hit in found["results"][0])
 
 
 def test_an_application_for_another_server_leaves_its_threads_as_they_were(tiny_bert):

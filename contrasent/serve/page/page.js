@@ -75,45 +75,7 @@ const forms = {
       return line;
     }));
   },
-  async neighbours() {
-    const answer = await call("/neighbours", { queries: at("sentence").value });
-    at("sides").replaceChildren(...answer.encoders.map((side) => {
-      const column = document.createElement("div");
-      const list = element("ol", "", { class: "hits" });
-      hits(list, side.results[0]);
-      column.append(element("h2", side.name), list);
-      return column;
-    }));
-  },
 };
-
-function plots() {
-  if (window.Plotly) return Promise.resolve();
-  return new Promise((done, failed) => {
-    const script = element("script", "", { src: "/page/plotly.js" });
-    script.onload = done;
-    script.onerror = () => failed(new Error("the map needs plotly on the server"));
-    document.head.append(script);
-  });
-}
-
-async function draw() {
-  at("shown").textContent = "is being drawn ...";
-  const [points] = await Promise.all([call("/map"), plots()]);
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const axis = { visible: false };
-  const wrap = (text) => text.replace(/</g, "&lt;").replace(/(.{1,60})(\s|$)/g, "$1<br>");
-  await Plotly.react("plot", [{
-    type: "scatter", mode: "markers", x: points.x, y: points.y,
-    hovertext: points.text.map(wrap), hoverinfo: "text",
-    marker: { size: 7, opacity: 0.65, color: colour("--accent") },
-  }], {
-    margin: { l: 0, r: 0, t: 0, b: 0 }, xaxis: axis, yaxis: { ...axis, scaleanchor: "x" },
-    dragmode: "pan", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--line"), font: { color: colour("--ink") }, align: "left" },
-  }, { scrollZoom: true, displayModeBar: false, responsive: true });
-  at("shown").textContent = `${points.shown} of ${points.texts} texts; scroll to zoom, double-click to see all`;
-}
 
 async function facts(about) {
   const model = await call("/info");
@@ -138,7 +100,6 @@ function show(name) {
     at(tab.getAttribute("aria-controls")).hidden = !chosen;
   }
   history.replaceState(null, "", `#${name}`);
-  if (name === "map") tell(draw);
   if (name === "about") tell(() => facts(about));
 }
 
@@ -159,13 +120,11 @@ for (const [name, work] of Object.entries(forms)) {
     tell(work);
   });
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => at("map").hidden || tell(draw));
 
 tell(async () => {
   about = await call("/page/about");
   at("model").textContent = about.model;
-  at("tab-search").hidden = at("tab-map").hidden = !about.index;
-  at("tab-neighbours").hidden = !about.beside;
+  at("tab-search").hidden = !about.index;
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
   show(asked ? asked.getAttribute("aria-controls") : about.index ? "search" : "compare");
 });

@@ -1,0 +1,346 @@
+"""Routes that embed, as OpenAI and text-embeddings-inference (TEI) have them, or use an index.
+
+Vectors are ``(N, D)`` in the order of the texts. Every answer says in ``X-Truncated`` how many
+texts were longer than the model reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from contrasent import __version__
+from contrasent.data.tokenizer import require_text
+from contrasent.errors import CheckpointError, DataError
+from contrasent.files import BusyError
+from contrasent.metrics import all_similarities
+from contrasent.model.conventions import role_options
+from contrasent.model.protocol import unit_rows
+from contrasent.search.index import Index
+from contrasent.serve.application import RefusalError, Service, unless_gone
+from contrasent.serve.batching import Embedded
+from contrasent.serve.bodies import (
+    EmbedRequest,
+    IndexChange,
+    MatrixRequest,
+    OpenAIRequest,
+    QueryRequest,
+    SimilarityRequest,
+    TextOptions,
+)
+
+T = TypeVar("T")
+
+_WRITE_SECONDS = 5.0
+_HITS = 100_000
+_INLINE = 64
+"""Answers of more rows are written in a thread, so that others do not wait for them."""
+_CHARACTERS, _CELLS = 1_000_000, 1_000_000
+"""Largest text and largest matrix."""
+
+
+class EmbeddingRoutes:
+    """The routes, and what they share: from texts to vectors, with limits and counts."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._encoder = service.batcher.encoder
+        self._started = int(time.time())
+        self._fingerprint = self._encoder.fingerprint()
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter(tags=["embeddings"])
+        router.post("/v1/embeddings", summary="OpenAI's embeddings")(self.openai)
+        router.get("/v1/models", summary="OpenAI's list of models")(self.models)
+        router.post("/embed", summary="TEI's embeddings")(self.embed)
+        router.post(
+            "/similarity", summary="The similarities of one sentence with others, as in TEI"
+        )(self.similarity)
+        router.post("/matrix", summary="The similarities of two lists")(self.matrix)
+        router.get("/info", summary="The model and the limits")(self.info)
+        router.post("/", include_in_schema=False)(self.by_inputs)
+        return router
+
+    async def vectors(
+        self,
+        request: Request,
+        texts: Sequence[str],
+        options: TextOptions = TextOptions(),  # noqa: B008 - is not changed
+        dimensions: int | None = None,
+        normalize: bool = True,
+        role: str | None = None,
+    ) -> tuple[np.ndarray, list[Embedded]]:
+        """The first ``dimensions`` of each vector, ``(N, dimensions)``.
+
+        Texts have the prompt of the ``options`` before them, else that of their ``role`` in an
+        index (query or document), else the encoder's default one. RefusalError or OverloadedError
+        if they cannot be embedded.
+        """
+        encoder, prompt_name = self._encoder, options.prompt_name
+        side = getattr(getattr(encoder, "tokenizer", None), "truncation_side", "right")
+        direction = options.truncation_direction or side
+        problems = {
+            f"prompt_name is {prompt_name!r}; the model's are: {', '.join(encoder.prompts)}": (
+                prompt_name is not None and prompt_name not in encoder.prompts
+            ),
+            f"dimensions is {dimensions}, but the model has only {encoder.width}": (
+                (dimensions or 0) > encoder.width
+            ),
+            f"truncation_direction is {direction!r}, but this model cuts texts at the {side}": (
+                direction.lower() != side
+            ),
+        }
+        if problem := next((text for text, there in problems.items() if there), None):
+            raise RefusalError(422, problem)
+        role = None if prompt_name is not None else options.role or role
+        of_role = {} if role is None else role_options(encoder, role)
+        prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
+        texts, limit = [prompt + text for text in texts], self._length_of(of_role.get("task"))
+        _require_at_most(self._service.options.max_texts, len(texts), "texts")
+        _require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
+        require_text(texts, "text")
+        batcher = self._service.batcher
+        keys = [(text, limit) for text in texts]
+        entries = batcher.cached(keys)
+        if entries is None:
+            entries = await unless_gone(request, batcher.embed(keys))
+        state, cut = request.state, [entry.truncated for entry in entries]
+        state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
+        batcher.metrics.put(
+            contrasent_texts=state.texts,
+            contrasent_tokens=state.tokens,
+            contrasent_truncated_texts=sum(cut),
+        )
+        if options.truncate is False and any(cut):
+            raise RefusalError(
+                413,
+                f"text {cut.index(True)} has more than {limit or encoder.max_tokens} tokens; "
+                "shorten it, or set truncate",
+            )
+        rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])
+        return (unit_rows(rows) if normalize else rows), entries
+
+    def _length_of(self, task: str | None) -> int:
+        """The tokens of a query or document, 0 for those of any text."""
+        conventions, most = self._encoder.conventions, self._encoder.max_tokens
+        expansion, length = conventions.expansion_of(task), conventions.length_of(task) or 0
+        if (expansion is not None and expansion.attend) or length > most:
+            raise RefusalError(
+                424, f"this model reads a {task} longer than other text, which is not served here"
+            )
+        return 0 if length == most else length
+
+    async def openai(self, request: Request, body: OpenAIRequest) -> Response:
+        """Unit vectors of texts."""
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        rows, entries = await self.vectors(request, texts, body, body.dimensions)
+        tokens = sum(entry.tokens for entry in entries)
+        rest = {
+            "object": "list",
+            "model": self._service.options.served_name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "truncated": [n for n, entry in enumerate(entries) if entry.truncated],
+        }
+
+        def write() -> bytes:
+            data = [
+                {"object": "embedding", "index": n, "embedding": embedding}
+                for n, embedding in enumerate(_formatted(rows, body.encoding_format))
+            ]
+            return _dumped({"data": data, **rest})
+
+        return await _answer(write, entries)
+
+    async def models(self) -> Response:
+        """The one that is served."""
+        about = {"created": self._started, "object": "model", "owned_by": "contrasent"}
+        model = {"id": self._service.options.served_name, **about}
+        return _json({"object": "list", "data": [model]})
+
+    async def embed(self, request: Request, body: EmbedRequest) -> Response:
+        """A list of vectors."""
+        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        rows, entries = await self.vectors(request, texts, body, body.dimensions, body.normalize)
+        return await _answer(lambda: _dumped(_formatted(rows, body.encoding_format)), entries)
+
+    async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
+        """The similarity, by the model's function, of the source sentence to each of the others."""
+        texts = [body.inputs.source_sentence, *body.inputs.sentences]
+        return await self._compare(request, texts, 1, body.parameters)
+
+    async def matrix(self, request: Request, body: MatrixRequest) -> Response:
+        """A row for each sentence of the first list, a column for each of the second."""
+        _require_at_most(_CELLS, len(body.first) * len(body.second), "similarities")
+        return await self._compare(request, [*body.first, *body.second], len(body.first))
+
+    async def _compare(
+        self, request: Request, texts: Sequence[str], first: int, options: TextOptions | None = None
+    ) -> Response:
+        name, how = self._encoder.similarity_fn_name, options or TextOptions()
+        rows, entries = await self.vectors(request, texts, how, normalize=name == "cosine")
+
+        def write() -> bytes:
+            scores = all_similarities(name, rows[:first], rows[first:])
+            return _dumped(scores if options is None else scores[0])
+
+        return await _answer(write, entries)
+
+    async def by_inputs(self, request: Request, body: EmbedRequest | SimilarityRequest) -> Response:
+        """What huggingface_hub's InferenceClient calls."""
+        if isinstance(body, EmbedRequest):
+            return await self.embed(request, body)
+        return await self.similarity(request, body)
+
+    async def info(self) -> Response:
+        """What is served, with the fingerprint that indexes and records have too."""
+        encoder, options = self._encoder, self._service.options
+        precision = self._service.batcher.precision
+        return _json(
+            {
+                "model_id": encoder.name,
+                "model_sha": None,
+                "model_dtype": precision,
+                "model_type": {"embedding": {"pooling": encoder.pooler}},
+                "served_model_name": options.served_name,
+                "fingerprint": self._fingerprint,
+                "head": encoder.head_name,
+                "transform": encoder.transform_described,
+                "dimensions": encoder.width,
+                "engine": encoder.engine,
+                "bitwise": options.bitwise,
+                "max_input_length": encoder.max_tokens,
+                "max_batch_tokens": options.batch_tokens,
+                "max_concurrent_requests": options.max_requests,
+                "max_client_batch_size": options.max_texts,
+                "payload_limit": options.payload_limit,
+                "auto_truncate": True,
+                "version": __version__,
+            }
+        )
+
+
+def _require_at_most(limit: int, asked: int, name: str) -> None:
+    """RefusalError if the answer would be too large."""
+    if asked > limit:
+        raise RefusalError(413, f"{asked} {name} are more than {limit}; ask for fewer at once")
+
+
+def _formatted(rows: np.ndarray, encoding_format: str) -> Any:
+    """The rows as they are, or each in base64, as little-endian float32."""
+    if encoding_format == "float":
+        return rows
+    return [base64.b64encode(row.tobytes()).decode() for row in rows.astype("<f4", copy=False)]
+
+
+def _dumped(content: Any) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _json(content: Any, read: Sequence[Embedded] | None = None) -> Response:
+    """The answer with ``content``; if texts were ``read``, it says how many were cut."""
+    written = content if isinstance(content, bytes) else _dumped(content)
+    headers = None if read is None else {"X-Truncated": str(sum(it.truncated for it in read))}
+    return Response(written, headers=headers, media_type="application/json")
+
+
+async def _answer(write: Callable[[], bytes], entries: Sequence[Embedded]) -> Response:
+    written = write() if len(entries) <= _INLINE else await asyncio.to_thread(write)
+    return _json(written, entries)
+
+
+class IndexRoutes:
+    """The routes over an index, whose queries and new texts are embedded by ``embedding``."""
+
+    def __init__(self, service: Service, index: Index, embedding: EmbeddingRoutes) -> None:
+        self._metrics, self._index, self._embedding = service.batcher.metrics, index, embedding
+        self._lock, self._written = Lock(), 0  # when, in nanoseconds: a rebuilt index differs too
+        self._writing = asyncio.Lock()
+        self._metrics.put(contrasent_index_texts=len(index))
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter(tags=["search"])
+        router.post("/search", summary="Nearest texts of the index")(self.search)
+        router.post("/index", summary="Remove and add texts")(self.change)
+        router.get("/index", summary="What the index holds")(self.facts)
+        return router
+
+    def _newest(self) -> Index:
+        """The index, with what other processes wrote; RefusalError if it is no longer the same."""
+        with self._lock:
+            try:
+                written = (self._index.folder / "manifest.json").stat().st_mtime_ns
+                if written != self._written:
+                    self._index.refresh()
+            except (CheckpointError, FileNotFoundError) as error:
+                raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
+            self._written = written
+        return self._index
+
+    async def _embed(
+        self, request: Request, texts: list[str], role: str
+    ) -> tuple[np.ndarray, list[Embedded]]:
+        unit = self._index.manifest.similarity == "cosine"
+        return await self._embedding.vectors(request, texts, normalize=unit, role=role)
+
+    async def search(self, request: Request, body: QueryRequest) -> Response:
+        """For each query the texts that are nearest by the index's similarity, best first."""
+        queries = [body.queries] if isinstance(body.queries, str) else body.queries
+        _require_at_most(_HITS, len(queries) * body.top_k, "hits")
+        rows, entries = await self._embed(request, queries, "query")
+        index = await asyncio.to_thread(self._newest)
+        how = body.top_k, body.threshold, body.only
+        hits = await asyncio.to_thread(index.search_vectors, rows, *how)
+        return _json({"results": hits}, entries)
+
+    async def change(self, request: Request, body: IndexChange) -> Response:
+        """Remove, then add, all or none; when the answer comes, both are on disk."""
+        index = self._index
+        rows, read = np.zeros((0, index.manifest.encoder.width), np.float32), list[Embedded]()
+        if body.texts:
+            rows, read = await self._embed(request, body.texts, "document")
+        given = body.remove, rows, body.texts, body.ids
+        async with self._writing:  # those that wait take no thread from searches
+            await asyncio.to_thread(self._newest)
+            removed, added = await _write(lambda: index.change(*given, missing_ok=body.missing_ok))
+        self._metrics.put(contrasent_index_texts=len(index))
+        return _json({"removed": removed, "added": added, "texts": len(index)}, read)
+
+    async def facts(self) -> Response:
+        """Its size, kind, recall and encoder."""
+        index = await asyncio.to_thread(self._newest)
+        self._metrics.put(contrasent_index_texts=len(index))
+        ann = index.manifest.ann
+        return _json(
+            {
+                "texts": len(index),
+                "kind": index.kind,
+                "similarity": index.manifest.similarity,
+                "approximate": None if ann is None else asdict(ann),
+                "encoder": asdict(index.manifest.encoder),
+            }
+        )
+
+
+async def _write(change: Callable[[], T]) -> T:
+    """Change the index; another process that writes at the same time is waited for."""
+    end = time.monotonic() + _WRITE_SECONDS
+    while True:
+        try:
+            return await asyncio.to_thread(change)
+        except BusyError as error:
+            if time.monotonic() > end:
+                raise RefusalError(503, str(error), "Overloaded") from error
+            await asyncio.sleep(0.05)
+        except DataError as error:
+            raise RefusalError(409, str(error)) from error
