@@ -6,7 +6,7 @@ Shapes: N and M sentences, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,10 +73,6 @@ class Conventions:
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
         lengths = self.stated_lengths
         return (*prompting, *kept, *(("lengths", lengths) if lengths else ()))
-
-    def with_prompt(self, name: str) -> Conventions:
-        """The same with the prompt ``name`` for every sentence; ConfigError if there is none."""
-        return replace(self, default_prompt_name=name, chosen=True)
 
     def resolve(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
         """``prompt``, the one of that name, or the default; ConfigError for an unknown name."""
@@ -193,8 +189,7 @@ def write_conventions(folder: Path, conventions: Conventions) -> None:
 def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> Tensor:
     """How alike embeddings are: larger is nearer, so distances are negative.
 
-    Of ``(N, D)`` and ``(M, D)``, as arrays, tensors or lists, ``(N, M)``; of rows of the same
-    number, if ``pairwise``, ``(N,)``. ConfigError if they are texts, or do not fit.
+    ``(N, M)`` of ``(N, D)`` and ``(M, D)``; ``(N,)`` of their rows if ``pairwise``.
     """
     import torch
     from torch.nn import functional as F

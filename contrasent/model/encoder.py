@@ -1,7 +1,6 @@
 """The sentence encoder: backbone, pooler, inference head, normalisation; and how it encodes.
 
-Sentences are sorted by length and batched by tokens. Shapes: N sentences of a call, S sentences of
-a batch, D embedding width.
+Shapes: N sentences of a call, S sentences of a batch, D embedding width.
 """
 
 from __future__ import annotations
@@ -264,10 +263,10 @@ def token_ids(
     prompt: str = "",
     task: str | None = None,
 ) -> tuple[list[np.ndarray], int]:
-    """Token ids of ``texts``, and how many were cut at the encoder's length for the ``task``.
+    """Token ids of ``texts`` behind ``prompt``, and how many were cut.
 
-    Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
-    valid string, has no token, or is too long and ``on_overflow`` is ``error``.
+    DataError, counting from ``before``, if an item is no valid string, has no token, or is too long
+    and ``on_overflow`` is ``error``.
     """
     require_text(texts, "sentence", before)
     if prompt:
@@ -300,11 +299,10 @@ def embed(
     advance: Callable[[int], None],
     batch_size: int | None = None,
 ) -> np.ndarray:
-    """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
+    """Embed sentences given as token ids, ``(N, D)`` float32 in their order, of full width.
 
-    ``batch_tokens`` padded tokens, of at most ``batch_size`` sentences, are computed at once, and
-    no embedding is cut to the encoder's ``truncate_dim``; ``advance`` is called after each batch
-    with its number of sentences.
+    ``batch_tokens`` padded tokens, of at most ``batch_size`` sentences, are computed at once;
+    ``advance`` is called after each batch with its number of sentences.
     """
     rows = np.empty((len(ids), encoder.full_width), np.float32)
     device = encoder.device
@@ -338,8 +336,7 @@ def by_length(
 ) -> Iterator[np.ndarray]:
     """Yield the numbers of a batch's sentences, longest first, of ``batch_tokens`` padded tokens.
 
-    And of at most ``batch_size`` sentences. What the first batches free suffices for the others. A
-    sentence that is longer is a batch of its own.
+    What the first batches free suffices for the others. A longer sentence is a batch of its own.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0

@@ -3,10 +3,7 @@
 Products are of integers; attention is in bf16; sums of states and LayerNorm are in fp32. With
 weights ``w = w_q * w_scale`` (one scale per output, ``w_q`` in [-127, 127]) and inputs
 ``x = (x_q - x_zero) * x_scale`` (one scale for all), a map is ``w_scale * x_scale *
-(w_q @ (x_q - x_zero)) + bias``: its only error is the rounding of weights and inputs.
-
-Fixed ranges, unlike ranges of each batch, let a sentence's vector not depend on its company. They
-are measured on random tokens, which served as well as text.
+(w_q @ (x_q - x_zero)) + bias``. Ranges are fixed, measured on random tokens.
 
 Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, D width, H heads;
 I inputs and O outputs of a map.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -59,5 +61,6 @@ def load_encoder(
     if truncate_dim is not None:
         encoder.truncate_dim = truncate_dim
     if prompt_name is not None:
-        encoder.conventions = encoder.conventions.with_prompt(prompt_name)
+        chosen: dict[str, Any] = {"default_prompt_name": prompt_name, "chosen": True}
+        encoder.conventions = replace(encoder.conventions, **chosen)
     return encoder

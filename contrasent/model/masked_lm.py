@@ -222,14 +222,11 @@ class Predictor:
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """``(C,)`` int64, the column with the largest number in each row of ``logits (C, V')``.
-
-    The bits of two numbers of which one is positive compare as integers do, a sixth of the time of
-    ``Tensor.argmax`` on a CPU. Of equal numbers any may be named.
-    """
+    """``(C,)`` int64, the column with the largest number in each row of ``logits (C, V')``."""
     rows, columns = logits.shape
     if logits.device.type != "cpu" or columns % _GROUPS:
         return logits.argmax(-1)
+    # The bits of two numbers of which one is positive compare as integers do, in less time.
     bits = logits.view(_INTEGERS[logits.element_size()]).view(rows, _GROUPS, -1)
     column = bits.amax(1).argmax(-1)
     columns_of_groups = column[:, None, None].expand(-1, _GROUPS, 1)
@@ -261,11 +258,7 @@ def _exceeding(weights: Tensor, shares: Tensor) -> Tensor:
 
 
 class Generator:
-    """Predicts hidden tokens, in the precision that it is called in.
-
-    It is never trained, and no module, so that its weights are in no state, no optimiser and no
-    saved encoder.
-    """
+    """Predicts hidden tokens; it is never trained, and no module, so that no state has it."""
 
     def __init__(self, masked_lm: MaskedLm, vocabulary: int) -> None:
         """Take ``masked_lm`` over, which must not change any more."""
@@ -359,8 +352,7 @@ class Generator:
 class Edit:
     """The edited sentences, ``edited`` tokens ``(T',)`` to detect, and ``chosen`` masked ones.
 
-    A token is to be detected that is not the original one (`replace`), was inserted (`insert`),
-    or follows tokens that were deleted (`delete`, for which no places are masked).
+    To detect are tokens that are not the original ones, were inserted, or follow deleted ones.
     """
 
     batch: Batch
@@ -372,9 +364,8 @@ class Edit:
 class Editing:
     """How sentences are edited: a ``rate`` of their ordinary tokens, by ``generator`` if it fills.
 
-    `replace` takes its tokens at all ``positions``, where tokens that were not masked may change
-    too, or at the masked ones. No sentence becomes longer than ``max_tokens``. Tokens of
-    ``special_ids`` are never deleted, nor replaced by choice.
+    `replace` takes its tokens at all ``positions``, or at the masked ones. No sentence becomes
+    longer than ``max_tokens``. Tokens of ``special_ids`` stay.
     """
 
     generator: Any  # a `Generator`; None if nothing is filled
@@ -406,8 +397,8 @@ def replace(batch: Batch, editing: Editing) -> Edit:
 def insert(batch: Batch, editing: Editing) -> Edit:
     """Insert masked tokens between the first and the last token, and let the generator fill them.
 
-    A sentence of n ordinary tokens gets ``rate * n``, rounded up or down at random so that the
-    mean is exact. Places are drawn one by one, so several may stand side by side. The host waits.
+    A sentence of n ordinary tokens gets ``rate * n``, rounded at random so that the mean is exact.
+    Places are drawn one by one, so several may stand side by side.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     gaps = batch.lengths - 1
@@ -429,8 +420,8 @@ def insert(batch: Batch, editing: Editing) -> Edit:
 def delete(batch: Batch, editing: Editing) -> Edit:
     """Delete ordinary tokens; a token is labelled if at least one directly before it is gone.
 
-    A sentence of n ordinary tokens loses ``rate * n``, rounded up or down at random so that the
-    mean is exact, but never all, nor its first or last token, so no label is lost. The host waits.
+    A sentence of n ordinary tokens loses ``rate * n``, rounded at random so that the mean is exact,
+    but never all, nor its first or last token.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)

@@ -146,7 +146,7 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
 
     ``W = U diag(1 / sqrt(S))`` of the covariance ``U diag(S) U'``, the ``kept`` columns with the
     largest variances; None keeps every direction that is more than noise, if they lack but a few.
-    Each column has its largest component above 0. Errors are those of :func:`require_enough`.
+    Each column has its largest component above 0.
     """
     require_enough(moments.count, kept, len(moments.mean))
     variances, directions = np.linalg.eigh(moments.covariance)
@@ -256,10 +256,9 @@ class _FlowStep(nn.Module):
 
 
 class Flow(Transform):
-    """BERT-flow: a Glow that maps embeddings to a standard normal distribution.
+    """BERT-flow (Li et al. 2020): a Glow that maps embeddings to a standard normal distribution.
 
-    Li et al. 2020, with the architecture of the authors' code. L levels of steps; after each but
-    the last, the second half of the components is done.
+    L levels of steps; after each but the last, the second half of the components is done.
     """
 
     name = "flow"

@@ -1,7 +1,6 @@
 """Weights: a transformer, or single tensors, of a Hugging Face folder.
 
-Safetensors are preferred. A folder that has only ``pytorch_model.bin`` (the published SimCSE and
-DiffCSE checkpoints) is read by torch's ``weights_only`` reader, which builds nothing but tensors.
+Without safetensors, ``pytorch_model.bin`` is read by torch's ``weights_only`` reader.
 """
 
 from __future__ import annotations
@@ -237,8 +236,7 @@ def quiet() -> Iterator[None]:
 def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
     """Give every linear map of the layers of ``backbone`` a change ``alpha / rank * B A``.
 
-    ``A`` is drawn and ``B`` is 0, so that nothing changes before the first update. Only they are
-    trained, without dropout, as the packed layers add the change to the weight.
+    ``A`` is drawn and ``B`` is 0. Only they are trained, without dropout.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model

@@ -99,10 +99,9 @@ class Blocks:
     ``first (S,)`` are the packed numbers of first tokens, ``positions (T,)`` the places of tokens
     in their ``sentence (T,)``. ``mask (S, L)`` is True where there is a token, None if nothing is
     padded; ``longest`` is L or more. Of the R ``rows`` those from T on reach no other row and get
-    a gradient of zero; if anything is padded there is at least one, and it stands for the
-    padding. If attention takes packed rows as ``runs``, without blocks, R = T. If it is
-    ``causal`` a token sees itself and those before it; otherwise the whole sentence. ``added``,
-    ``(H, L, L)`` or ``(1, L, L)``, is added to the scores of every sentence; gradients reach it.
+    a gradient of zero, and stand for the padding. With packed ``runs``, R = T. If it is ``causal``
+    a token sees itself and those before it. ``added``, ``(H, L, L)`` or ``(1, L, L)``, is added to
+    the scores of every sentence; gradients reach it.
     """
 
     sentences: int

@@ -88,11 +88,8 @@ class Backbone(nn.Module, ABC):
         """Compute the token states ``(T, D)`` of ``layers``, which are numbers from either end.
 
         With ``first_only`` the last is needed at first tokens only, and may be ``(S, D)``.
-
-        ``first_state (S, D)`` is taken as state 0 of each sentence's first token, as it is:
-        nothing is added to it, normalised or dropped before layer 1. Gradients reach it. Or
-        ``(S, N, D)``, of the first N tokens, which every sentence then has to have. ConfigError
-        is raised where it cannot be taken.
+        ``first_state (S, D)`` is taken as state 0 of each sentence's first token, as it is; or
+        ``(S, N, D)``, of the first N tokens. Gradients reach it. ConfigError if it cannot be taken.
         """
         if first_state is not None or batch.changes_embeddings:
             self.require_first_state()
