@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -16,18 +16,17 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, first_line, warn
-from contrasent.files import read_json, write_json
+from contrasent.files import read_json
 from contrasent.model import checkpoint
-from contrasent.model.conventions import read_conventions, write_conventions
+from contrasent.model.conventions import read_conventions
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_modules import STATIC, is_in, read_rows, write_rows
+from contrasent.model.st_modules import STATIC, is_in, read_rows
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
 
@@ -94,7 +93,6 @@ class StaticEncoder(LookupEncoder):
     ) -> None:
         self.tokenizer, self.table = tokenizer, table
         self.normalize, self.name = normalize, name
-        self._truncation: dict[str, Any] | None = None  # as tokenizer.json has it
 
     @classmethod
     def load(cls, name: str | Path) -> Self:
@@ -126,36 +124,13 @@ class StaticEncoder(LookupEncoder):
         encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
         encoder.conventions = read_conventions(folder)
         described = read_json(path / "tokenizer.json")
-        encoder._truncation = described.get("truncation")
-        encoder.max_tokens = (encoder._truncation or {}).get("max_length", 0)
+        encoder.max_tokens = (described.get("truncation") or {}).get("max_length", 0)
         if not is_modular:
             model = described["model"]  # its unknown piece is a token, or the number of one
             known = tokenizer.vocabulary_map
             encoder.unknown = known.get(model.get("unk_token"), model.get("unk_id"))
             encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
         return encoder
-
-    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
-        """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
-        with checkpoint.writing_encoder(folder) as partial:
-            path = partial / f"0_{STATIC}"
-            path.mkdir()
-            self.tokenizer.save(path)
-            described = read_json(path / "tokenizer.json")
-            limits = {"truncation": self._truncation, "padding": None}
-            write_json(path / "tokenizer.json", {**described, **limits})
-            table = self.table.contiguous()
-            if self.unknown is not None:  # it is counted then, and changes no direction
-                table = table.index_fill(0, torch.tensor([self.unknown]), 0.0)
-            save_file({_TABLES[0]: table}, path / "model.safetensors")
-            modules = [(STATIC, path.name)]
-            if self.normalize:
-                modules.append(("Normalize", "1_Normalize"))
-                (partial / "1_Normalize").mkdir()
-            write_rows(partial, modules)
-            write_conventions(partial, self.conventions)
-            about = {"pooler": self.pooler, "head": self.head_name, "normalize": self.normalize}
-            checkpoint.write_info(partial, {**about, **(info or {})})
 
     @property
     def full_width(self) -> int:
