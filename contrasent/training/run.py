@@ -224,7 +224,17 @@ class Session:
                     self._shown.step(step.number + 1, step.loss)
                     if on_step is not None:
                         on_step(step)
-                self._after_update(done[-1].number + 1)
+                made = self.progress.step
+                if self._is_due(made):
+                    self.progress.ended = made == steps
+                    due = (callback for callback in self.callbacks if callback.is_due(made))
+                    self._call_each(due, "after_update")
+                    self._share_progress()
+                if made % _STEPS_BETWEEN_TRIMS == 0:
+                    give_back_freed_memory()
+                if self._stop.is_set() and done[-1].number + 1 == made:
+                    self.save_state()
+                    raise KeyboardInterrupt(f"saved after step {made} of {steps}")
                 if self.progress.ended:
                     break
                 since = time.perf_counter()
@@ -232,20 +242,6 @@ class Session:
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""
         return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)
-
-    def _after_update(self, read: int) -> None:
-        """Do what is due; the metrics of so many updates have been read."""
-        step, steps = self.progress.step, self.parts.steps
-        if self._is_due(step):
-            self.progress.ended = step == steps
-            due = (callback for callback in self.callbacks if callback.is_due(step))
-            self._call_each(due, "after_update")
-            self._share_progress()
-        if step % _STEPS_BETWEEN_TRIMS == 0:
-            give_back_freed_memory()
-        if self._stop.is_set() and read == step:
-            self.save_state()
-            raise KeyboardInterrupt(f"saved after step {step} of {steps}")
 
     def _call_each(self, callbacks: Iterable[Callback], call: str) -> None:
         for callback in callbacks:
@@ -462,19 +458,6 @@ def train_seeds(
             on_run(seed, result)
     if not launched().leads:
         return None
-    runs = read_seeds(folders)
-    each = [
-        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
-        | {"difference": it.difference, "interval": it.interval}
-        for it in runs.scores
-    ]
-    summary = {"seeds": list(folders), "best": runs.best.relative_to(output).as_posix()}
-    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
-    return runs
-
-
-def read_seeds(folders: Mapping[int, Path]) -> SeedRuns:
-    """Complete runs, by their seeds; of the final tasks the scores that all runs have."""
     runs = {seed: RunFolder(folder) for seed, folder in folders.items()}
     results = {seed: run.read_result() for seed, run in runs.items()}
     dev = [result["best_score"] for result in results.values()]
@@ -494,4 +477,12 @@ def read_seeds(folders: Mapping[int, Path]) -> SeedRuns:
         values = tuple(it["value"] for it in changes)
         scores.append(SeedScores(of, metric, values, start, error))
     best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
-    return SeedRuns(folders, tuple(scores), best.best if best.best.is_dir() else best.last)
+    encoder = best.best if best.best.is_dir() else best.last
+    each = [
+        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
+        | {"difference": it.difference, "interval": it.interval}
+        for it in scores
+    ]
+    summary = {"seeds": list(folders), "best": encoder.relative_to(output).as_posix()}
+    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
+    return SeedRuns(folders, tuple(scores), encoder)

@@ -168,7 +168,12 @@ class RunFolder:
                         "another folder with --output"
                     )
             else:
-                self._clear()
+                unfinished = [path for path in self.root.iterdir() if _is_unfinished(path.name)]
+                for path in [*unfinished, *(self.root / name for name in _WRITTEN)]:
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)
             for encoder in (self.best, self.last):
                 recover_folder(encoder)
                 recover_folder(twin_of(encoder))
@@ -200,15 +205,6 @@ class RunFolder:
         """Whether the recipe is one that a run wrote, and not one that a user keeps here."""
         path = self.root / _RECIPE
         return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
-
-    def _clear(self) -> None:
-        """Remove an old run, and what an interrupted write left of it."""
-        unfinished = [path for path in self.root.iterdir() if _is_unfinished(path.name)]
-        for path in [*unfinished, *(self.root / name for name in _WRITTEN)]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def twin_of(encoder: Path) -> Path:
