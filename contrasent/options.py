@@ -227,10 +227,10 @@ class AsJson:
 
 @settings
 class Replacing:
-    """Whether a file is replaced."""
+    """Whether what is there is replaced."""
 
     overwrite: bool = False
-    """Replace files that are already there."""
+    """Replace what an earlier command wrote there."""
 
 
 @settings
@@ -340,7 +340,7 @@ _SETTING = Spelling(of=TrainSettings, end="Else the recipe's.")
 
 
 @settings
-class RunOptions(OnDevice):
+class RunOptions(OnDevice, Replacing):
     """A training run: settings of the recipe that are set often, and its folder."""
 
     data: str | None = None
@@ -365,9 +365,6 @@ class RunOptions(OnDevice):
     """Continue what the same command began; 'train --resume RUN' continues a training run without
     its other options."""
 
-    overwrite: bool = False
-    """Replace what is in the output folder."""
-
 
 @settings
 class TrainingOptions(RunOptions):
@@ -390,7 +387,7 @@ class TuneOptions(TrainingOptions):
 
 
 @settings
-class AdaptOptions(OnDevice):
+class AdaptOptions(OnDevice, Replacing):
     """A search for the best encoder of a text."""
 
     encoder: Annotated[str, Spelling(argument=True, of=Named, name="model")]
@@ -419,9 +416,6 @@ class AdaptOptions(OnDevice):
 
     resume: bool = False
     """Go on with the search in the output folder."""
-
-    overwrite: bool = False
-    """Replace the search in the output folder."""
 
 
 @settings

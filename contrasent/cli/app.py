@@ -166,7 +166,9 @@ def _command(name: str, cls: Any) -> Any:
         options(*((context.args,) if takes_settings else ()))
 
     command, takes_settings = _guarded(name, run), name in _WITH_SETTINGS
-    taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in fields]
+    own = vars(cls).get("__annotations__", {})
+    first = sorted(fields, key=lambda it: it not in own and not _spelling(fields[it]).argument)
+    taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in first]
     taken.insert(0, inspect.Parameter("context", _KEYWORD, annotation=typer.Context))
     command.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     command.__annotations__ = {it.name: it.annotation for it in taken}

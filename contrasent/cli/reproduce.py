@@ -11,12 +11,12 @@ from pydantic import PositiveInt
 
 from contrasent.cli.parameters import raise_failures, tell
 from contrasent.errors import ConfigError
-from contrasent.options import DataFolder, Listed, OnDevice, Seeds
+from contrasent.options import DataFolder, Listed, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
 
 
 @settings
-class ReproduceCommand(DataFolder, OnDevice):
+class ReproduceCommand(DataFolder, OnDevice, Replacing):
     """Reproduce tables and figures from the papers, with the published numbers beside ours.
 
     A row whose material is not given has the published numbers alone, and its note names what is
@@ -69,9 +69,6 @@ class ReproduceCommand(DataFolder, OnDevice):
 
     jobs: PositiveInt = 1
     """Rows that are worked on at once, sharing the cores."""
-
-    overwrite: bool = False
-    """Make these tables' runs again; what other tables measured of them is dropped."""
 
     def __call__(self) -> None:
         from contrasent.reproduce import outcome

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @settings
-class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
+class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing):
     """Write the embedding of every sentence to a file; safe to run again after an interruption."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -56,9 +56,6 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn):
 
     ray: bool = False
     """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
-
-    overwrite: bool = False
-    """Replace OUTPUT, and shards made from something else."""
 
     def __call__(self) -> None:
         from contrasent.encode.sentences import open_sentences

@@ -18,6 +18,7 @@ from contrasent.options import (
     AdaptOptions,
     Named,
     OnDevice,
+    Replacing,
     RunOptions,
     Seeds,
     TrainingOptions,
@@ -35,14 +36,11 @@ _PRETRAINING = "pretrain-mlm"
 
 
 @settings
-class QuickstartCommand(OnDevice):
+class QuickstartCommand(OnDevice, Replacing):
     """Train, score, index and search on shipped text, in a minute or two, without a network."""
 
     output: Path = Path("quickstart")
     """The folder to write."""
-
-    overwrite: bool = False
-    """Replace what an earlier quickstart wrote there."""
 
     def __call__(self) -> None:
         tell("loading")
