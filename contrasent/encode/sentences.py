@@ -56,12 +56,7 @@ class Sentences:
 def open_sentences(
     source: str, columns: str | None = None, ids: str | None = None
 ) -> Iterator[Sentences]:
-    """Open a source of which every row holds one sentence, in the column ``columns``.
-
-    ``source`` is as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
-    line on standard input, which is kept in a temporary file. ``ids`` is the column of the ids,
-    which needs ``columns``.
-    """
+    """Open a source of a sentence per row, or ``-`` for lines of standard input, kept in a file."""
     if source != "-":
         yield Sentences(source, source, columns, ids)
         return

@@ -53,10 +53,7 @@ Append = Callable[[np.ndarray, Iterable[str]], None]
 
 @contextmanager
 def npy_writer(path: Path, width: int) -> Iterator[Append]:
-    """Yield what appends rows to an ``(N, D)`` float32 file whose N is known only at the end.
-
-    NumPy leaves room in the header for a larger N, so that the final one is written in place.
-    """
+    """Yield what appends rows to an ``(N, D)`` float32 file, whose header is written at the end."""
     rows = 0
     with path.open("wb") as file:
 

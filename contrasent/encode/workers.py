@@ -34,10 +34,7 @@ def commands(words: Sequence[str], count: int) -> list[list[str]]:
 
 
 def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
-    """Run the commands side by side, on a share of the cores or on one of ``devices`` each.
-
-    ContrasentError if one has failed; the others have ended.
-    """
+    """Run the commands side by side, on a share of the cores or on one of ``devices`` each."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, line in enumerate(lines):
@@ -53,10 +50,7 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
 
 
 def end_with_parent() -> None:
-    """In a process of :func:`run_processes`: end when the one that started it waits no more.
-
-    Its standard input is a pipe that is closed then, whatever ended the other process.
-    """
+    """End with the process of :func:`run_processes`, whose end closes standard input."""
     if os.environ.pop(_PARENT, ""):
 
         def wait() -> None:
@@ -67,10 +61,7 @@ def end_with_parent() -> None:
 
 
 def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
-    """Run each command in a task of Ray, on the cluster of ``RAY_ADDRESS`` or on this machine.
-
-    All nodes must see the paths.
-    """
+    """Run each command in a task of Ray; all nodes of the cluster must see the paths."""
     require_extra("--ray", "ray", "ray")
     ray = import_module("ray")
     ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)

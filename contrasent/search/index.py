@@ -172,10 +172,7 @@ class Index:
         *,
         missing_ok: bool = False,
     ) -> tuple[int, list[str]]:
-        """`remove`, then `add_vectors`, in one write, all or none; how many left, and the new ids.
-
-        A new text may have the id of one that leaves.
-        """
+        """`remove`, then `add_vectors`, in one write, all or none; how many left, and new ids."""
         texts = [*_checked_texts(sentences_of(texts, "texts"))]
         names = _checked_ids(ids) if texts else None
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
@@ -184,10 +181,7 @@ class Index:
         return removed, list(map(str, numbers)) if names is None else names
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
-        """Remove the texts with ``ids``, all or none; how many they were.
-
-        DataError if an id is not in the index, unless ``missing_ok``.
-        """
+        """Remove texts, all or none; how many. DataError if an id is missing, unless that is ok."""
         none = np.empty((0, self.manifest.encoder.width))
         return self.change(ids, none, (), missing_ok=missing_ok)[0]
 
@@ -394,10 +388,7 @@ def _embedded(
 def _numbered(
     blocks: Blocks, ids: Sequence[str] | None, similarity: str, first: int = 0
 ) -> Iterator[IndexRows]:
-    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``.
-
-    Refused are another number of ids, and a vector that cannot be compared.
-    """
+    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
     done = 0
     for rows, texts in blocks:
         length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)

@@ -156,11 +156,7 @@ class MilvusRows:
         return replace(self.manifest, kind=chosen, writes=self.manifest.next_write)
 
     def _recovered(self) -> MilvusRows:
-        """Itself, without the rows of an addition that was cut off, and each row once.
-
-        Milvus Lite may hold rows twice if it was killed while it flushed; writing them again leaves
-        one of each.
-        """
+        """Itself, without rows of an addition cut off; a kill while it flushed may double rows."""
         self._drop_from(self.manifest.next_number)
         if self._count("row >= 0") == self.manifest.rows:
             return self

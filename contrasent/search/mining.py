@@ -57,10 +57,7 @@ class Mined:
         return (*PAIR, *hard)
 
     def write(self, output: Path) -> None:
-        """Write the examples to a ``.csv``, ``.tsv`` or ``.jsonl``.
-
-        In a ``.tsv``, which has no quotes, white space in a sentence becomes one space.
-        """
+        """Write the examples; in a ``.tsv``, which has no quotes, white space becomes one space."""
         one_line = output.suffix.lower() == ".tsv"
         with (
             writing(output) as partial,
@@ -76,10 +73,7 @@ def letters(text: str) -> str:
 
 
 def read_pairs(examples: Examples) -> list[tuple[str, str]]:
-    """Anchor and positive of each example; hard negatives that it has already are left out.
-
-    DataError if the examples are no pairs, or there is none.
-    """
+    """Anchor and positive of each example; hard negatives that it has already are left out."""
     pairs = [example[:2] for example in examples]
     if examples.views < 2 or not pairs:
         raise DataError(
@@ -99,10 +93,7 @@ def find_negatives(
     precision: str = "auto",
     show_progress: bool = False,
 ) -> Mined:
-    """Find so many hard negatives of each pair in ``corpus``, by default the positives.
-
-    The largest score of a negative is the positive's less the share ``margin`` of it.
-    """
+    """Find hard negatives of each pair in ``corpus``, by default the positives; see above."""
     import torch
 
     distinct: dict[str, str] = {}

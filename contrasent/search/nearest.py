@@ -279,10 +279,7 @@ def write_ann(
     on_rows: Callable[[int], object],
     similarity: str,
 ) -> AnnInfo:
-    """Write an approximate index of all rows as file ``number`` of ``folder``, and measure it.
-
-    ``on_rows`` is called with numbers of rows that were added.
-    """
+    """Write an approximate index of all rows as file ``number`` of ``folder``, and measure it."""
     import faiss
 
     rows = sum(map(len, segments))
@@ -344,11 +341,7 @@ def split_rows(lengths: Iterable[int], numbers: np.ndarray) -> list[np.ndarray]:
 
 
 class Ann:
-    """An approximate index by faiss over the first rows of an index; threads may share it.
-
-    It keeps vectors in fewer bits, so :func:`nearest` scores its candidates once more. ``live``
-    are the rows that may be found.
-    """
+    """An approximate index by faiss of the first rows, in fewer bits; threads may share it."""
 
     def __init__(self, index: Any, kind: str, effort: int, live: Live = None) -> None:
         import faiss

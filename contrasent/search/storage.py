@@ -169,11 +169,7 @@ def close_milvus(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Rows of an index: ``(N, D)`` vectors, and N ids and texts.
-
-    Of a whole segment they are mapped from disk, ids and texts as Arrow columns; ``live (N,)`` is
-    False for removed rows, None if there are none.
-    """
+    """``(N, D)`` vectors, ids and texts; of a segment mapped from disk, with its ``live`` rows."""
 
     vectors: np.ndarray
     ids: Any
@@ -292,10 +288,7 @@ class Snapshot:
     def search(
         self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
     ) -> list[list[Hit]]:
-        """The hits of ``(Q, D)`` queries, best first, each scores of ``threshold`` or more.
-
-        ``only`` is a LIKE pattern of their ids.
-        """
+        """The hits of ``(Q, D)`` queries, best first; ``only`` is a LIKE pattern of their ids."""
         import pyarrow.compute as pc
 
         vectors = [segment.vectors for segment in self.segments]
@@ -377,10 +370,7 @@ class Snapshot:
     def _merged(
         self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
     ) -> tuple[IndexManifest, np.ndarray]:
-        """The manifest after segments from ``first`` on and ``new`` rows are one; removed rows.
-
-        None of those are in that segment, which the approximate index must not cover.
-        """
+        """The manifest after segments from ``first`` on and ``new`` rows are one; removed rows."""
         start = sum(segment.rows for segment in then.segments[:first])
         removed = self.removed[self.removed < start]
         old = self.manifest.rows - start - (len(self.removed) - len(removed))
@@ -401,12 +391,7 @@ class Snapshot:
         return name
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
-        """The manifest after removed rows are gone and a kind of index covers all others.
-
-        Without a ``kind``, that of the manifest is taken, or, if too few rows are left for it,
-        their number decides. ``on_rows`` is called with numbers of rows that it took. ConfigError
-        if the kind cannot be.
-        """
+        """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""
         if kind in MILVUS:
             raise ConfigError(
                 f"{self.folder} is not in Milvus; move it with: contrasent index copy "

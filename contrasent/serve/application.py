@@ -329,10 +329,7 @@ def _mistake(error: RequestValidationError) -> RefusalError:
 
 
 def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
-    """TEI's body of an error, on OpenAI's routes with OpenAI's ``error``; a fault is logged.
-
-    Without a ``body``, which was not read then, the connection is closed.
-    """
+    """TEI's body of an error, on OpenAI's routes with OpenAI's ``error``; a fault is logged."""
     refusal, state = _refusal(error), scope["state"]
     state["error"], message = refusal.kind, str(refusal)
     if refusal.status == _FAULT:

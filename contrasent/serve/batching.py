@@ -50,10 +50,7 @@ class Embedded:
 
 
 class VectorCache:
-    """Embeddings by text, of one encoder and one precision, in at most ``limit`` bytes.
-
-    Equal bytes of text mean an equal key: nothing is stripped or lowered.
-    """
+    """Embeddings by text, byte for byte, of one encoder, in at most ``limit`` bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
@@ -92,10 +89,7 @@ _PATIENCE, _PAUSE = 0.25, 5.0
 
 
 class SharedCache:
-    """What an encoder gives, in a Redis or Valkey server for all who use it.
-
-    A server that does not answer is no error: texts are computed then.
-    """
+    """What an encoder gives, in a Redis or Valkey server; if that does not answer, nothing."""
 
     def __init__(self, url: str, encoder: LoadedEncoder, precision: str, bitwise: bool) -> None:
         require_extra("--shared-cache", "redis", "redis")
@@ -229,11 +223,7 @@ class Batcher:
         self._stopped, self._tokenizer = False, threading.Thread()
 
     def warm_up(self) -> None:
-        """Lay the weights out and measure the speed.
-
-        With one torch thread: others would not live through a fork, after which processes share
-        what is laid out, and belong to the thread that computes.
-        """
+        """Lay out weights, on one thread as others do not live through a fork; measure speed."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
             # Single sentences have a faster path, with other rounding.
@@ -293,12 +283,7 @@ class Batcher:
         return entries
 
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
-        """Embed ``texts``, in their order.
-
-        Cancelling the call takes texts that nobody else waits for out of the queue. OverloadedError
-        if they would wait too long; DataError if a text cannot be embedded, which the others do not
-        notice; StoppedError if none can.
-        """
+        """Embed ``texts``, in order; those of a cancelled call leave the queue if none else waits."""
         if self.wait > self._options.max_wait:
             self.metrics.put(contrasent_rejected=1)
             raise OverloadedError(self.wait)

@@ -53,11 +53,7 @@ def _refused(options: ServeOptions, error: OSError) -> ConfigError:
 
 
 def serve(make: Callable[[], FastAPI], options: ServeOptions, bound: socket.socket) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end.
-
-    ``make`` builds the application, in each worker after it was forked. ConfigError if another
-    server listens on the port by now.
-    """
+    """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end."""
     try:
         bound.listen(_BACKLOG)
     except OSError as error:  # another server took the port while this one loaded

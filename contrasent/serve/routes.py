@@ -80,12 +80,7 @@ class EmbeddingRoutes:
         normalize: bool = True,
         role: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
-        """The first ``dimensions`` of each vector, ``(N, dimensions)``.
-
-        Texts have the prompt of the ``options`` before them, else that of their ``role`` in an
-        index (query or document), else the encoder's default one. RefusalError or OverloadedError
-        if they cannot be embedded.
-        """
+        """Vectors ``(N, dimensions)`` of texts with the prompt of the options, or of their role."""
         encoder, prompt_name = self._encoder, options.prompt_name
         side = getattr(getattr(encoder, "tokenizer", None), "truncation_side", "right")
         direction = options.truncation_direction or side
