@@ -283,7 +283,7 @@ class Batcher:
         return entries
 
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
-        """Embed ``texts``, in order; those of a cancelled call leave the queue if none else waits."""
+        """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
         if self.wait > self._options.max_wait:
             self.metrics.put(contrasent_rejected=1)
             raise OverloadedError(self.wait)

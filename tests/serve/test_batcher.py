@@ -18,7 +18,6 @@ from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.serve.batching import (
     Embedded,
-    OverloadedError,
     SharedCache,
     StoppedError,
     VectorCache,
@@ -163,23 +162,6 @@ def test_a_call_that_is_cancelled_frees_its_texts_but_not_those_of_others(encode
     assert sorted(slow.texts) == ["a cat", "horse"]
     assert batcher.queued == 0
     assert batcher.wait == 0
-
-
-def test_a_long_queue_refuses_at_once_and_recovers(encoder, monkeypatch):
-    batcher = batcher_of(encoder, max_wait=1e-9)
-    slow = Slow(batcher, monkeypatch)
-
-    async def work():
-        first = asyncio.ensure_future(batcher.embed(keys(texts_of(20))))
-        await slow.until_begun()
-        with pytest.raises(OverloadedError) as refused:
-            await batcher.embed(keys(["a dog"]))
-        slow.go.set()
-        await first
-        await batcher.embed(keys(["a dog"]))
-        return refused.value.retry_after
-
-    assert run(batcher, work) > 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
