@@ -79,7 +79,8 @@ def require_extra(what: str, extra: str, *modules: str) -> None:
     """MissingExtraError if a module of an extra, which ``what`` needs, is not installed."""
     from importlib.util import find_spec
 
-    if missing := [name for name in modules if find_spec(name) is None]:
+    absent = (name for name in modules if sys.modules.get(name) is None)
+    if missing := [name for name in absent if find_spec(name) is None]:
         raise MissingExtraError(f"{what} needs {', '.join(missing)}: {install_command(extra)}")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, install_command
+from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import write_records
@@ -52,10 +52,9 @@ def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
     ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``; two whole numbers are the
     ends of whole numbers alone.
     """
-    try:
-        from optuna import distributions
-    except ImportError as error:
-        raise MissingExtraError(f"tune needs Optuna: {install_command('tune')}") from error
+    require_extra("tune", "tune", "optuna")
+    from optuna import distributions
+
     space: dict[str, BaseDistribution] = {}
     lines = (line for text in texts for line in GRIDS.get(text.strip(), (text,)))
     for text in lines:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
-from contrasent.errors import DataError, MissingExtraError, first_line, install_command
+from contrasent.errors import DataError, first_line, require_extra
 
 Trouble = Callable[[DataError], None]
 """Is told of every row that cannot be read; the row is left out if it returns."""
@@ -189,11 +189,8 @@ class Dataset:
 
     def __init__(self, source: str) -> None:
         parts: Any = dataset_parts(source)
-        try:
-            import datasets
-        except ImportError as error:
-            need = install_command("datasets")
-            raise MissingExtraError(f"data sets of the hub need datasets: {need}") from error
+        require_extra("a data set of the hub", "datasets", "datasets")
+        import datasets
         from huggingface_hub import HfApi
 
         self.source, self._library = source, datasets

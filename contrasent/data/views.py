@@ -41,7 +41,7 @@ from contrasent.data.loader import (
 )
 from contrasent.data.token_store import IndexArray, TokenStore, keep_texts, text_numbers, tokenize
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import DataError, MissingExtraError, install_command
+from contrasent.errors import DataError, require_extra
 from contrasent.settings import ViewSettings
 
 logger = logging.getLogger("contrasent")
@@ -154,13 +154,10 @@ class WordNet:
     """Synonyms by word, each looked up once; reading its index takes seconds."""
 
     def __init__(self) -> None:
-        try:
-            from nltk import corpus
-            from nltk.corpus.reader.wordnet import WordNetError
-        except ImportError as error:
-            raise MissingExtraError(
-                f"view synonym needs the package nltk: {install_command('synonyms')}"
-            ) from error
+        require_extra("view synonym", "synonyms", "nltk")
+        from nltk import corpus
+        from nltk.corpus.reader.wordnet import WordNetError
+
         try:
             corpus.wordnet.ensure_loaded()
         except (LookupError, OSError, ValueError, AssertionError, WordNetError) as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command
+from contrasent.errors import ConfigError, first_line, require_extra
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.conventions import role_options
@@ -76,12 +76,9 @@ class MtebEncoder:
 
 def import_mteb() -> Any:
     """MTEB's package, or a MissingExtraError."""
-    try:
-        import mteb
-    except ImportError as error:
-        raise MissingExtraError(
-            f"running MTEB needs its package; {install_command('mteb')}"
-        ) from error
+    require_extra("running MTEB", "mteb", "mteb")
+    import mteb
+
     return mteb
 
 

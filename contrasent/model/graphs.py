@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Set
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError, MissingExtraError, first_line, install_command
+from contrasent.errors import ConfigError, first_line, require_extra
 from contrasent.model.backbones.base import Backbone, evaluating
 from contrasent.model.weights import quiet
 
@@ -27,11 +26,7 @@ _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
 def require_runtime(name: str) -> None:
     """Raise MissingExtraError without the packages of ``onnx`` or ``openvino``."""
-    missing = [package for package in _PACKAGES[name] if find_spec(package) is None]
-    if missing:
-        raise MissingExtraError(
-            f"the format {name!r} needs {' and '.join(missing)}: {install_command(name)}"
-        )
+    require_extra(f"the format {name!r}", name, *_PACKAGES[name])
 
 
 def write_graph(backbone: Backbone, path: Path, name: str) -> GraphBackbone:

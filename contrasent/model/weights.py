@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from contrasent.errors import (
     CheckpointError,
-    MissingExtraError,
     first_line,
-    install_command,
     is_out_of_memory,
+    require_extra,
 )
 from contrasent.files import inside, read_json
 from contrasent.model.backbones.auto import AutoBackbone
@@ -238,12 +237,9 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
 
     ``A`` is drawn and ``B`` is 0. Only they are trained, without dropout.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise MissingExtraError(
-            f"encoder.lora needs peft; install it with: {install_command('lora')}"
-        ) from error
+    require_extra("encoder.lora", "lora", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     model = backbone.model
     maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     inside = [name for name in maps if any(part.isdecimal() for part in name.split("."))]
