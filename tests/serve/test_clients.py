@@ -53,23 +53,6 @@ def test_hugging_face(server, expected, monkeypatch):
 
 
 @pytest.mark.acceptance
-@pytest.mark.filterwarnings("default")
-def test_langchain_by_its_switch_and_refused_without(server, expected, monkeypatch):
-    langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
-    import tiktoken
-    from openai import UnprocessableEntityError
-
-    letters = {bytes([number]): number for number in range(256)}
-    vocabulary = tiktoken.Encoding("a", pat_str=".", mergeable_ranks=letters, special_tokens={})
-    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: vocabulary)
-    given = {"model": "tiny", "base_url": f"{server.url}/v1", "api_key": "none"}
-    client = langchain.OpenAIEmbeddings(**given, check_embedding_ctx_length=False)
-    close(client.embed_documents(SENTENCES), expected)
-    with pytest.raises(UnprocessableEntityError, match="check_embedding_ctx_length=False"):
-        langchain.OpenAIEmbeddings(**given).embed_documents(SENTENCES)
-
-
-@pytest.mark.acceptance
 def test_schemathesis_finds_nothing_against_the_openapi_document(server, tmp_path):
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     # The document does not say what this encoder takes: its prompts, its dimensions, its tokens.

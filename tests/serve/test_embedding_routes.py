@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 import time
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -261,16 +260,6 @@ def test_a_text_of_a_million_characters_is_refused(server, monkeypatch):
 def test_pages_of_one_origin_may_send_and_read_all_headers(encoder):
     origin = "https://example.org"
     with serving(batcher_of(encoder), cors=[origin]) as server:
-        asked = {
-            "Origin": origin,
-            "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "authorization, x-stainless-os, x-request-id",
-        }
-        before = urllib.request.Request(
-            f"{server.url}/v1/embeddings", None, asked, method="OPTIONS"
-        )
-        with urllib.request.urlopen(before, timeout=30) as answer:
-            assert "x-stainless-os" in answer.headers["access-control-allow-headers"]
         answer = server.call("/v1/embeddings", {"input": "a"}, origin=origin)
         assert answer.headers["access-control-allow-origin"] == origin
         exposed = answer.headers["access-control-expose-headers"].split(", ")
