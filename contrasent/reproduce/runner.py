@@ -39,6 +39,10 @@ Notify = Callable[[str], None]
 
 _RUN, _FITTED = "run", "fitted"
 _PAPERS_TOKENS = 64
+_PRELOADED = (
+    *("contrasent.training.run", "scipy.stats", "transformers.models.bert.modeling_bert"),
+    "transformers.tokenization_utils_tokenizers",
+)
 _DEV_PRESET = "dev"
 """SentEval's quick settings, by which the papers' scripts score the dev parts."""
 
@@ -90,7 +94,7 @@ def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
     left, pending = list(work), {it.job.key for it in work}
     busy: dict[Future[str], tuple[Work, ProcessPoolExecutor]] = {}
     forking = get_context("forkserver")
-    forking.set_forkserver_preload([__name__, "contrasent.training.run", "transformers"])
+    forking.set_forkserver_preload([__name__, *_PRELOADED])
     try:
         while left or busy:
             ready = [
