@@ -117,33 +117,25 @@ class FetchCommand:
         from contrasent.data import senteval
         from contrasent.files import sha256_of
 
-        def downloading() -> Any:
-            return progress_bar("downloading", "bar", "bytes", "speed")
-
-        if self.what != "senteval":
-            with downloading() as advance:
-                path = senteval.fetch_training_file(
-                    self.what,
-                    self.data_dir,
-                    self.url,
-                    lambda done, total: advance(completed=done, total=total),
-                    check=self.check,
-                )
-            rows = senteval.TRAINING_FILES[self.what].rows
-            typer.echo(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
-            return
         folder = senteval.named_folder(self.data_dir)
-        there = self.check or folder.is_dir()
-        root = senteval.senteval_root(self.data_dir) if there else folder
-        fetched = senteval.differences(root)
-        if not self.check and any(map(senteval.is_needed, fetched)):
-            with downloading() as advance:
-                fetched = senteval.fetch(
-                    folder,
-                    self.url or senteval.SENTEVAL_URL,
-                    lambda done, total: advance(completed=done, total=total),
+        with progress_bar("downloading", "bar", "bytes", "speed") as advance:
+
+            def arrived(done: int, total: int | None) -> None:
+                advance(completed=done, total=total)
+
+            if self.what != "senteval":
+                path = senteval.fetch_training_file(
+                    self.what, self.data_dir, self.url, arrived, check=self.check
                 )
-            root = folder
+                rows = senteval.TRAINING_FILES[self.what].rows
+                typer.echo(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
+                return
+            there = self.check or folder.is_dir()
+            root = senteval.senteval_root(self.data_dir) if there else folder
+            fetched = senteval.differences(root)
+            if not self.check and any(map(senteval.is_needed, fetched)):
+                fetched = senteval.fetch(folder, self.url or senteval.SENTEVAL_URL, arrived)
+                root = folder
         for name, what in fetched.items():
             tell(f"{root / name}: {what}")
         wrong, files = sum(map(senteval.is_needed, fetched)), len(senteval.manifest())
