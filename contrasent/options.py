@@ -159,8 +159,7 @@ class Sharding(InPrecision):
     """Sentences written at a time; a kill loses no more than that."""
 
     shards: Literal["npy", "parquet"] | None = None
-    """npy or parquet: leave a folder of shards of this kind, with manifest.json, instead of one
-    file."""
+    """npy or parquet: leave a folder of shards of this kind, with manifest.json."""
 
 
 @settings
@@ -181,8 +180,7 @@ class DataFolder:
     """Where the data of public tasks is."""
 
     data_dir: str | Path | None = None
-    """Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that 'contrasent data
-    fetch' fills."""
+    """Folder in SentEval's layout; else $CONTRASENT_DATA, else where 'data fetch' writes."""
 
 
 @settings
@@ -238,8 +236,7 @@ class AsHtml(Replacing):
     """A page beside what is printed."""
 
     html: Annotated[Path | None, Spelling(metavar="FILE")] = None
-    """Write a report to FILE: tables, figures, settings and how to repeat them, in one page that
-    loads nothing."""
+    """Write a page to FILE that loads nothing: tables, figures, settings, how to repeat them."""
 
 
 @settings
@@ -276,8 +273,7 @@ class EvaluationOptions(Measuring, DataFolder):
     next:FILE."""
 
     columns: Listed | None = None
-    """Sentence, sentence and score of your files, or sentence and label: names, or numbers from
-    0."""
+    """Sentence, sentence and score, or sentence and label, of your files: names, or numbers."""
 
     protocol: str = "simcse"
     """Whose numbers the table is to be compared with: simcse, diffcse, sbert, isbert (Spearman,
@@ -344,8 +340,7 @@ class RunOptions(OnDevice, Replacing):
     """A training run: settings of the recipe that are set often, and its folder."""
 
     data: str | None = None
-    """Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
-    id."""
+    """Text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
 
     columns: Annotated[Listed | None, Spelling(metavar="A,B,...")] = None
     """Sentence columns of the training text, anchor first: header names, or numbers from 0; else
@@ -393,8 +388,7 @@ class AdaptOptions(OnDevice, Replacing):
     encoder: Annotated[str, Spelling(argument=True, of=Named, name="model")]
 
     data: str
-    """Text without labels, a sentence or text per line or row; in a .txt an empty line ends a
-    document."""
+    """Text, one per line or row, without labels; in a .txt an empty line ends a document."""
 
     output: Path = Path("runs/adapt")
     """Folder of the search."""
@@ -466,8 +460,7 @@ class FlowSettings:
     """How often the text is read."""
 
     dropout: Annotated[bool, Spelling(flag="--dropout/--no-dropout")] = False
-    """Leave the encoder's dropout on, as the paper's code does; every sentence is then embedded
-    anew in every epoch."""
+    """Leave the encoder's dropout on, as the paper's code does: each epoch embeds anew."""
 
     seed: NonNegativeInt = 1234
     """Seed of the weights, the order of the sentences, and dropout."""

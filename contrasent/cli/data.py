@@ -50,8 +50,7 @@ class CheckCommand(AsJson):
     """With --encoder: count the sentences that this training limit cuts."""
 
     labels: str = "none"
-    """nli: premise, hypothesis and label, as the recipes nli-softmax and consert-joint read them;
-    counts each class."""
+    """nli: premise, hypothesis and label, as nli-softmax reads them; counts each class."""
 
     def __call__(self) -> None:
         from contrasent.data.check import check as survey
@@ -245,12 +244,10 @@ class NliCommand(BuildOptions):
     pairs, and a column label."""
 
     per: str = "entailment"
-    """Write a triplet for each entailment, its hard negatives drawn, or for each premise, all
-    drawn."""
+    """Write a triplet for each entailment, hard negatives drawn, or for each premise, all drawn."""
 
     contradictions: PositiveInt = 1
-    """Contradictions of a premise that each triplet has as hard negatives; premises with fewer are
-    left out."""
+    """Hard negatives of a triplet; premises with fewer contradictions are left out."""
 
     labels: Listed | None = None
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For

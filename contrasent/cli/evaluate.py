@@ -299,8 +299,7 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
     the hub (org/name:config@split), or an STS task (stsb, stsb-dev)."""
 
     queries: str | None = None
-    """A file with a query in every row; or those of a paper's table: simcse-table8,
-    diffcse-table9."""
+    """A file with a query per row; or a paper's: simcse-table8, diffcse-table9."""
 
     query: Annotated[list[str] | None, Spelling(metavar="TEXT")] = None
     """A sentence; give it once for each."""

@@ -129,8 +129,7 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
     (a Hugging Face folder with the head as pooler.dense)."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
-    """The largest gap between 1 and the cosine of a sentence's two embeddings; above it nothing is
-    written."""
+    """The largest gap of the cosine of two embeddings to 1; above it nothing is written."""
 
     def __call__(self) -> None:
         from dataclasses import asdict

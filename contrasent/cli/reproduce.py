@@ -29,8 +29,7 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     'verdicts' which claims hold, 'commands' how every row is made."""
 
     output: Path = Path("reproduction")
-    """The folder; what is done in it already is kept, so that the same command goes on with a run
-    that was cut off."""
+    """The folder; what is done in it is kept, so that the same command goes on."""
 
     encoder: str | None = None
     """Start of every trained transformer: a masked language model, folder or id."""
@@ -51,8 +50,7 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     """Premise, entailment, contradiction: 'contrasent data build nli'."""
 
     material: Annotated[list[str] | None, Spelling(metavar="NAME=PATH")] = None
-    """A further text, or a model in place of one by its id: qqp=qqp.csv, roberta-base=FOLDER.
-    Repeatable."""
+    """More text, or a model in place of one by its id: qqp=qqp.csv, roberta-base=FOLDER."""
 
     scale: str | None = None
     """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two

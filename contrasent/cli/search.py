@@ -40,12 +40,10 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
     """A file or data set with one sentence per row, the URL of a Parquet file or of a folder of
-    them, as s3://bucket/folder; - reads lines of standard input. Blank lines are left out, so they
-    have no row in OUTPUT."""
+    them, as s3://bucket/folder; - reads standard input. Blank lines have no row in OUTPUT."""
 
     output: Annotated[Path, ARGUMENT]
-    """.npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding; with --shards
-    a folder."""
+    """.npy: a float32 matrix; .parquet: columns text, embedding; with --shards a folder."""
 
     workers: PositiveInt = 1
     """Processes that share the work; on GPUs, one for each."""
