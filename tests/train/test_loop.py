@@ -75,7 +75,7 @@ def test_the_norm_is_that_of_all_gradients_together(size, rng):
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-@pytest.mark.parametrize("size", [1e-4, 0.1, 30.0])
+@pytest.mark.parametrize("size", [1e-4, 30.0])
 @pytest.mark.parametrize("clip", [1.0, None])
 def test_updates_are_torchs_after_clipping(name, size, clip, rng):
     settings = TrainSettings(optimizer=name, betas=[0.0, 0.9], eps=1e-7, weight_decay=0.01)

@@ -125,10 +125,9 @@ def test_the_state_holds_the_discriminator_and_no_generator(diffcse, tmp_path):
 # Other encoders, other data
 
 
-@pytest.mark.parametrize("operation", ["replace", "insert", "delete", "all"])
 @pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
 def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
-    kind, operation, diffcse, tmp_path, monkeypatch
+    kind, diffcse, tmp_path, monkeypatch
 ):
     folder = save_tiny_masked_lm(tmp_path / kind, kind)
     special = set(transformers.AutoTokenizer.from_pretrained(folder).all_special_ids)
@@ -146,7 +145,7 @@ def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
             return edit
 
         monkeypatch.setitem(OPERATIONS, name, noting)
-    settings = {"objective__edit_operation": operation, "train__max_steps": 2}
+    settings = {"objective__edit_operation": "all", "train__max_steps": 2}
     train(diffcse(encoder__name=str(folder), **settings), tmp_path / "run")
     assert len(logged_steps(tmp_path / "run")) == 2
     assert ends and all(all(row) for row in ends)
