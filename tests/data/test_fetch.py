@@ -92,13 +92,12 @@ def test_the_archive_is_unpacked_from_where_sts_lies(tmp_path, serve, prefix, mo
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]
 
 
-@pytest.fixture
-def run():
-    return lambda *arguments: CliRunner().invoke(app, ["data", "fetch", *map(str, arguments)])
+def said(*words):
+    return CliRunner().invoke(app, ["data", "fetch", *map(str, words)])
 
 
 @pytest.mark.parametrize("named_by", ["option", "variable", "default"])
-def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, run, monkeypatch, named_by):
+def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, monkeypatch, named_by):
     packed = archive(tmp_path / "a.tar", CONTENT)
     folder = tmp_path / "somewhere"
     if named_by == "default":
@@ -106,13 +105,19 @@ def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, run, monkeyp
     if named_by == "variable":
         monkeypatch.setenv("CONTRASENT_DATA", str(folder))
     option = ["--data-dir", folder] if named_by == "option" else []
-    result = run("--url", packed, *option)
+    result = said("--url", packed, *option)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{folder}: 3 files are the published ones\n"
     assert senteval.senteval_root(folder if option else None).resolve() == folder
-    again = run("--url", "http://nowhere.invalid/", *option)
+    again = said("--url", "http://nowhere.invalid/", *option)
     assert again.stdout == result.stdout
-    assert run("--check", *option).stdout == result.stdout
+    assert said("--check", *option).stdout == result.stdout
+    (folder / "SICK/SICK_trial.txt").write_text("other")
+    wrong = said("--check", *option)
+    assert (
+        wrong.exit_code == 2 and f"1 of 3 files under {folder} are missing or not" in wrong.stderr
+    )
+    assert f"{folder}/SICK/SICK_trial.txt: differs" in wrong.stderr
 
 
 def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
@@ -180,10 +185,6 @@ def test_triplets_of_other_rows_are_refused(text, message, monkeypatch, tmp_path
     (tmp_path / "mirror.csv").write_text('sent0,sent1,hard_neg\n1,2,3\n"4\n",5,6\n')
     done = said("nli", "--data-dir", str(tmp_path / "d"), "--url", str(tmp_path / "mirror.csv"))
     assert done.exit_code == 0 and "2 rows" in done.output
-
-
-def said(*words):
-    return CliRunner().invoke(app, ["data", "fetch", *words])
 
 
 ANCHOR = "STS/STSBenchmark/sts-test.csv"
