@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 _MOST = {
-    "num_hidden_layers": 1_000,
-    "hidden_size": 65_536,
-    "intermediate_size": 1_048_576,
-    "vocab_size": 10_000_000,
+    r"layers?$": 1_000,
+    r"^(hidden_size|d_model|dim)$": 65_536,
+    r"^intermediate_size$": 1_048_576,
+    r"^vocab_size$": 10_000_000,
+    r"^num_": 100_000,
 }
 """Larger settings would take hours, or all memory, before weights are found to be missing."""
-_MOST_OF_OTHERS = 100_000  # of what begins with ``num_``
 
 
 def load_backbone(folder: Path) -> Backbone:
@@ -199,8 +200,8 @@ def _config(folder: Path) -> Any:
     stated: dict[str, Any] = given if isinstance(given, dict) else {}
     for part in (stated, *(it for it in stated.values() if isinstance(it, dict))):
         for name, value in part.items():
-            most = _MOST.get(name, _MOST_OF_OTHERS if name.startswith("num_") else None)
-            if most is not None and isinstance(value, int) and value > most:
+            most = next((most for kind, most in _MOST.items() if re.search(kind, name)), value)
+            if isinstance(value, int) and value > most:
                 problem = f"{path} has {name} {value}, which no encoder has; it is damaged"
     kind, positions = stated.get("model_type"), stated.get("position_embedding_type", "absolute")
     if kind in PACKED and positions != "absolute":
