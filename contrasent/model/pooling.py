@@ -76,19 +76,16 @@ def largest_over_tokens(state: Tensor, batch: Batch) -> Tensor:
     return torch.segment_reduce(state.float(), "max", lengths=batch.lengths, axis=0)
 
 
-_MODES = ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
-_CLS, _MEAN, _MAX, _LAST = (f"pooling_mode_{mode}" for mode in _MODES)
-
 POOLERS = {
     pooler.name: pooler
     for pooler in (
-        Pooler("cls", (-1,), first_token, _CLS),
-        Pooler("mean", (-1,), mean_over_tokens, _MEAN),
-        Pooler("max", (-1,), largest_over_tokens, _MAX),
-        Pooler("last", (-1,), last_token, _LAST),
-        Pooler("mean_top2", (-2, -1), mean_over_tokens, _MEAN),
-        Pooler("mean_first_last", (1, -1), mean_over_tokens, _MEAN),
-        Pooler("mean_embed_last", (0, -1), mean_over_tokens, _MEAN),
+        Pooler("cls", (-1,), first_token, "pooling_mode_cls_token"),
+        Pooler("mean", (-1,), mean_over_tokens, "pooling_mode_mean_tokens"),
+        Pooler("max", (-1,), largest_over_tokens, "pooling_mode_max_tokens"),
+        Pooler("last", (-1,), last_token, "pooling_mode_lasttoken"),
+        Pooler("mean_top2", (-2, -1), mean_over_tokens, "pooling_mode_mean_tokens"),
+        Pooler("mean_first_last", (1, -1), mean_over_tokens, "pooling_mode_mean_tokens"),
+        Pooler("mean_embed_last", (0, -1), mean_over_tokens, "pooling_mode_mean_tokens"),
     )
 }
 """``mean_first_last`` averages layer 1 and the last (the 60.73 of the SimCSE authors' README),
