@@ -1,7 +1,5 @@
 """An encoder with a transform: saved, and loaded by us and by sentence-transformers."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -116,25 +114,6 @@ def test_saved_it_gives_the_same_bits_and_in_sentence_transformers_the_same(
     model.save(str(tmp_path / "theirs"))
     again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
     assert np.abs(encoded(again) - rows).max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_comes_after_the_head_and_before_normalisation(kind, tiny_encoder):
-    encoder = encoder_with(tiny_encoder, kind, head=True)
-    bare = copy.deepcopy(encoder)
-    bare.transform = None
-    by_hand = encoder.transform(torch.from_numpy(encoded(bare, normalize=False))).numpy()
-    np.testing.assert_allclose(encoded(encoder), by_hand, atol=1e-6)
-    by_hand /= np.linalg.norm(by_hand, axis=1, keepdims=True)
-    np.testing.assert_allclose(encoded(encoder, normalize=True), by_hand, atol=1e-6)
-
-
-def test_a_linear_dense_of_another_maker_is_computed_by_its_name(tiny_encoder, tmp_path):
-    encoder_with(tiny_encoder, "shorter").save(tmp_path / "saved")
-    (tmp_path / "saved" / "contrasent.json").unlink()
-    loaded = SentenceEncoder.load(tmp_path / "saved")
-    assert (loaded.transform.name, loaded.transform_described) == ("linear", "linear")
-    assert np.array_equal(encoded(loaded), encoded(tiny_encoder))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,18 +51,6 @@ def test_a_sentence_is_the_mean_of_its_known_words(glove, vectors):
     assert not rows[3:5].any()
 
 
-def test_a_sentence_is_the_same_alone_and_in_company(glove):
-    encoder = load_encoder(glove)
-    known = [SENTENCES[k] for k in (0, 1, 2, 5)]
-    rows = encoder.encode(known)
-    for sentence, row in zip(known, rows, strict=True):
-        assert np.array_equal(encoder.encode([sentence])[0], row)
-    parts = list(encoder.encode_stream(iter(known), chunk=3))
-    assert [len(part) for part in parts] == [3, 1]
-    assert np.array_equal(np.concatenate(parts), rows)
-    assert encoder.encode([]).shape == (0, 5)
-
-
 def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
     path = tmp_path / "v.vec"
     path.write_text("3 2\ncat 1 2\ndog 3 4\ncat 5 6\n")
