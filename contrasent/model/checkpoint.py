@@ -43,14 +43,7 @@ from contrasent.model.st_modules import (
     write_rows,
 )
 from contrasent.model.transforms import DenseMap, Transform, transform_named
-from contrasent.model.weights import (
-    load_backbone,
-    load_exact,
-    merged_state,
-    quiet,
-    read_exact,
-    read_tensors,
-)
+from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
 if TYPE_CHECKING:
@@ -130,7 +123,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         config = read_settings("CNN", cnn)
         convolutions = Convolutions(width, config.kernel_sizes, config.out_channels)
         reason = f"its configuration with token states of {width} dimensions"
-        read_exact(convolutions, cnn, reason)
+        load_exact(convolutions, cnn, reason)
         width = convolutions.width
     if (head or used_head) == "mlp":
         stored = _read_head(folder, paths.get(_HEAD), modules[0][1], width)
@@ -211,7 +204,7 @@ def _read_backbone(
         size = read_settings("LSTM", paths["LSTM"]).hidden_dim
         lstm = WordLstm(words.store, size)
         shape = f"an LSTM of {size} dimensions for each direction over {words.store.width}"
-        read_exact(lstm.lstm, paths["LSTM"], shape, "encoder.")
+        load_exact(lstm.lstm, paths["LSTM"], shape, "encoder.")
         return lstm, words, stated.max_seq_length
     folder = paths["Transformer"]
     backbone = load_backbone(folder)
@@ -263,7 +256,7 @@ def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) 
     for name in names:
         if f"{name}.weight" in tensors and f"{name}.bias" in tensors:
             head = MlpHead(width, tensors[f"{name}.bias"].numel())
-            load_exact(head.linear, tensors, transformer, reason, f"{name}.")
+            load_exact(head.linear, transformer, reason, f"{name}.", tensors)
             return head
     raise CheckpointError(
         f"{folder} stores no Linear+Tanh head ({', '.join(_STORED_HEADS)}), and a random one would "
@@ -279,7 +272,7 @@ def _read_dense(path: Path, kind: Callable[[int, int], Any], width: int, reason:
     if not config.bias:
         tensors.setdefault(names[1], torch.zeros(len(weight)))
     made = kind(width, config.out_features or len(weight))
-    load_exact(getattr(made, "linear", made), tensors, path, reason, "linear.")
+    load_exact(getattr(made, "linear", made), path, reason, "linear.", tensors)
     return made
 
 

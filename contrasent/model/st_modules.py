@@ -18,7 +18,7 @@ from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.files import inside, read_config, read_json, write_json
 from contrasent.model.conventions import QueryExpansion
 from contrasent.model.transforms import Transform, transform_named
-from contrasent.model.weights import SAFE, read_exact
+from contrasent.model.weights import SAFE, load_exact
 from contrasent.settings import OddInt, settings
 
 STATIC = "StaticEmbedding"
@@ -269,7 +269,7 @@ def read_transform(folder: Path) -> Transform:
     try:
         config = read_settings("FittedTransform", folder)
         transform = transform_named(config.pop("transform"), config)
-        read_exact(transform, folder, f"a {transform.name} of these settings")
+        load_exact(transform, folder, f"a {transform.name} of these settings")
     except (LookupError, TypeError, ContrasentError) as error:
         raise CheckpointError(f"cannot read the transform in {folder}: {error}") from error
     return transform.requires_grad_(False).eval()

@@ -156,10 +156,20 @@ def _naming(what: str, folder: Path) -> Iterator[None]:
 
 
 def load_exact(
-    module: nn.Module, tensors: Mapping[str, Tensor], path: Path, reason: str, prefix: str = ""
+    module: nn.Module,
+    path: Path,
+    reason: str,
+    prefix: str = "",
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Put ``tensors`` into ``module``; CheckpointError if one is missing or does not fit."""
-    for name, weight in module.state_dict().items():
+    """Put ``tensors``, or those in the folder ``path``, named after ``prefix``, into ``module``.
+
+    CheckpointError if one is missing or does not fit, for ``reason``.
+    """
+    known = module.state_dict()
+    if tensors is None:
+        tensors = read_tensors(path, [prefix + name for name in known])
+    for name, weight in known.items():
         stored = tensors.get(prefix + name)
         if stored is None or stored.shape != weight.shape or not torch.isfinite(stored).all():
             has = "nothing" if stored is None else list(stored.shape)
@@ -167,13 +177,7 @@ def load_exact(
                 f"{path} has {has} for {prefix + name}, where {reason} needs {list(weight.shape)} "
                 "finite numbers"
             )
-    module.load_state_dict({name: tensors[prefix + name].float() for name in module.state_dict()})
-
-
-def read_exact(module: nn.Module, path: Path, reason: str, prefix: str = "") -> None:
-    """:func:`load_exact` of the weights in the folder ``path``."""
-    names = [prefix + name for name in module.state_dict()]
-    load_exact(module, read_tensors(path, names), path, reason, prefix)
+    module.load_state_dict({name: tensors[prefix + name].float() for name in known})
 
 
 def _shards(folder: Path, name: str) -> list[Path]:
