@@ -8,7 +8,8 @@ import torch
 from helpers.layouts import published
 from helpers.tiny_sentences import sentence
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer, models
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
 from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -125,9 +126,10 @@ def test_an_export_with_a_vector_that_is_no_number_is_refused(encoder, tmp_path,
 def static(encoder, tmp_path):
     """A table that sentence-transformers saves."""
     table = torch.randn(encoder.tokenizer.vocabulary, 6).numpy()
-    pieces = models.StaticEmbedding(AutoTokenizer.from_pretrained(encoder.name), table)
-    modules = [pieces, models.Normalize()]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "static"))
+    pieces = st.StaticEmbedding(AutoTokenizer.from_pretrained(encoder.name), table)
+    SentenceTransformer(modules=[pieces, st.Normalize()], device="cpu").save(
+        str(tmp_path / "static")
+    )
     return tmp_path / "static"
 
 
