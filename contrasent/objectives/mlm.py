@@ -114,7 +114,7 @@ def hidden_sums(
 
 
 def mean_terms(name: str, sums: Tensor) -> Terms:
-    """The means of :func:`hidden_sums` over the tokens, as a term and a measure."""
+    """The means of `hidden_sums` over the tokens, as a term and a measure."""
     loss, right, count = sums
     return Terms({name: loss / count.clamp(min=1)}, {f"{name}_accuracy": (right / count).detach()})
 
