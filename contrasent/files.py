@@ -9,11 +9,13 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
@@ -213,7 +215,7 @@ def _beside(path: Path, what: str) -> Path:
 
 def _is_running(process: str) -> bool:
     """Whether a process of this machine has this number."""
-    with suppress(PermissionError, ValueError):
+    with suppress(PermissionError, ValueError, OverflowError):
         try:
             os.kill(int(process), 0)
         except ProcessLookupError:
@@ -230,10 +232,20 @@ def sweep(folder: Path) -> None:
             left.unlink(missing_ok=True)
 
 
+@contextmanager
+def scratch(what: str) -> Iterator[str]:
+    """Yield an empty folder for what passes; those of dead processes of this machine go."""
+    name = f"contrasent-{what}-{platform.node()}-"  # many machines may share a TMPDIR
+    with TemporaryDirectory(prefix=f"{name}{os.getpid()}-") as folder:
+        for left in Path(folder).parent.glob(f"{escape(name)}*"):
+            if not _is_running(left.name.removeprefix(name).partition("-")[0]):
+                shutil.rmtree(left, ignore_errors=True)
+        yield folder
+
+
 def _sync(path: Path) -> None:
-    if path.is_file():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 class BusyError(ConfigError):

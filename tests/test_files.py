@@ -1,6 +1,8 @@
 import errno
 import os
+import platform
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from contrasent.files import (
     recover_folder,
     refuse_existing,
     remove_folder,
+    scratch,
     write_text,
     writing,
     writing_folder,
@@ -56,6 +59,17 @@ def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(replacing, err
         write(partial)
         raise error
     assert listing(tmp_path) == before
+
+
+def test_a_folder_for_what_passes_goes_with_its_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    node, nobody = platform.node(), 2**22 + 1
+    for name in (f"{node}-{nobody}-a", f"{node}-{os.getpid()}-b", f"other{node}-{nobody}-c"):
+        make(tmp_path / f"contrasent-x-{name}", left="1")
+    with scratch("x") as folder:
+        there = {path.name[-1] for path in tmp_path.iterdir() if path != Path(folder)}
+        assert there == {"b", "c"} and not [*Path(folder).iterdir()]
+    assert not Path(folder).exists()
 
 
 def test_a_full_disk_keeps_what_was_there(replacing, tmp_path, monkeypatch):

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import api
-from contrasent.cli.parameters import print_json, print_tables, raise_failures, tell
+from contrasent.cli.parameters import print_json, print_tables, raise_failures, say, tell
 from contrasent.errors import DataError
 from contrasent.options import (
     AsJson,
@@ -80,16 +79,16 @@ class CheckCommand(AsJson):
         if self.json:
             print_json(asdict(report), indent=2)
         else:
-            typer.echo("\n".join(survey_lines(report)))
+            say("\n".join(survey_lines(report)))
             if report.words:
-                typer.echo()
+                say("")
                 print_tables(length_table(report))
             for line in survey_examples(report):
-                typer.echo(line)
+                say(line)
         report.require_usable()
         if not self.json:
             columns = ",".join(self.columns or ()) or None
-            typer.echo("\n".join(verdict_lines(report, self.encoder, columns)))
+            say("\n".join(verdict_lines(report, self.encoder, columns)))
 
 
 @settings
@@ -127,7 +126,7 @@ class FetchCommand:
                     self.what, self.data_dir, self.url, arrived, check=self.check
                 )
                 rows = senteval.TRAINING_FILES[self.what].rows
-                typer.echo(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
+                say(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
                 return
             there = self.check or folder.is_dir()
             root = senteval.senteval_root(self.data_dir) if there else folder
@@ -143,7 +142,7 @@ class FetchCommand:
                 f"{wrong} of {files} files under {root} are missing or not the published "
                 "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
             )
-        typer.echo(f"{root}: {files - len(fetched)} files are the published ones")
+        say(f"{root}: {files - len(fetched)} files are the published ones")
 
 
 @settings
@@ -228,7 +227,7 @@ class BuildOptions(AsJson, NewFile):
         if self.json:
             print_json(asdict(built), indent=2)
         else:
-            typer.echo("\n".join(built_lines(built, kind)))
+            say("\n".join(built_lines(built, kind)))
 
 
 @settings

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from pydantic import PositiveInt
 
 from contrasent.cli.parameters import (
@@ -21,6 +20,7 @@ from contrasent.cli.parameters import (
     print_json,
     print_tables,
     raise_failures,
+    say,
     tell,
     use,
     with_command,
@@ -189,18 +189,18 @@ class CalibrateCommand(Named, Measuring, DataFolder, AsJson):
             return
         aim = calibration.aim
         reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
-        typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
+        say(f"threshold  {calibration.threshold:.4f} ({reason})")
         similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
-        typer.echo(f"pairs      {calibration.count:,}, {similar}")
+        say(f"pairs      {calibration.count:,}, {similar}")
         rows = {"on them": calibration.reached, "held out": calibration.held_out}
         for name, row in rows.items():
             if row:
                 numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
-                typer.echo(f"{name:<11}{numbers}")
+                say(f"{name:<11}{numbers}")
         if calibration.held_out:
-            typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
+            say(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
         else:
-            typer.echo("Too few pairs to hold some out: what is reached on others will be less.")
+            say("Too few pairs to hold some out: what is reached on others will be less.")
 
 
 @settings
@@ -283,7 +283,7 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
             if geometries:
                 print_tables(geometry_table(labelled(geometries)))
             for line in run_lines(labelled_runs(known.runs)):
-                typer.echo(line)
+                say(line)
 
 
 @settings

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import Field
 
 from contrasent import api
-from contrasent.cli.parameters import print_json, tell
+from contrasent.cli.parameters import print_json, say, tell
 from contrasent.options import (
     AsJson,
     DataFolder,
@@ -52,7 +51,7 @@ class FitMap(Named, FitOptions, MapOptions):
         given = shared(self, MapOptions) | shared(self, chosen)
         api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
         facts: dict[str, Any] = read_json(self.output / INFO_FILE)["transform"]
-        typer.echo(f"{self.output}: {facts['described']}")
+        say(f"{self.output}: {facts['described']}")
         return facts
 
 
@@ -114,7 +113,7 @@ class SifCommand(FitOptions):
             frequencies=self.frequencies,
         )
         save_fitted(encoder, info, self.output)
-        typer.echo(f"{self.output}: {encoder.transform_described}")
+        say(f"{self.output}: {encoder.transform_described}")
 
 
 @settings
@@ -145,7 +144,7 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
             print_json({"output": str(self.output), **asdict(parity)})
             return
         gap = f"{parity.largest_gap:.1e}, of {parity.sentences} sentences"
-        typer.echo(f"{self.output}: {parity.format}\nlargest gap of a cosine to 1: {gap}")
+        say(f"{self.output}: {parity.format}\nlargest gap of a cosine to 1: {gap}")
 
 
 @settings
@@ -175,6 +174,6 @@ class PushCommand:
         tell(f"{folder} as {self.repository}:")
         for name, content in files.items():
             size = content.stat().st_size if isinstance(content, Path) else len(content)
-            typer.echo(f"{size:>13,}  {name}")
+            say(f"{size:>13,}  {name}")
         if not self.dry_run:
             tell(publish(self.repository, files, private=self.private))

@@ -16,6 +16,7 @@ import typer
 
 from contrasent.errors import ContrasentError
 from contrasent.options import Loading, Measuring, shared
+from contrasent.progress import printable
 from contrasent.settings import explanations
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ STDOUT = "-"
 
 _WIDTH = 96
 
-tell = partial(typer.echo, err=True)
+
+def say(message: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, without what a terminal obeys."""
+    typer.echo(printable(message), err=err, nl=nl)
+
+
+tell = partial(say, err=True)
 
 
 def load(options: Loading, model: str) -> LoadedEncoder:
@@ -97,7 +104,8 @@ def print_json(value: object, indent: int | None = None) -> None:
     """Print JSON in full precision."""
     from json import dumps
 
-    typer.echo(dumps(value, ensure_ascii=False, indent=indent))
+    text = dumps(value, ensure_ascii=False, indent=indent)
+    typer.echo(text if text == printable(text) else dumps(value, indent=indent))
 
 
 def write_lines(json: str | None, lines: str) -> bool:

@@ -6,10 +6,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
 
-import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.parameters import raise_failures, tell
+from contrasent.cli.parameters import raise_failures, say, tell
 from contrasent.errors import ConfigError
 from contrasent.options import DataFolder, Listed, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
@@ -76,7 +75,7 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         what = self.tables[0] if self.tables[0] in ("list", "verdicts", "commands") else ""
         names = self.tables[1:] if what else self.tables
         if what == "commands":
-            typer.echo("\n".join(outcome.plan_lines(names)))
+            say("\n".join(outcome.plan_lines(names)))
             return
         chosen = choose(names, self.rows, self.tasks)
         folder = outcome.PaperRequest.read(self.output)
@@ -123,4 +122,4 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console()
-    console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
+    console.print(Markdown(text)) if console.is_terminal else say(text, nl=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import PositiveInt
 
-from contrasent.cli.parameters import load, print_json, tell
+from contrasent.cli.parameters import load, print_json, say, tell
 from contrasent.errors import ConfigError
 from contrasent.options import (
     AsJson,
@@ -132,7 +132,7 @@ class SimilarityCommand(Named, Measuring, AsJson):
         used = encoder.resolve_precision(self.precision_name)
         score = text_similarity(encoder, self.text_a, self.text_b, precision=used)
         if not self.json:
-            typer.echo(f"{score:.4f}")
+            say(f"{score:.4f}")
             return
         print_json(
             {
@@ -346,7 +346,7 @@ class SearchCommand(OfIndex, MovedEncoder, AsJson):
         several = len(queries) > 1
         for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
             if several and not self.json:
-                typer.echo(f"{chr(10) if number else ''}{one_line(text)}")
+                say(f"{chr(10) if number else ''}{one_line(text)}")
             for rank, hit in enumerate(hits, 1):
                 if self.json:
                     row: dict[str, Any] = {"query": text} if several else {}
@@ -354,6 +354,6 @@ class SearchCommand(OfIndex, MovedEncoder, AsJson):
                     print_json(row)
                 else:
                     found = f"{one_line(hit.id)}  {one_line(hit.text)}"
-                    typer.echo(f"{rank:>4} {hit.score:>7.4f}  {found}")
+                    say(f"{rank:>4} {hit.score:>7.4f}  {found}")
             if not hits and not self.json:
-                typer.echo("no hit")
+                say("no hit")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from tempfile import TemporaryDirectory
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from contrasent.cli.parameters import load
 from contrasent.errors import ConfigError, require_extra
+from contrasent.files import scratch
 from contrasent.serve import ServeOptions
 from contrasent.settings import settings
 
@@ -30,8 +30,8 @@ class ServeCommand(ServeOptions):
     def __call__(self) -> None:
         require_extra("a server", "serve", *_PACKAGES)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
-        with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
-            if self.workers > 1:
+        with scratch("metrics") if self.workers > 1 else nullcontext() as folder:
+            if folder is not None:
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
             from contrasent.serve.application import log_json
             from contrasent.serve.processes import bind, serve

@@ -9,10 +9,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from contrasent import api
-from contrasent.cli.parameters import describe, print_tables, tell
+from contrasent.cli.parameters import describe, print_tables, say, tell
 from contrasent.errors import ConfigError
 from contrasent.options import (
     AdaptOptions,
@@ -54,13 +52,13 @@ class QuickstartCommand(OnDevice, Replacing):
             show_progress=True,
         )
         _print_gains(result.scores)
-        typer.echo("One run; the tasks had no part in it. What helps one job may cost another.")
+        say("One run; the tasks had no part in it. What helps one job may cost another.")
         for query, hits in found.items():
-            typer.echo(f"\nNearest to: {query}")
+            say(f"\nNearest to: {query}")
             for hit in hits:
-                typer.echo(f"  {hit.score:.3f}  {shorten(hit.text, 120, placeholder=' ...')}")
+                say(f"  {hit.score:.3f}  {shorten(hit.text, 120, placeholder=' ...')}")
         index, encoder = shlex.quote(str(self.output / "index")), shlex.quote(str(result.last))
-        typer.echo(f"""
+        say(f"""
 Next:
   contrasent search {index} "something else"
   contrasent similarity {encoder} "a sentence" "another sentence"
@@ -78,10 +76,10 @@ class RecipesCommand:
 
     def __call__(self) -> None:
         if self.name is not None:
-            typer.echo(describe(load_recipe(self.name)), nl=False)
+            say(describe(load_recipe(self.name)), nl=False)
             return
         for name, title in recipe_titles().items():
-            typer.echo(f"{name:<30}{title}")
+            say(f"{name:<30}{title}")
 
 
 @settings
@@ -116,7 +114,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
         given = _given(words, recipe, self, TrainingOptions) | {"output": folder}
         loaded, _ = api.recipe_with(recipe, given, TrainingOptions)
         if self.settings:
-            typer.echo(describe(loaded), nl=False)
+            say(describe(loaded), nl=False)
         elif self.seeds is not None:
             if run or self.seed is not None or "train.seed" in given:
                 raise ConfigError(
@@ -166,7 +164,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
         leave()
         if runs is not None:
             print_tables(seeds_table(runs.folders, runs.scores))
-            typer.echo(f"encoder: {runs.best}")
+            say(f"encoder: {runs.best}")
 
 
 def _given(
@@ -201,16 +199,16 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
         metric, score = metric_name(result.dev_metric), result.best_score * 100
-        typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
+        say(f"best dev {metric} {score:.2f} at step {result.best_step}")
     _print_gains(result.scores)
     if result.best_is_start:
         lower = f"--lr {recipe.train.learning_rate / 3:.1g}"
-        typer.echo(
+        say(
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
             f"next: a lower rate ({lower}), more text of the kind the encoder is for, another view "
             "(--view.name crop)."
         )
-    typer.echo(f"encoder: {result.best or result.last}")
+    say(f"encoder: {result.best or result.last}")
 
 
 def _print_gains(scores: BeforeAndAfter) -> None:
@@ -220,7 +218,7 @@ def _print_gains(scores: BeforeAndAfter) -> None:
     if scores.tasks is not None:
         print_tables(*suite_tables(scores.tasks, scores.rows))
     for gain in scores.gains:
-        typer.echo(gain.sentence)
+        say(gain.sentence)
 
 
 def _print_speed(result: Result) -> None:
@@ -249,12 +247,12 @@ class PretrainCommand(Named, RunOptions, ShowSettings):
         given |= {"encoder": self.model, "output": output}
         recipe, _ = api.recipe_with(_PRETRAINING, given, TrainingOptions)
         if self.settings:
-            typer.echo(describe(recipe), nl=False)
+            say(describe(recipe), nl=False)
             return
         result = _trained(_PRETRAINING, given)
         if result is not None:
             _print_speed(result)
-            typer.echo(f"masked language model: {result.last}")
+            say(f"masked language model: {result.last}")
 
 
 @settings
@@ -275,7 +273,7 @@ class TuneCommand(TuneOptions, ShowSettings):
 
         given = _given(words, self.recipe, self, TuneOptions)
         if self.settings:
-            typer.echo(describe(api.recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
+            say(describe(api.recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
             return
 
         def finished(trial: TuningTrial) -> None:
@@ -295,9 +293,9 @@ class TuneCommand(TuneOptions, ShowSettings):
         print_tables(Table(("trial", *names, "dev"), tuple(rows)))
         best, start = result.best.score, result.start
         if best is not None and start is not None and best <= start:
-            typer.echo("no trial has a higher dev score than the start as it comes, which is kept")
+            say("no trial has a higher dev score than the start as it comes, which is kept")
         _print_gains(result.scores)
-        typer.echo(f"encoder: {result.run / 'best'}")
+        say(f"encoder: {result.run / 'best'}")
         tell(f"recipe: {result.recipe}")
 
 
@@ -331,11 +329,11 @@ class AdaptCommand(AdaptOptions):
             tell(f"{failure.candidate} failed: {failure.reason}")
         _print_gains(result.scores)
         if result.recipe is None:
-            typer.echo(
+            say(
                 "Nothing that was tried beat the start, so the result is the start as it comes. To "
                 "try next: more text, more --minutes, or labelled pairs with --dev."
             )
-        typer.echo(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
-        typer.echo(f"report: {result.report}")
+        say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
+        say(f"report: {result.report}")
         if result.recipe is not None:
             tell(f"recipe: {result.recipe}")

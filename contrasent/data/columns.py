@@ -135,8 +135,11 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
     labels = [name for name in names if _LABEL.fullmatch(name.lower())]
     alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
+    lower = [*filter(_is_sentence, map(str.lower, names))]
     problem = ""
-    if len(pairs) > 1:
+    if twice := [name for name in lower if lower.count(name) > 1]:
+        problem = f"{twice[0]!r} heads more than one column"
+    elif len(pairs) > 1:
         problem = f"the pair could be {' or '.join('+'.join(pair) for pair in pairs)}"
     elif pairs and labels and not _SURE & set(pairs[0]):
         pair = "+".join(pairs[0])

@@ -116,10 +116,10 @@ _EXCEL = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?\s*", re.IGNORECASE)
 _IN_CELLS = re.compile(r"(?<=\d),(?=\d)|[,;|](?=[ \u00a0])")
 
 
-def find_delimiter(path: Path) -> tuple[str | None, int]:
-    """The character between the cells of quoted CSV, and the number of Excel's ``sep=;`` line.
+def find_delimiter(path: Path, known: str) -> tuple[str | None, int]:
+    """The character between the cells of a table, and the number of Excel's ``sep=;`` line.
 
-    Without that line, the number is 0, and the character is the only one of ``,;|`` at which nearly
+    Without that line, the number is 0, and the character is the only ``known`` one at which nearly
     every row splits into the same number of cells, of two or more; None if there is none.
     """
     head = [row for row in islice(lines(path, lambda _: None), _HEAD) if row[1].strip()]
@@ -133,9 +133,9 @@ def find_delimiter(path: Path) -> tuple[str | None, int]:
             return False
         return widths[:1] > [1] and widths.count(widths[0]) >= _MOSTLY * len(widths)
 
-    text = [line for _, line in head]
+    text = [line.strip() for _, line in head]
     for rows in (text, [_IN_CELLS.sub(" ", line) for line in text]):
-        fitting = [it for it in ",;|" if splits_evenly(rows, it)]
+        fitting = [it for it in known if splits_evenly(rows, it)]
         if len(fitting) == 1:
             return fitting[0], 0
     return None, 0

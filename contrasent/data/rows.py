@@ -92,7 +92,7 @@ class TableSource(SourceRows):
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
         self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
-        delimiter, after = (None, 0) if self.is_lines else find_delimiter(path)
+        delimiter, after = find_delimiter(path, "\t" if self.is_lines else ",;|")
         self._delimiter = delimiter or ","
         rows = (it for it in self._read(stop) if it[0] > after and not _is_blank(it[1]))
         self.number, cells = next(rows, (0, []))
@@ -100,7 +100,8 @@ class TableSource(SourceRows):
         if self._delimiter != "," and self.quoted:
             self.layout = f"cells between {self._delimiter!r}"
         elif self._delimiter != "," and len(cells) == 1:
-            raise DataError(f"{self.where}: cells between {delimiter!r}; name such a file .csv")
+            kind = ".tsv" if delimiter == "\t" else ".csv"
+            raise DataError(f"{self.where}: cells between {delimiter!r}; name such a file {kind}")
 
     def _read(self, trouble: Trouble) -> Iterator[tuple[int, list[str]]]:
         if self.quoted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -26,7 +26,8 @@ _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _MASK = "{mask}"
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
-_LONGEST_REASON = 200
+_AT_ONCE = 1_024
+_BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
 _FEW_COLUMNS = 8
 _MOST_ADDED = 100_000
 _AFTER_SPACE = ("\u0120", "\u2581")
@@ -212,7 +213,7 @@ class Tokenizer:
             now = pretrained.backend_tokenizer.normalizer
         except Exception as error:  # the Rust backend raises bare Exception on a damaged file
             raise CheckpointError(
-                f"cannot read the tokenizer of {folder}: {first_line(error)[:_LONGEST_REASON]}; "
+                f"cannot read the tokenizer of {folder}: {first_line(error):.200}; "
                 "save it with a fast tokenizer, so that the folder holds a tokenizer.json"
             ) from error
         if lower_case:
@@ -243,9 +244,11 @@ class Tokenizer:
         that leaves no room; DataError of what is no text.
         """
         self._require_room(max_tokens)
-        encodings = _encode(self._backend(max_tokens).encode_batch_fast, texts)
-        cut = [len(e) == max_tokens and bool(e.overflowing) for e in encodings]
-        return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
+        ids, cut = [], []
+        for e in _encode(self._backend(max_tokens).encode_batch_fast, texts):
+            ids.append(np.array(e.ids, dtype=np.int32))
+            cut.append(len(e) == max_tokens and bool(e.overflowing))
+        return ids, cut
 
     def _require_room(self, max_tokens: int | None) -> None:
         if max_tokens is not None and max_tokens <= self.specials:
@@ -314,9 +317,13 @@ def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
     return SpecialIds(**ids, every=tuple(sorted(every)))
 
 
-def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:
+def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> Iterator[Any]:
     try:
-        return encode(list(texts), **how)
+        for first in range(0, len(texts), _AT_ONCE):
+            some = list(texts[first : first + _AT_ONCE])
+            room = min(_BYTES * sum(map(len, some)), _MOST_BYTES)
+            np.empty(room, np.uint8)  # a MemoryError, where Rust would end the process
+            yield from encode(some, **how)
     except Exception as error:  # the Rust backend raises bare Exception
         require_text(texts, "text")
         if type(error) is not Exception:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contrasent.errors import ConfigError, DataError
+from contrasent.files import scratch
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Examples
@@ -60,7 +60,7 @@ def open_sentences(
     if source != "-":
         yield Sentences(source, source, columns, ids)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch("sentences") as folder:
         kept = Path(folder) / "standard-input.txt"
         with kept.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Set
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, first_line, require_extra
+from contrasent.files import scratch
 from contrasent.model.backbones.base import Backbone, evaluating
 from contrasent.model.weights import quiet
 
@@ -40,7 +40,7 @@ def write_graph(backbone: Backbone, path: Path, name: str) -> GraphBackbone:
     else:
         import openvino
 
-        with TemporaryDirectory() as folder:
+        with scratch("graph") as folder:
             export_onnx(backbone, Path(folder) / "model.onnx")
             graph = openvino.convert_model(Path(folder) / "model.onnx")
             openvino.save_model(graph, path, compress_to_fp16=False)

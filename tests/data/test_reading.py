@@ -57,6 +57,8 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
         ("f.tsv", table(";"), "f.tsv:1: cells between ';'; name such a file .csv"),
         ("f.tsv", "question,answer\n", "looks like 2 cells; separate cells by"),
         ("f.csv", "question:answer\n", "looks like 2 cells; separate cells by"),
+        ("f.txt", table("\t"), "f.txt:1: cells between '\\t'; name such a file .tsv"),
+        ("f.csv", "anchor,positive,negative,Negative\n", "'negative' heads more than one column"),
     ],
 )
 def test_other_delimiters_are_refused(write, name, content, said):

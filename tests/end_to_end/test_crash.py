@@ -122,6 +122,7 @@ def python_path(request):
 @pytest.mark.slow
 @pytest.mark.parametrize(("often", "row"), HOW_OFTEN)
 def test_whatever_happens_the_command_again_ends_alike(often, row, tmp_path, tiny_starts):
+    pytest.importorskip(row.needs)
     trials, draw = Trials(row, tmp_path, tiny_starts), random.Random(f"{commit()} {row.name}")
     wrong = []
     for act, number in points(trials.operations, draw)[:often]:

@@ -62,31 +62,24 @@ def limited(megabytes, *words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
+    ("megabytes", "words"),
     [
-        ("encode", "bert", "text.txt", "rows.npy", "--batch-tokens", 2_000_000),
+        (150, "encode bert text.txt rows.npy --batch-tokens 2000000"),
         (
-            *(
-                "train",
-                "unsup-simcse",
-                "--encoder",
-                "bert",
-                "--data",
-                "text.txt",
-                "--output",
-                "out",
-            ),
-            *("--batch-size", 16_000, "--evaluation.task", "none", "--evaluation.final", "none"),
+            150,
+            "train unsup-simcse --encoder bert --data text.txt --output out --batch-size 16000 "
+            "--evaluation.task none --evaluation.final none",
         ),
+        (20, "index build bert text.txt out"),
     ],
-    ids=lambda it: it[0],
+    ids=["encode", "train", "index"],
 )
-def test_a_real_limit_is_told(words, tiny_bert, tmp_path):
+def test_a_real_limit_is_told(megabytes, words, tiny_bert, tmp_path):
     work = tmp_path / "desk" / "work"
     work.mkdir(parents=True)
     (work / "bert").symlink_to(tiny_bert)
     write(work / "text.txt", [sentence(n, 30) for n in range(20_000)])
-    ended = run((limited, 150, *words, "--precision", "fp32"), work)
+    ended = run((limited, megabytes, *words.split(), "--precision", "fp32"), work)
     assert ended.code == 2, ended.said
     assert "\nerror: out of memory" in ended.said
     assert "Traceback" not in ended.said

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest import mock
 
 from contrasent.recipe import recipes, to_yaml
@@ -17,7 +17,7 @@ class Row:
     ``again`` is an option for that: ``--resume`` always, ``--overwrite`` where the command itself
     is refused because its output is there. A command that changes an output has done its work if
     the file ``mark`` is what it is then, and is not repeated. ``before`` and ``after`` are
-    commands too.
+    commands too. ``needs`` is a package.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Row:
     after: tuple = ()
     recipe: str = ""
     settings: dict = field(default_factory=dict, hash=False)
+    needs: str = "contrasent"
 
 
 def through(patch, *words):
@@ -46,6 +47,18 @@ def few_steps():
     halving._FEWEST_STEPS = halving._MOST_EPOCHS = 1
     candidates.FEWEST = 5
     halving.Search._steps = lambda _, names, __: dict.fromkeys(names, 4 // len(names))
+
+
+def few_codes():
+    """An index of codes that few texts train."""
+    import faiss
+
+    from contrasent.search import nearest
+
+    def make(width, _, metric):
+        return faiss.index_factory(width, f"PCA{width},IVF2,PQ4x4", metric), 80
+
+    nearest.KINDS["ivfpq"] = replace(nearest.KINDS["ivfpq"], least=40, make=make)
 
 
 def small_files():
@@ -73,6 +86,7 @@ _REPRODUCE = ("reproduce", "simcse/T3", "--rows", "dropout 0.5", "--scale", "smo
 _ENCODE = ("encode", "bert", "text.txt")
 _SHARDS = ("--precision", "fp32", "--shard-size", 30)
 _BUILD = ("index", "build", "bert", "text.txt", "out", "--precision", "fp32")
+_OUT_OF_MILVUS = (("index", "copy", "out", "new", "--kind", "flat"),)
 _INDEX = {"mark": "out/manifest.json", "after": (("index", "remove", "out", "3"),)}
 
 
@@ -133,8 +147,19 @@ ROWS = (
         (*_ENCODE, "out.npy", *_SHARDS, "--shard", "1/1"),
         after=((*_ENCODE, "out.npy", *_SHARDS),),
     ),
+    Row(
+        "encode workers",
+        (*_ENCODE, "out.npy", *_SHARDS, "--workers", 2),
+        after=((*_ENCODE, "out.npy", *_SHARDS, "--overwrite"),),
+    ),
     Row("index build flat", (*_BUILD, "--kind", "flat"), "--overwrite"),
     Row("index build hnsw", (*_BUILD, "--kind", "hnsw"), "--overwrite"),
+    Row(
+        "index build ivfpq",
+        (through, few_codes, *_BUILD, "--kind", "ivfpq"),
+        "--overwrite",
+        after=((through, few_codes, "index", "add", "out", "more.txt"),),
+    ),
     Row("index add", ("index", "add", "out", "more.txt"), before=(_BUILD,), **_INDEX),
     Row("index remove", ("index", "remove", "out", "5", "8"), before=(_BUILD,), **_INDEX),
     Row(
@@ -144,6 +169,21 @@ ROWS = (
         **_INDEX,
     ),
     Row("index copy", ("index", "copy", "out", "new"), "--overwrite", before=(_BUILD,)),
+    Row(
+        "index build milvus",
+        (*_BUILD, "--kind", "milvus"),
+        "--overwrite",
+        after=_OUT_OF_MILVUS,
+        needs="milvus_lite",
+    ),
+    Row(
+        "index add milvus",
+        ("index", "add", "out", "more.txt"),
+        before=((*_BUILD, "--kind", "milvus"),),
+        mark="out/manifest.json",
+        after=(("index", "remove", "out", "3"), *_OUT_OF_MILVUS),
+        needs="milvus_lite",
+    ),
     Row(
         "data fetch",
         (through, small_files, "data", "fetch", "wiki1m", "--data-dir", "out", "--url", "wiki.txt"),

@@ -8,11 +8,14 @@ import pytest
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES
 
+from contrasent.model.loading import load_encoder
 from contrasent.search.index import Index
 
 
 @pytest.fixture(scope="module")
-def server(encoder, tmp_path_factory):
+def server(encoder, tiny_starts, tmp_path_factory, request):
+    if getattr(request, "param", "bert") == "words":
+        encoder = load_encoder(tiny_starts["glove"])
     folder = tmp_path_factory.mktemp("served") / "index"
     index = Index.build(encoder, SENTENCES, folder, precision="fp32")
     with serving(batcher_of(encoder), index) as running:
@@ -53,6 +56,8 @@ def test_hugging_face(server, expected, monkeypatch):
 
 
 @pytest.mark.acceptance
+@pytest.mark.filterwarnings("ignore:.* sentences have no word")
+@pytest.mark.parametrize("server", ["bert", "words"], indirect=True)
 def test_schemathesis_finds_nothing_against_the_openapi_document(server, tmp_path):
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     # The document does not say what this encoder takes: its prompts, its dimensions, its tokens.
