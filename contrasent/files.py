@@ -254,19 +254,16 @@ class BusyError(ConfigError):
 
 @contextmanager
 def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]:
-    """Keep every other process and thread from writing to ``folder`` inside the block.
+    """Hold the lock of writing to ``folder``, by a file beside it, until the process ends at last.
 
-    The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
-    the process ends in whatever way. BusyError if somebody else still has it after ``patience``
-    seconds; ContrasentError if the file cannot be made.
+    BusyError if somebody else still has it after ``patience`` seconds.
     """
     path = _beside(Path(folder).resolve(), "lock")
     try:
         lock = _acquired(path, folder, patience)
     except OSError as error:
         raise ContrasentError(
-            f"{folder} cannot be locked ({error.strerror}): {path.parent} must be a folder that "
-            "this user may write to, since the lock is a file in it"
+            f"{folder} cannot be locked ({error.strerror}): its lock is a file in {path.parent}"
         ) from error
     with _released(lock):
         sweep(Path(folder))

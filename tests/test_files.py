@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_locked_names_the_one_it_is_in(tmp_path, monkeyp
         raise refuse if str(path).endswith(".lock") else AssertionError(path)
 
     monkeypatch.setattr(os, "open", denied)
-    said = f"Permission denied.: {re.escape(str(tmp_path))} must be a folder that this user may"
+    said = f"Permission denied.: its lock is a file in {re.escape(str(tmp_path))}"
     with pytest.raises(ContrasentError, match=said) as refused, exclusive(tmp_path / "index"):
         pass
     assert not isinstance(refused.value, ConfigError)  # which says: try again later

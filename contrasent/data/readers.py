@@ -117,11 +117,7 @@ _IN_CELLS = re.compile(r"(?<=\d),(?=\d)|[,;|](?=[ \u00a0])")
 
 
 def find_delimiter(path: Path, known: str) -> tuple[str | None, int]:
-    """The character between the cells of a table, and the number of Excel's ``sep=;`` line.
-
-    Without that line, the number is 0, and the character is the only ``known`` one at which nearly
-    every row splits into the same number of cells, of two or more; None if there is none.
-    """
+    """What stands between the cells of nearly every row; the number of Excel's line ``sep=;``."""
     head = [row for row in islice(lines(path, lambda _: None), _HEAD) if row[1].strip()]
     if head and (stated := _EXCEL.fullmatch(head[0][1])):
         return stated[1], head[0][0]

@@ -238,11 +238,7 @@ class Tokenizer:
     def cut_ids(
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
-        """Token ids of each text, and whether it had to be cut.
-
-        ``max_tokens`` of a text are kept, special tokens included; None keeps all. ConfigError if
-        that leaves no room; DataError of what is no text.
-        """
+        """Ids of each text, at most ``max_tokens`` with special ones; whether it had to be cut."""
         self._require_room(max_tokens)
         ids, cut = [], []
         for e in _encode(self._backend(max_tokens).encode_batch_fast, texts):
