@@ -38,47 +38,33 @@ F = TypeVar("F", bound=Callable[..., object])
 def takes(cls: Any) -> Callable[[F], F]:
     """Let a function take the options of a class by name, as its last keyword arguments.
 
-    Its signature has them before, or if they are called so in place of ``**options``, and so has
-    its docstring.
+    Its signature and docstring have them in place of ``**options``, or else before the last one.
     """
 
     def explain(function: F) -> F:
         signature, texts = inspect.signature(function), explanations(cls)
         *own, rest = signature.parameters.values()
         kept = [] if rest.name == "options" else [rest]
-        taken = {
-            name: field
-            for name, field in cls.__pydantic_fields__.items()
-            if name not in signature.parameters
-        }
-        options = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=field.annotation,
-                default=inspect.Parameter.empty if field.is_required() else field.default,
-            )
-            for name, field in taken.items()
-        ]
-        how = {"width": 100, "initial_indent": " " * 8, "subsequent_indent": " " * 12}
-        written = "\n".join(
-            textwrap.fill(f"{name}: {texts[name][0].lower()}{texts[name][1:]}", **how)  # type: ignore[arg-type]
-            for name in taken
-        )
-        before, mark, after = (function.__doc__ or "").partition(f"        **{rest.name}: ")
-        line = "" if kept else after.partition("\n")[0]
-        after = after.removeprefix(f"{line}\n") if line else mark + after
-        function.__doc__ = f"{before}{written}\n{after}"
+        options, lines = [], []
+        for name, field in cls.__pydantic_fields__.items():
+            if name not in signature.parameters:
+                default = inspect.Parameter.empty if field.is_required() else field.default
+                keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                options.append(keyword.replace(annotation=field.annotation))
+                text = f"        {name}: {texts[name][0].lower()}{texts[name][1:]}"
+                lines.append(textwrap.fill(text, 100, subsequent_indent=" " * 12))
+        place = f"        **{rest.name}: " + ("" if kept else "by name.")
+        written = "\n".join([*lines, place] if kept else lines)
+        function.__doc__ = (function.__doc__ or "").replace(place, written)
         function.__signature__ = signature.replace(parameters=[*own, *options, *kept])  # type: ignore[attr-defined]
         return function
 
     return explain
 
 
-def shared(options: object, cls: Any, without: Any = None) -> dict[str, Any]:
-    """Those of a command's options that are of a class, by name; none that another class has."""
-    left_out = getattr(without, "__pydantic_fields__", ())
-    return {it: getattr(options, it) for it in cls.__pydantic_fields__ if it not in left_out}
+def shared(options: object, cls: Any) -> dict[str, Any]:
+    """Those of a command's options that are of a class, by name."""
+    return {name: getattr(options, name) for name in cls.__pydantic_fields__}
 
 
 def _listed(value: object) -> object:
