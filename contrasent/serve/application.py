@@ -48,7 +48,7 @@ from contrasent.errors import (
     is_out_of_memory,
 )
 from contrasent.serve import ServeOptions
-from contrasent.serve.batching import LOG, STOPPED, Batcher, OverloadedError, StoppedError
+from contrasent.serve.batching import LOG, Batcher, OverloadedError, StoppedError
 from contrasent.serve.bodies import Refusal
 
 T = TypeVar("T")
@@ -264,9 +264,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
-        if not service.batcher.is_healthy:
-            raise StoppedError(STOPPED)
-        return Response(status_code=200)
+        return Response(status_code=200 if service.batcher.is_healthy else 503)
 
     @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
     async def metrics() -> Response:

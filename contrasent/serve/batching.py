@@ -158,7 +158,7 @@ _TOKENIZED_TOGETHER = 128
 _TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
 _REMEMBERED = 0.5
-STOPPED = "the threads that embed do not run; restart the server"
+_STOPPED = "the threads that embed do not run; restart the server"
 _LENGTHS = 24
 _PROBES = [(" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))), 0) for n in range(3 * _LENGTHS)]
 
@@ -316,7 +316,7 @@ class Batcher:
 
     def _join(self, text: Text) -> _Queued:
         if not self.is_healthy:
-            raise StoppedError(STOPPED)
+            raise StoppedError(_STOPPED)
         work = self._works.get(text)
         if work is not None:
             self.metrics.put(contrasent_cache_shared=1)
@@ -454,7 +454,7 @@ class Batcher:
     def _stop(self) -> None:
         self._stopped = True
         for work in [*self._works.values()]:
-            self._fail(work, StoppedError(STOPPED))
+            self._fail(work, StoppedError(_STOPPED))
 
     def _fail(self, work: _Queued, error: Exception) -> None:
         self._forget(work)
