@@ -106,7 +106,7 @@ MISTAKES = [
     ),
     (train("--evaluation.task", "none.tsv"), ("no file none.tsv", "--evaluation.task none")),
     (train("--evaluation.task", "stsb-dev"), ("sts-dev.csv is missing", "contrasent data fetch")),
-    (train("--evaluation.task", "flat.tsv"), ("flat.tsv", "all 3 pairs is 3", "right column")),
+    (train("--evaluation.task", "flat.tsv"), ("flat.tsv", "every gold is 3")),
     (train("--evaluation.final", "words.tsv"), ("words.tsv:1", "must be a number", "'high'")),
     (("train", "sise.yaml", *PLAIN), ("sise.yaml:2", "'batch_sise'", "'batch_size'")),
     (("train", "trian.yaml", *PLAIN), ("trian.yaml:2", "'trian'", "'train'")),
