@@ -93,11 +93,19 @@ class Consert(Objective):
 
     def prepare(self, batch: Batch) -> Batch:
         """The first views of all sentences, then the second ones; duplicates stay duplicates."""
-        texts = batch.same_text()
-        config = self.config
-        first = self._edit(batch, config.first, config.first_rate)
-        second = self._edit(batch, config.second, config.second_rate)
-        both = concat_views(first, second)
+        texts, config = batch.same_text(), self.config
+        views = [
+            self._edit(batch, config.first, config.first_rate),
+            self._edit(batch, config.second, config.second_rate),
+        ]
+        both = concat(views, 2 * batch.views)
+        for name, usual in (("embedding_mask", 1.0), ("embedding_shift", 0.0)):
+            changes: list[Tensor | None] = [getattr(view, name) for view in views]
+            width = max((it.shape[1] for it in changes if it is not None), default=0)
+            plain = torch.full((len(batch.token_ids), 1), usual, device=texts.device)
+            rows = [(plain if it is None else it).expand(-1, width) for it in changes if width]
+            whole: dict[str, Any] = {name: torch.cat(rows)} if width else {}
+            both = replace(both, **whole)
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -166,24 +174,6 @@ def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
     cut = torch.arange(tokens, device=device) - starts < (lengths * rate).long()
     mask = torch.ones(tokens, device=device)
     return mask.index_put((order,), (~cut).float()).unsqueeze(1)
-
-
-def concat_views(first: Batch, second: Batch) -> Batch:
-    """The views of ``first``, then those of ``second``, each with what changes its embeddings."""
-    both = concat([first, second], first.views + second.views)
-    for name, usual in (("embedding_mask", 1.0), ("embedding_shift", 0.0)):
-        given = [getattr(it, name) for it in (first, second)]
-        width = max((it.shape[1] for it in given if it is not None), default=0)
-        if width:
-            rows = [
-                it.token_ids.new_full((len(it.token_ids), 1), usual, dtype=torch.float32)
-                if change is None
-                else change
-                for it, change in zip((first, second), given, strict=True)
-            ]
-            whole: dict[str, Any] = {name: torch.cat([it.expand(-1, width) for it in rows])}
-            both = replace(both, **whole)
-    return both
 
 
 def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:

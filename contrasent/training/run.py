@@ -305,7 +305,15 @@ class Session:
             scores = score_result(parts.final, self.recipe, target, is_start, *how)
             if leads:
                 write_records(folder.scores, scores.records)
-                _add_scores(target, scores)
+                # Whole tasks, and gains in words, also stand beside the encoder and on its card.
+                info = json.loads((target / INFO_FILE).read_text(encoding="utf-8"))
+                for name, records in (("scores", scores.after), ("scores_before", scores.before)):
+                    info[name] = [asdict(it) for it in records if it.aggregation != "subset"]
+                info["gains"] = [gain.sentence for gain in scores.gains]
+                told = json.dumps(info, indent=2, ensure_ascii=False)
+                write_text(target / INFO_FILE, told + "\n")
+                if (target / CARD).is_file():
+                    write_card(target)
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated(device)
         elif sys.platform == "win32":
@@ -359,18 +367,6 @@ def save_encoders(
     if twin is not None:
         unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
         twin.save(twin_of(folder), {**info, **unscored, "twin_of": folder.name})
-
-
-def _add_scores(folder: Path, scores: BeforeAndAfter) -> None:
-    """Put scores over whole tasks, and gains in words, beside what is kept with an encoder."""
-    path = folder / INFO_FILE
-    info = json.loads(path.read_text(encoding="utf-8"))
-    for name, records in {"scores": scores.after, "scores_before": scores.before}.items():
-        info[name] = [asdict(record) for record in records if record.aggregation != "subset"]
-    info["gains"] = [gain.sentence for gain in scores.gains]
-    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
-    if (folder / CARD).is_file():
-        write_card(folder)
 
 
 def score_result(
