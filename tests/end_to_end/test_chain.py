@@ -67,7 +67,8 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
 
     patterns = [
         r"data: 1 sentence per line",
-        r"200 examples of 2 sentences; 0 sentences cut at 32 tokens, 0 rows with an empty sentence",
+        r"200 examples of 2 sentences; 0 sentences cut at 32 tokens, 0 rows with an empty sentence"
+        " skipped",
         r"training: 13 steps of 16 examples in fp32 on \w+",
         r"step 0: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
         *(line(n) for n in range(1, 6)),
