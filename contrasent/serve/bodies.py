@@ -26,10 +26,16 @@ Lines = Annotated[list[Line], _FIRST]
 Count = Annotated[int, Field(gt=0)]
 
 
+def _with_null(schema: dict[str, Any]) -> None:
+    fields = schema["properties"]
+    for name in fields.keys() - set(schema.get("required", ())):
+        fields[name] = {"anyOf": [fields[name], {"type": "null"}]}
+
+
 class Body(BaseModel):
     """The body of a request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_with_null)
 
     @model_validator(mode="before")
     @classmethod
