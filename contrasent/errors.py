@@ -105,8 +105,7 @@ def is_disk_full(error: BaseException) -> bool:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error of Python, torch or a driver says that there is no memory left."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    words = "can(no|')t allocate memory|out of memory|not enough memory|bad_alloc|start new thread"
-    words += "|could not create a primitive$"  # of oneDNN
+    words = "allocate memory|(out of|not enough) memory|bad_alloc|start new thread|a primitive$"
     said = isinstance(error, Exception) and bool(re.search(words, str(error), re.IGNORECASE))
     return names or getattr(error, "errno", None) == errno.ENOMEM or said
 

@@ -1,7 +1,4 @@
-"""Files, locks and the cache: a name never holds half a file, a folder has one writer at a time.
-
-The cache keeps what is computed once from a user's data, named by what decides it.
-"""
+"""Files, locks and the cache: a name never holds half a file, a folder has one writer at a time."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ _PATIENCE = 0.1  # seconds: a lock file that its last holder removes at this mom
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` to write to; it becomes ``path`` when the block succeeds.
-
-    An error or a full disk leaves an existing ``path`` as it was and removes the partial file.
-    """
+    """Yield a name beside ``path`` to write to; it becomes ``path`` if the block succeeds."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
@@ -176,10 +170,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_config(kind: Any, path: Path) -> Any:
-    """Return the settings ``kind`` of another's JSON file; without the file the usual ones.
-
-    A setting that is not known is refused: what is passed over may change every vector.
-    """
+    """Return the settings ``kind`` of another's JSON file; an unknown one may change vectors."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -321,11 +312,9 @@ def cached(
     read: Callable[[Path], T],
     write: Callable[[Path], None],
 ) -> T:
-    """The entry of a key, computed once by one of the processes that want it.
+    """The entry of a key in ``folder``, computed once by one of the processes that want it.
 
-    ``folder`` holds all entries of a kind, named by the hash of ``key``; ``what`` is their content
-    in words. ``read`` raises OSError, ValueError, LookupError or TypeError if an entry is missing
-    or damaged; ``write`` fills an empty folder, which then becomes the entry.
+    ``read`` raises one of :data:`_DAMAGE` for none; ``write`` fills a folder, which becomes it.
     """
     root = default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
