@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from contrasent.data.senteval import MissingDataError, how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -14,10 +14,6 @@ from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.task_names import TaskName, TaskText, refuse
-
-T = TypeVar("T")
-"""The data of one task: it has ``name``, ``note`` (how a user's file was understood where that had
-to be guessed), and ``texts()`` that training text must not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class TaskType:
     score: Callable[[Sequence[Any], EncoderUse, Options], Scores]
     whole: bool = False  # the splits of a task are read together
 
-    def read(self, names: Sequence[TaskName], options: Options) -> TaskData[Any]:
+    def read(self, names: Sequence[TaskName], options: Options) -> TaskData:
         """Read the tasks whose data is there and in order; the others are problems."""
         groups: dict[str, list[TaskName]] = {}
         for name in names:
@@ -50,11 +46,13 @@ class TaskType:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskData(Generic[T]):
+class TaskData:
     """What was asked for, each task and split once, what was read, and why the rest was not."""
 
     names: tuple[TaskName, ...] = ()
-    tasks: tuple[T, ...] = ()
+    # each has ``name``, ``note`` (how a user's file was understood where that had to be guessed),
+    # and ``texts()`` that training text must not have
+    tasks: tuple[Any, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -76,7 +74,7 @@ TASK_TYPES = (
 class Suite:
     """Tasks read once, to be scored for any number of encoders."""
 
-    kinds: tuple[tuple[TaskType, TaskData[Any]], ...]
+    kinds: tuple[tuple[TaskType, TaskData], ...]
     options: Options
 
     @property

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.command_line import refused, worked
-from sklearn.metrics import f1_score, precision_score, recall_score
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
@@ -63,17 +62,6 @@ def test_the_threshold_lies_between_neighbours():
     assert propose(np.array([0.2, 0.5]), np.array([True, False])) == 0.2
     close = np.array([0.5, np.nextafter(0.5, 1)])
     assert propose(close, np.array([False, True])) == close[1]
-
-
-def test_what_is_reached_is_scikit_learns():
-    cosines, similar = drawn(9)
-    taken = cosines >= 0.1
-    found = reach(taken, similar)
-    assert found.precision == pytest.approx(precision_score(similar, taken))
-    assert found.recall == pytest.approx(recall_score(similar, taken))
-    assert found.f1 == pytest.approx(f1_score(similar, taken))
-    nothing = reach(np.zeros_like(similar), similar)
-    assert (nothing.precision, nothing.recall, nothing.f1) == (1, 0, 0)
 
 
 @pytest.fixture

@@ -240,24 +240,6 @@ def task_of(name, queries, relevant, corpus):
 WORDS = ("red cat", "old dog", "new house", "blue", "green runs", "never under", "cat", "dog")
 
 
-def test_rankings_are_drawn_by_query(encoder):
-    name = TaskName("folder/own")
-    queries = ("red", "old", "house blue", "runs", "under cat")
-    relevant = ({0: 1, 6: 2}, {1: 1}, {2: 2, 3: 1}, {4: 1}, {5: 1, 6: 1})
-    task = task_of(name, queries, relevant, WORDS)
-    found = retrieval.score([task], EncoderUse(encoder), Options(bootstrap=BOOTSTRAP))
-    alone = [
-        retrieval.score([task_of(name, (q,), (r,), WORDS)], EncoderUse(encoder), Options()).records
-        for q, r in zip(queries, relevant, strict=True)
-    ]
-    for place, record in enumerate(found.records):
-        each = np.array([records[place].value for records in alone])
-        assert record.value == pytest.approx(each.mean())
-        values = [each[rows].mean() for rows in drawn("folder/own", 5)]
-        assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
-        assert found.ratios[name, record.metric].value == pytest.approx(record.value)
-
-
 def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
     name = TaskName("stsb-retrieval", "dev")
     pairs = [(0, 6), (1, 7), (3, 2)]

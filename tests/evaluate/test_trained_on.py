@@ -111,14 +111,6 @@ def test_a_folder_that_does_not_say_what_it_was_trained_on_has_no_overlap(traine
     assert overlaps(model) == [] == overlaps("all-MiniLM-L6-v2") == overlaps("org/unknown")
 
 
-def test_a_data_set_of_the_hub_is_not_read_again(trained, here):
-    model = trained()
-    path = here / model / "contrasent.json"
-    path.write_text(path.read_text().replace('"file": "train.tsv"', '"file": "org/name"'))
-    (found,) = overlaps(model)
-    assert found.trouble == "it is a data set on the hub, which is not read again"
-
-
 def records(model):
     encoder = SentenceEncoder.load(model)
     return load_suite(["own.tsv"]).records(EncoderUse(encoder)).records
