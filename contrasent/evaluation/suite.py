@@ -62,9 +62,7 @@ RETRIEVAL = TaskType("retrieval", retrieval.names, retrieval.load_task, retrieva
 TASK_TYPES = (
     STS,
     TRANSFER,
-    TaskType(
-        "labelled", transfer.labelled_names, transfer.load_labelled, transfer.score, whole=True
-    ),
+    TaskType("labelled", transfer.labelled_names, transfer.load, transfer.score, whole=True),
     RETRIEVAL,
 )
 """In the order of their tables. Names are offered to the last one first."""
@@ -121,22 +119,13 @@ class Suite:
     ) -> dict[str, list[Comparison]]:
         """The second encoder's scores less the first one's, by type, in every metric of a table."""
         how, both = self.options.protocol, (baseline, other)
-        compared = {}
-        for kind, read in self.kinds:
-            if kind is STS:
-                compared[kind.name] = [
-                    compare(
-                        read.tasks,
-                        *both,
-                        metric=metric,
-                        aggregation=how.aggregation,
-                        bootstrap=bootstrap,
-                    )
-                    for metric in how.metrics
-                ]
-            else:
-                compared[kind.name] = compare_ratios(read.names, *both, bootstrap=bootstrap)
-        return compared
+        given: dict[str, Any] = {"aggregation": how.aggregation, "bootstrap": bootstrap}
+        return {
+            kind.name: [compare(read.tasks, *both, metric=it, **given) for it in how.metrics]
+            if kind is STS
+            else compare_ratios(read.names, *both, bootstrap=bootstrap)
+            for kind, read in self.kinds
+        }
 
 
 def load_suite(

@@ -345,15 +345,13 @@ def labelled_names(text: str, options: Options) -> list[TaskName] | None:
 
 
 def load(names: Sequence[TaskName], options: Options) -> TransferData:
-    """Read a transfer task; its splits come of the same files and the same classifiers."""
-    data = load_transfer(names[0].name, options.data_dir)
-    return replace(data, splits=tuple(name.split for name in names))
-
-
-def load_labelled(names: Sequence[TaskName], options: Options) -> TransferData:
-    """Read a user's own task."""
-    data = read_labelled(names[0].name, options.columns)
-    return replace(data, splits=tuple(name.split for name in names))
+    """Read one task; its splits come of the same files and the same classifiers."""
+    name = names[0].name
+    if name in TRANSFER_TASKS:
+        data = load_transfer(name, options.data_dir)
+    else:
+        data = read_labelled(name, options.columns)
+    return replace(data, splits=tuple(it.split for it in names))
 
 
 def score(tasks: Sequence[TransferData], use: EncoderUse, options: Options) -> Scores:
