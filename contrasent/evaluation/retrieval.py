@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     """
     sources = joined_sources(name.name.removeprefix(RETRIEVE))
     if len(sources) == 1 and Path(sources[0]).is_dir():
-        sources = tuple(_beir_files(Path(sources[0]), name.split))
+        sources = _beir_files(Path(sources[0]), name.split)
     elif len(sources) == 1 and not Path(sources[0]).is_file():
         sources = retrieval_sources(sources[0], name.split)
     if len(sources) != 3:
@@ -201,22 +202,20 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     )
 
 
-def _beir_files(folder: Path, split: str) -> Iterator[str]:
+def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
     """Queries, documents, and the relevance of a split."""
-    stems = ["queries", "corpus"]
-    names = [[f"{stem}{kind}" for kind in _KINDS] for stem in stems]
-    names.append([f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")])
-    for candidates in names:
-        files = [folder / name for name in candidates if (folder / name).is_file()]
-        if len(files) != 1 and not (files and candidates is names[2]):
-            known = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
-            raise DataError(
-                f"{folder} has {len(files)} of {', '.join(candidates)}, where one is needed; a "
-                "folder of retrieval data holds corpus and queries (.jsonl with _id and text, or "
-                ".tsv of id and text) and qrels.tsv of query, document and relevance, or a file of "
-                f"qrels for every split, as chosen by --splits (here {', '.join(known) or 'none'})"
-            )
-        yield str(files[0])
+    judged = [f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")]
+    names = [[f"{stem}{kind}" for kind in _KINDS] for stem in ("queries", "corpus")]
+    found = [[name for name in of_kind if (folder / name).is_file()] for of_kind in names]
+    found.append([name for name in judged if (folder / name).is_file()][:1])
+    if [len(of_kind) for of_kind in found] != [1, 1, 1]:
+        known = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
+        raise DataError(
+            f"{folder} has {', '.join(chain(*found)) or 'nothing'}, where one of each is needed: "
+            f"queries, corpus (.jsonl with _id and text, or .tsv of id and text) and {judged[0]} "
+            f"of query, document, relevance; splits with one are {known or 'none'} (--splits)"
+        )
+    return tuple(str(folder / name) for (name,) in found)
 
 
 _QUERIES_AT_ONCE = 64

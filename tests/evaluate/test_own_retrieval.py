@@ -136,7 +136,7 @@ REFUSED = {
         ("q1\td1\n", r"test.tsv:1: no column is known as the query's id; there are q1, d1"),
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
     ],
-    "queries.tsv": [("q1\ta\n", r"own has 2 of queries.jsonl, .*where one is needed")],
+    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl, queries.tsv, .* one of each is needed")],
 }
 
 
