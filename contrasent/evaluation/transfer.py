@@ -287,13 +287,8 @@ def _describe(parts: dict[str, list[Row]], classes: int) -> str:
     most, count = min(counts.items(), key=lambda it: (-it[1], it[0]))
     things = "sentences" if len(judged[0][1]) == 1 else "pairs"
     sizes = " + ".join(f"{len(rows):,}" for rows in parts.values())
-    of_parts, of_test = f" ({', '.join(parts)})", " of the test part"
-    if "all" in parts:
-        of_parts = of_test = ""
-    return (
-        f"{sizes} {things}{of_parts} of {classes} classes; the most frequent, {most!r}, is "
-        f"{100 * count / len(judged):.2f} %{of_test}"
-    )
+    share = f"the most frequent, {most!r}, is {100 * count / len(judged):.2f} %"
+    return f"{sizes} {things} of {classes} classes; {share}{' of test' * ('test' in parts)}"
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
