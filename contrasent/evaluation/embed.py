@@ -13,16 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import CheckpointError, DataError, pick
+from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import Vector
 from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.conventions import Conventions, role_options, similarity_of
 from contrasent.records import Interval, Record, installed_versions
-
-PRECISIONS = ("bf16", "fp32", "int8")
-"""``int8`` is what the engine of that name computes in."""
 
 Embeddings = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -130,9 +127,6 @@ class EncoderUse:
     precision: str = "fp32"  # ``fp32``, ``bf16``, or what the encoder's engine computes in
     seed: int | None = None  # the seed of the training run that made the encoder, for the records
     show_progress: bool = False  # a progress bar while encoding
-
-    def __post_init__(self) -> None:
-        pick("precision", self.precision, PRECISIONS)
 
     @property
     def similarity(self) -> str:

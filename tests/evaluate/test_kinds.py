@@ -4,7 +4,6 @@ import pytest
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.suite import load_suite
 
@@ -33,10 +32,8 @@ def test_a_folder_that_is_not_there_stops_everything_before_the_work(senteval, t
             load_suite([str(own), task], gone)
 
 
-def test_wrong_ways_to_ask_are_refused(encoder):
+def test_wrong_ways_to_ask_are_refused():
     with pytest.raises(ConfigError, match="no task to score in an empty list"):
         load_suite([])
     with pytest.raises(ConfigError, match="Did you mean 'test'"):
         Options(splits=["tset"])
-    with pytest.raises(ConfigError, match="Did you mean 'fp32'"):
-        EncoderUse(encoder, "fp23")
