@@ -12,6 +12,7 @@ from sklearn.metrics import f1_score
 
 from contrasent import evaluate
 from contrasent.evaluation import protocols
+from contrasent.evaluation.intervals import Bootstrap, intervals
 from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.transfer import TransferData, ratios_of
@@ -85,6 +86,27 @@ def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
     task = TransferData("x", {}, classes, "", class_names=("a",) * classes)
     return ratios_of(task, Accuracy(None, 0, predicted, folds), labels)
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_intervals_are_those_of_rows_drawn_again(folds):
+    draw = np.random.default_rng(3)
+    labels = draw.choice(3, size=60, p=[0.7, 0.2, 0.1])
+    predicted = np.where(draw.random(60) < 0.7, labels, draw.choice(3, size=60))
+    fold_of = draw.permutation(60) % folds if folds > 1 else None
+    ratios = judged(labels, predicted, fold_of)
+    assert ratios["macro_f1"].value == pytest.approx(f1_score(labels, predicted, average="macro"))
+    found = intervals(ratios, Bootstrap(0.9, 4000), "x")
+    again = []
+    for _ in range(1500):
+        rows = draw.choice(60, size=60)
+        f1 = f1_score(labels[rows], predicted[rows], average="macro", zero_division=0)
+        again.append(((labels[rows] == predicted[rows]).mean(), f1))
+    low, high = np.quantile(again, [0.05, 0.95], axis=0)
+    for number, metric in enumerate(("accuracy", "macro_f1")):
+        bounds = found[metric]
+        assert (bounds.low, bounds.high) == pytest.approx((low[number], high[number]), abs=0.03)
+        assert bounds.error == pytest.approx(np.std(again, axis=0)[number], rel=0.12)
 
 
 def test_a_class_that_is_nowhere_does_not_count():

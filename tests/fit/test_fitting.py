@@ -1,6 +1,7 @@
 """Fitting on an encoder's embeddings."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from contrasent.fitting import (
     open_fitting_text,
 )
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms import Flow
 from contrasent.options import FlowSettings, WhiteningSettings
 
 TEN = WhiteningSettings(dimensions=10)
@@ -153,6 +155,47 @@ def test_every_sentence_is_in_every_epoch_once():
     assert not np.array_equal(batches[0], batches[4])
     assert [len(batch) for batch in _batches(33, FlowSettings(batch_size=16))] == [16, 17]
     assert [len(batch) for batch in _batches(3, FlowSettings(batch_size=16))] == [3]
+
+
+@pytest.fixture
+def fit_rows(monkeypatch):
+    """Fits a flow to embeddings that are there already."""
+
+    def fit(rows, settings):
+        monkeypatch.setattr("contrasent.fitting.stored_rows", lambda *_: lambda it, _: rows[it])
+        shape = SimpleNamespace(width=rows.shape[1], device="cpu")
+        return fit_flow(shape, range(len(rows)), settings)[1]
+
+    return fit
+
+
+def test_gradients_are_clipped_to_length_1(monkeypatch, rng, fit_rows):
+    lengths = []
+
+    class Watched(PlainAdamW):
+        def step(self):
+            lengths.append(torch.cat([p.grad.flatten() for p in self._parameters]).norm().item())
+            super().step()
+
+    monkeypatch.setattr("contrasent.fitting.PlainAdamW", Watched)
+    settings = FlowSettings(batch_size=32, levels=1, depth=1, coupling_width=4)
+    order, drawn = np.concatenate(_batches(64, settings)), rng(64, 8)
+    drawn[32:] *= 1000
+    rows = torch.empty(64, 8)
+    rows[order] = drawn
+    fit_rows(rows, settings)
+    assert lengths[0] < 1
+    assert lengths[1] == pytest.approx(1, abs=1e-3)
+
+
+def test_before_is_with_scales_set_from_the_first_batch(rng, fit_rows):
+    settings = FlowSettings(batch_size=16, levels=2, depth=1, coupling_width=4)
+    rows = 5 * rng(40, 8) + 3
+    torch.manual_seed(settings.seed)
+    expected = Flow(8, 2, 1, 4)
+    expected.start(rows[_batches(40, settings)[0]])
+    bits = expected.bits_per_dimension(rows).item()
+    assert fit_rows(rows, settings)["before"] == pytest.approx(bits)
 
 
 def test_adamw_without_correction_by_hand():
