@@ -55,9 +55,14 @@ def names(text: str, options: Options) -> list[TaskName] | None:
 
 
 def load_task(names: Sequence[TaskName], options: Options) -> Task:
-    """Read one split, and what its regressor needs."""
+    """Read one split, and what its regressor needs; a constant score is no score."""
     (name,) = names
     task = load(name, options.data_dir, options.columns)
+    if (task.gold == task.gold[0]).all():
+        raise DataError(
+            f"{name.heading}: every gold is {task.gold[0]:g}, so there is no correlation; is the "
+            "right column taken as the score?"
+        )
     if options.protocol.regressor and name.name in STS_TASKS and STS_TASKS[name.name].files:
         splits = (TaskName(name.name, split) for split in ("train", "dev"))
         train, dev = (load(split, options.data_dir) for split in splits)
