@@ -166,7 +166,12 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             raise DataError(
                 f"{where}: there is no {kind} {shown(cell)}; a row is query, document, relevance"
             )
-        judged.setdefault(query, {})[document] = score_of(relevance, where)
+        grade = score_of(relevance, where)
+        if (before := judged.setdefault(query, {}).setdefault(document, grade)) != grade:
+            raise DataError(
+                f"{where}: the relevance of {shown(document)} for {shown(query)} is {grade:g} here "
+                f"and {before:g} before"
+            )
     rows = {document: row for row, document in enumerate(corpus)}
     itself = {
         query: rows[query]

@@ -132,6 +132,7 @@ REFUSED = {
     ],
     "qrels/test.tsv": [
         ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
+        ("q1\td1\t1\nq1\td1\t0\n", r"test.tsv:2: the relevance of 'd1' for 'q1' is 0 here and 1"),
         ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
         ("q1\td1\n", r"test.tsv:1: no column is known as the query's id; there are q1, d1"),
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
