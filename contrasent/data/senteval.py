@@ -21,7 +21,14 @@ from urllib.request import Request, urlopen
 
 from contrasent import __version__
 from contrasent.errors import DataError, is_disk_full
-from contrasent.files import exclusive, refuse_existing, sha256_of, writing, writing_folder
+from contrasent.files import (
+    exclusive,
+    refuse_existing,
+    sha256_of,
+    tidy_lock,
+    writing,
+    writing_folder,
+)
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -201,6 +208,7 @@ def fetch_training_file(
     path = (folder or default_folder().parent) / wanted.file
     try:
         if check or path.is_file():
+            tidy_lock(path)
             _check(wanted, path, str(path))
             return path
         url = url or f"{_PUBLISHED}/{wanted.file}"
