@@ -44,7 +44,7 @@ class Split:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes."""
+        """True if this process writes."""
         return self.rank == 0
 
 

@@ -97,13 +97,13 @@ _NO_ROOM_MESSAGE = re.compile(
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error of Python or of a library that writes files says that a disk is full."""
+    """True if an error of Python or of a library that writes files says that a disk is full."""
     full = getattr(error, "errno", None) in _NO_ROOM
     return full or (isinstance(error, Exception) and bool(_NO_ROOM_MESSAGE.search(str(error))))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python, torch or a driver says that there is no memory left."""
+    """True if an error of Python, torch or a driver says that there is no memory left."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     words = "allocate memory|(out of|not enough) memory|bad_alloc|start new thread|a primitive$"
     said = isinstance(error, Exception) and bool(re.search(words, str(error), re.IGNORECASE))

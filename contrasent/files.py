@@ -123,7 +123,7 @@ def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
 
 
 def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
-    """Whether a search starts in ``folder``, or else goes on with the one of its file ``mark``."""
+    """True if a search starts in ``folder``, or else goes on with the one of its file ``mark``."""
     recover_folder(folder)
     exists = (folder / mark).is_file()
     if resume and exists:
@@ -205,7 +205,7 @@ def _beside(path: Path, what: str) -> Path:
 
 
 def _is_running(process: str) -> bool:
-    """Whether a process of this machine has this number."""
+    """True if a process of this machine has this number."""
     with suppress(PermissionError, ValueError, OverflowError):
         try:
             os.kill(int(process), 0)

@@ -71,7 +71,7 @@ class FittingText:
 
     @property
     def is_target(self) -> bool:
-        """Whether text of evaluation tasks is among it."""
+        """True if text of evaluation tasks is among it."""
         return any(origin.target for origin in self.origins)
 
     @property

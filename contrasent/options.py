@@ -211,7 +211,7 @@ class AsJson:
 
 @settings
 class Replacing:
-    """Whether what is there is replaced."""
+    """True if what is there is replaced."""
 
     overwrite: bool = False
     """Replace what an earlier command wrote there."""

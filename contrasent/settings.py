@@ -313,13 +313,13 @@ class TrainSettings:
     """Added to the root of the mean square, by which a step is divided."""
 
     bias_correction: bool = True
-    """Whether AdamW makes up for means that start at 0; BERT's own optimiser did not."""
+    """True if AdamW makes up for means that start at 0; BERT's own optimiser did not."""
 
     weight_decay: NonNegativeFloat = 0.0
     """Of the weights in AdamW, added to the gradient in the others."""
 
     decay_all: bool = True
-    """Whether weight_decay is on every parameter, or not on biases and normalisations, as in BERT's
+    """True if weight_decay is on every parameter, or not on biases and normalisations, as in BERT's
     own training and in most baselines' code."""
 
     clip: PositiveFloat | None = 1.0

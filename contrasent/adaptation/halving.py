@@ -64,7 +64,7 @@ _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 3
 _OF_PRETRAINING = {
     *("data.max_tokens", "train.batch_size", "train.gradient_checkpointing", "train.precision")
 }
-"""Of the user's settings, those that a masked language model is trained with too."""
+"""The settings of the user that a masked language model is trained with too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,8 @@ class BuildOptions(AsJson, NewFile):
     skip_unreadable: bool = False
     """Leave rows out that cannot be read; else end there."""
 
-    def how(self) -> dict[str, Any]:
-        """What else the kind of data takes."""
+    def build_settings(self) -> dict[str, Any]:
+        """Settings of this kind of data alone."""
         return {}
 
     def __call__(self) -> None:
@@ -214,7 +214,7 @@ class BuildOptions(AsJson, NewFile):
         build.require_output(self.output, self.sources, self.overwrite)
         wanted = getattr(columns, name.upper())
         sources = [open_rows_of(source, wanted, self.columns) for source in self.sources]
-        kind = getattr(build, name)(sources, **self.how())
+        kind = getattr(build, name)(sources, **self.build_settings())
         with reading_progress("rows") as advance:
             built = build.build(
                 kind,
@@ -252,7 +252,7 @@ class NliCommand(BuildOptions):
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
     sources with numbers that do not say it."""
 
-    def how(self) -> dict[str, Any]:
+    def build_settings(self) -> dict[str, Any]:
         named = {name: getattr(self, name) for name in ("make", "per", "contradictions", "seed")}
         return {"order": self.labels, **named}
 
@@ -286,7 +286,7 @@ class ParaphrasesCommand(BuildOptions):
     max_score: float | None = None
     """Leave higher scores out."""
 
-    def how(self) -> dict[str, Any]:
+    def build_settings(self) -> dict[str, Any]:
         return {"min_score": self.min_score, "max_score": self.max_score}
 
 

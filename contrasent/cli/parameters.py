@@ -1,4 +1,4 @@
-"""What several commands do with their options and results."""
+"""Options and results of several commands."""
 
 from __future__ import annotations
 

@@ -102,7 +102,6 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
                 raise_failures(["cells that could not be made:", *failed])
 
     def _materials(self) -> dict[str, str]:
-        """The material that was given, by its name."""
         from contrasent.reproduce.materials import ENCODER
 
         given = {ENCODER: self.encoder}

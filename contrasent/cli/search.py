@@ -75,7 +75,7 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
             )
         if problem:
             raise ConfigError(problem)
-        require_output(self.output, self.overwrite, self.shards)
+        require_output(self.output, self.overwrite, self.shards, shared=shared)
         keep_few_compiled_products()
         with open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")
@@ -103,7 +103,6 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
         tell(f"{self.output}: {said}")
 
     def _run_workers(self, encoder: LoadedEncoder) -> None:
-        """Start the workers, and wait for them."""
         import torch
 
         from contrasent.encode.workers import commands, run_processes, run_ray

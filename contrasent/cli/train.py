@@ -212,7 +212,6 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 
 def _print_gains(scores: BeforeAndAfter) -> None:
-    """Print how start and result compare."""
     from contrasent.report.scores_table import suite_tables
 
     if scores.tasks is not None:

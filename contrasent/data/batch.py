@@ -40,7 +40,7 @@ class Need(Enum):
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number of each example."""
+        """True if it is a number of each example."""
         rows = (Need.TARGETS, Need.NEXT_SENTENCES)
         return self not in (*rows, Need.TOKEN_STATES, Need.TOKENS, Need.ENCODER)
 
@@ -135,7 +135,7 @@ class Batch:
 
     @property
     def changes_embeddings(self) -> bool:
-        """Whether the embedding layer's output is multiplied or added to."""
+        """True if the embedding layer's output is multiplied or added to."""
         return any(getattr(self, name) is not None for name in EMBEDDING)
 
     def changed(self, state: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """How long some texts are: in words, in tokens (with special ones), or in sentences."""
+    """Lengths of texts: in words, in tokens (with special ones), or in sentences."""
 
     count: int
     minimum: int

@@ -279,7 +279,7 @@ def choose_columns(
 
 
 def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
-    """Whether cells are names: all, that of a number, or those before it."""
+    """True if cells are names: all, that of a number, or those before it."""
     lower = [cell.lower() for cell in cells]
     if wanted.numeric and len(lower) == len(wanted.roles):
         *sentences, number = (it in names for it, names in zip(lower, wanted.names, strict=True))

@@ -293,7 +293,7 @@ class SideColumn:
 
     @property
     def need(self) -> Need:
-        """What an objective declares that reads it."""
+        """The need that an objective declares to read it."""
         from contrasent.data.batch import Need
 
         return Need[self.name]

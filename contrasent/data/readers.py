@@ -117,7 +117,7 @@ _IN_CELLS = re.compile(r"(?<=\d),(?=\d)|[,;|](?=[ \u00a0])")
 
 
 def find_delimiter(path: Path, known: str) -> tuple[str | None, int]:
-    """What stands between the cells of nearly every row; the number of Excel's line ``sep=;``."""
+    """The delimiter of nearly every row; the number of Excel's line ``sep=;``."""
     head = [row for row in islice(lines(path, lambda _: None), _HEAD) if row[1].strip()]
     if head and (stated := _EXCEL.fullmatch(head[0][1])):
         return stated[1], head[0][0]
@@ -142,7 +142,7 @@ _FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
 
 def is_url(source: str) -> bool:
-    """Whether a source lies on object storage, or on another filesystem of pyarrow."""
+    """True if a source lies on object storage, or on another filesystem of pyarrow."""
     return re.match("[a-z][a-z0-9+]*://", source) is not None
 
 

@@ -188,7 +188,7 @@ class RecordSource(SourceRows):
                 yield where, [value.get(name) for name in names]
 
     def _counts(self, name: str) -> bool:
-        """Whether other columns had been chosen if this name had stood behind the others."""
+        """True if other columns had been chosen if this name had stood behind the others."""
         try:
             return self._chooser([*self.first, name]).positions != self.chosen.positions
         except DataError:

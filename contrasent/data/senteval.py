@@ -46,7 +46,7 @@ def manifest() -> dict[str, str]:
 
 
 def differences(root: Path) -> dict[str, str]:
-    """Which files of a folder are ``missing``, or ``differs`` from the published one, by path."""
+    """Files of a folder by path: ``missing``, or ``differs`` from the published one."""
     wrong = {}
     for path, sha256 in manifest().items():
         if not (root / path).is_file():
@@ -57,7 +57,7 @@ def differences(root: Path) -> dict[str, str]:
 
 
 def is_needed(path: str) -> bool:
-    """Whether one of the seven STS tasks reads a file; else it is a licence text."""
+    """True if one of the seven STS tasks reads a file; else it is a licence text."""
     return "LICENSE" not in path
 
 

@@ -311,7 +311,9 @@ class Written:
     missing: int = 0  # shards that others have not finished
 
 
-def require_output(output: Path, overwrite: bool, keep: str | None = None) -> None:
+def require_output(
+    output: Path, overwrite: bool, keep: str | None = None, *, shared: bool = False
+) -> None:
     """Make sure that ``output`` can be written, before anything expensive happens."""
     kept, problem = manifest_in(output, _FORMAT), ""
     unfinished = bool(keep) and output.is_dir() and "shards" not in kept
@@ -322,7 +324,8 @@ def require_output(output: Path, overwrite: bool, keep: str | None = None) -> No
     if problem:
         raise ConfigError(f"{output}{problem}")
     if not overwrite and not unfinished:
-        refuse_existing(output, "pass --overwrite to replace it")
+        replaced = "remove it" if shared else "pass --overwrite to replace it"
+        refuse_existing(output, replaced)
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name

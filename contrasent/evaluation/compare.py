@@ -1,4 +1,4 @@
-"""Whether one encoder is better than another on the same pairs, sentences or queries."""
+"""Comparison of two encoders on the same pairs, sentences or queries."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["helped", "hurt", "unclear"]:
-        """Whether the interval of the difference is above 0, below it, or neither."""
+        """The side of 0 on which the interval of the difference lies, if on one."""
         ends = self.compared.interval
         if ends is None or ends.low <= 0 <= ends.high:
             return "unclear"

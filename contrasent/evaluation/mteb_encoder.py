@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PROTOCOL = "mteb"
 
 NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
-"""What MTEB keeps beside the metrics of a subset; the main score is one of these once more."""
+"""Keys that MTEB keeps beside the metrics of a subset; the main score is one of these once more."""
 
 
 class MtebEncoder:

@@ -156,7 +156,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
 
 
 def has_documents(examples: Examples) -> bool:
-    """Whether something tells where a document ends."""
+    """True if something tells where a document ends."""
     return examples.is_lines and len(document_lengths(examples)) > 1
 
 

@@ -189,7 +189,7 @@ def correlations(
 
 
 def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
-    """How much each of N pairs moves the aggregations, and the subsets by name: ``(N,)``."""
+    """Influence ``(N,)`` of each pair on the aggregations, and on the subsets by name."""
     each = [
         influence(metric, scores, subset.gold)
         for subset, scores in zip(task.subsets, similarities, strict=True)

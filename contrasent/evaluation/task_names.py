@@ -152,12 +152,12 @@ class TaskName:
 
     @property
     def is_proxy(self) -> bool:
-        """Whether it is made of text without labels."""
+        """True if it is made of text without labels."""
         return self.name.startswith((CROPS, NEXT, f"{HELD_OUT} "))
 
     @property
     def in_senteval(self) -> bool:
-        """Whether it is read from SentEval's folder."""
+        """True if it is read from SentEval's folder."""
         return self.name in (*STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
 
 
@@ -244,7 +244,7 @@ def averaged(names: Iterable[TaskName]) -> list[TaskName]:
 
 
 def names_own_data(text: str) -> bool:
-    """Whether a text names a user's file or a data set, by its form."""
+    """True if a text names a user's file or a data set, by its form."""
     return bool(_OWN_FILE.search(text)) or _is_dataset(text)
 
 

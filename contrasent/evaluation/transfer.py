@@ -127,7 +127,7 @@ class TransferData:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it classifies pairs of sentences."""
+        """True if it classifies pairs of sentences."""
         return any(len(part.texts) == 2 * len(part.labels) for part in self.parts.values())
 
     def judged_part(self, split: str) -> str:
@@ -136,7 +136,7 @@ class TransferData:
         return next(part for part in choices if part in self.parts)
 
     def over_folds(self, split: str) -> bool:
-        """Whether the accuracy of a split is the mean over folds."""
+        """True if the accuracy of a split is the mean over folds."""
         return "all" in self.parts or (split == "dev" and "dev" not in self.parts)
 
     def texts(self) -> Iterator[TaskText]:
@@ -174,7 +174,7 @@ Row = tuple[str, tuple[str, ...], str]
 
 
 def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
-    """Whether a file or data set without a prefix holds labelled sentences and no scored pairs."""
+    """True if a file or data set without a prefix holds labelled sentences and no scored pairs."""
     if columns is not None:
         return len(columns) == len(SENTENCES.roles)
     return _known(source, RATED_PAIRS) is None and _known(source, SENTENCES) is not None

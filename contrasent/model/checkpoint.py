@@ -161,7 +161,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def is_sentence_encoder(name: str | Path) -> bool:
-    """Whether ``name`` is a sentence encoder, and not a plain masked language model."""
+    """True if ``name`` is a sentence encoder, and not a plain masked language model."""
     return published_head(name) is not None or is_in(resolve(name))
 
 

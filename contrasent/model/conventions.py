@@ -38,7 +38,7 @@ class QueryExpansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conventions:
-    """How embeddings are meant to be made and compared; ConfigError if one cannot be."""
+    """The way that embeddings are made and compared; ConfigError if one cannot be."""
 
     # texts that are put before a sentence, by name
     prompts: Mapping[str, str] = field(default_factory=dict)

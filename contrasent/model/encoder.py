@@ -173,7 +173,7 @@ class SentenceEncoder(nn.Module, Encoder):
 
     @property
     def is_serving(self) -> bool:
-        """Whether somebody promised, with `serving`, that only `encode` is called."""
+        """True if somebody promised, with `serving`, that only `encode` is called."""
         return self._serving.is_open
 
     def resolve_precision(self, name: str) -> str:
@@ -246,7 +246,7 @@ class SentenceEncoder(nn.Module, Encoder):
 
 
 def overlaps(encoder: SentenceEncoder) -> bool:
-    """Whether tokenizing leaves the device of ``encoder`` free to compute."""
+    """True if tokenizing leaves the device of ``encoder`` free to compute."""
     return encoder.device.type != "cpu"
 
 

@@ -47,7 +47,7 @@ def require_engine(name: str, device: str | torch.device | None = None) -> None:
 
 
 class Int8Bert(Backbone):
-    """What :class:`PackedBert` computes, with rounded weights and inputs, without gradients."""
+    """The states of :class:`PackedBert`, with rounded weights and inputs, without gradients."""
 
     engine = "int8"
     precisions = ("int8",)
@@ -169,7 +169,7 @@ _GELU_LEAST = -0.17
 
 
 def has_products() -> bool:
-    """Whether this machine and torch multiply 8-bit integers: without VNNI two sums saturate."""
+    """True if this machine and torch multiply 8-bit integers: without VNNI two sums saturate."""
     if not hasattr(torch.ops.onednn, "qlinear_prepack"):
         return False
     if not hasattr(torch.cpu, "get_capabilities"):
@@ -179,7 +179,7 @@ def has_products() -> bool:
 
 @cache
 def signed_is_fast() -> bool:
-    """Whether oneDNN has a kernel for int8 inputs here; without AMX it takes a plain loop."""
+    """True if oneDNN has a kernel for int8 inputs here; without AMX it takes a plain loop."""
     return cpu_has("amx_int8")
 
 

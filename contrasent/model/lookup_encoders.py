@@ -164,7 +164,7 @@ class StaticEncoder(LookupEncoder):
 
 
 def are_words(name: str | Path) -> bool:
-    """Whether an encoder is named by a file of word vectors, or a folder made of one."""
+    """True if an encoder is named by a file of word vectors, or a folder made of one."""
     path = Path(name).expanduser()
     return path.name.lower().endswith(_ENDINGS) or (path / MANIFEST).is_file()
 

@@ -33,7 +33,7 @@ class Pooler:
 
     @property
     def first_only(self) -> bool:
-        """Whether only the first token of each sentence counts."""
+        """True if only the first token of each sentence counts."""
         return self.reduce is first_token
 
     def shares(self, depth: int) -> dict[int, float]:

@@ -58,7 +58,7 @@ def torch_precisions(device: torch.device) -> tuple[str, ...]:
 
 
 def cpu_has(*features: str) -> bool:
-    """Whether torch knows of any of these instructions here; an old torch of none."""
+    """True if torch knows of any of these instructions here; an old torch of none."""
     known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(known.get(feature) for feature in features)
 
@@ -110,7 +110,6 @@ class SharedContext(AbstractContextManager[None]):
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody is inside."""
         return self._users > 0
 
 

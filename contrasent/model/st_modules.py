@@ -207,12 +207,12 @@ _SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
 
 
 def is_in(folder: Path) -> bool:
-    """Whether ``folder`` is a sentence-transformers folder."""
+    """True if ``folder`` is a sentence-transformers folder."""
     return (folder / _ROWS).is_file()
 
 
 def is_static(folder: Path) -> bool:
-    """Whether ``folder`` is one with a StaticEmbedding, or one that model2vec saved."""
+    """True if ``folder`` is one with a StaticEmbedding, or one that model2vec saved."""
     if is_in(folder):
         return [kind for kind, _ in read_rows(folder)][:1] == [STATIC]
     path = folder / "config.json"

@@ -52,7 +52,7 @@ class Config:
     """tau of the contrastive term; the cosine is divided by it."""
 
     contrast: bool = True
-    """Whether there is a contrastive term (Table 3)."""
+    """True if there is a contrastive term (Table 3)."""
 
     projector: Literal["batchnorm", "mlp", "none"] = "batchnorm"
     """Head that is trained and then dropped (Table 5): two layers, Linear+Tanh, or none."""
@@ -82,7 +82,7 @@ class Config:
     """The masked language model that edits (Table 6); null takes the encoder's own checkpoint."""
 
     generator_dropout: bool = False
-    """Whether its dropout is on, as it is by accident in the authors' code."""
+    """True if its dropout is on, as it is by accident in the authors' code."""
 
     mask_rate: Share = 0.3
     """Share of the tokens that are masked, inserted or deleted (Table 7)."""

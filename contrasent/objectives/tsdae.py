@@ -39,7 +39,7 @@ class Config:
     """Share of the words to delete before a sentence is embedded; one word always stays."""
 
     tie: bool = True
-    """Whether encoder and decoder are one transformer; otherwise the decoder starts as a copy."""
+    """True if encoder and decoder are one transformer; otherwise the decoder starts as a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ def _views(report: Report) -> list[str]:
 def verdict_lines(
     report: Report, encoder: str | None = None, columns: str | None = None
 ) -> Iterator[str]:
-    """Whether a source that can be used is good text, and the command that trains on it.
+    """The verdict on a source that can be used, and the command that trains on it.
 
     ``columns`` is the choice of the user, to be repeated.
     """

@@ -70,7 +70,7 @@ class PaperCell:
             text = f"{mean:,.0f}"
         return Cell(f"{text}{spread}", mean)
 
-    def beside(self, name: str) -> Cell:
+    def comparison(self, name: str) -> Cell:
         """The ``published`` number, that of the ``study``, or the ``difference`` with its sign."""
         if name == "difference":
             small = self.difference is None or abs(self.difference) < 1000
@@ -151,7 +151,7 @@ class FilledTable:
             for name in ("published", "study", "difference"):
                 if any(getattr(cell, name) not in (None, "") for cell in cells):
                     headings.append(name)
-                    blocks.append([cell.beside(name) for cell in cells])
+                    blocks.append([cell.comparison(name) for cell in cells])
         rows = [
             (Cell(row.label), *(block[k] for block in blocks), Cell("; ".join(row.notes)))
             for k, row in enumerate(self.rows)
@@ -165,12 +165,12 @@ class FilledTable:
         rows = []
         for row, cells in zip(self.rows, lines, strict=True):
             if any(cell.ours or cell.text or cell.reason for cell in cells):
-                last = [cells[-1].beside("difference")] if compared else []
+                last = [cells[-1].comparison("difference")] if compared else []
                 shown = [cell.shown() for cell in cells]
                 rows.append((Cell(row.label), *shown, *last, Cell("; ".join(row.notes))))
             for name in ("published", "study"):
                 if any(getattr(cell, name) for cell in cells):
-                    printed = [cell.beside(name) for cell in cells]
+                    printed = [cell.comparison(name) for cell in cells]
                     empty = [Cell("")] * (2 if compared else 1)
                     rows.append((Cell(f"{row.label}, {name}"), *printed, *empty))
         last_heading = [f"difference of {columns[-1]}"] if compared else []

@@ -99,7 +99,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one measure gave; examples and geometry are kept in files of their own."""
+    """The result of one measure; examples and geometry are kept in files of their own."""
 
     values: Mapping[str, Value]  # by the names that columns use; scores in [0, 1]
     # of scores, with how they were computed

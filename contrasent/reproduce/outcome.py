@@ -57,7 +57,7 @@ class PaperRequest:
 
     @classmethod
     def read(cls, output: Path) -> PaperRequest:
-        """What was kept in a folder; nothing of a new one."""
+        """Records of a folder; none of a new one."""
         path = output / _REQUEST
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return validate(cls, content, str(path))

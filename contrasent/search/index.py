@@ -329,7 +329,7 @@ class Index:
 
 
 def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
-    """What the folder holds now; what ``last`` has open of Milvus is used again."""
+    """The content of the folder now; what ``last`` has open of Milvus is used again."""
     manifest = read_manifest(folder)
     if manifest.kind in MILVUS:
         from contrasent.search.milvus import MilvusRows
@@ -440,8 +440,9 @@ def require_search(
     problem = ""
     if top_k < 1:
         problem = f"top_k must be at least 1, not {top_k}"
-    if similarity == "cosine" and threshold is not None and not -1 <= threshold <= 1:
-        problem = f"threshold is a cosine, from -1 to 1, not {threshold:g}"
+    low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
+    if threshold is not None and not low <= threshold <= high:
+        problem = f"a threshold by {similarity} goes from {low} to {high}, and is not {threshold:g}"
     for number, query in enumerate(queries):
         if not isinstance(query, str) or not query.strip():
             problem = f"query {number} is {query!r}; write what to look for"

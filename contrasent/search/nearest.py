@@ -167,7 +167,7 @@ def best_rows(
 
 
 def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """How alike two texts are by the encoder's similarity, the cosine if it states no other."""
+    """The similarity of two texts by the encoder's similarity, the cosine if it states no other."""
     rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
     [score] = pair_similarities(similarity_of(encoder), rows[:1], rows[1:])
     return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)

@@ -38,7 +38,7 @@ class ServeOptions(Named, Loading, InPrecision):
         Annotated[str, Text(strip_whitespace=True, min_length=1)] | None,
         Spelling(variable="CONTRASENT_API_KEY"),
     ] = Field(None, repr=False)
-    """What clients must send as a bearer token."""
+    """The bearer token that clients must send."""
 
     bitwise: bool = False
     """Give bitwise the same vectors whatever else is in the batch."""

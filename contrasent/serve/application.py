@@ -122,7 +122,7 @@ _LABELS = {"contrasent_requests": ("route", "status"), "contrasent_request_secon
 
 
 class Metrics:
-    """What the server counts for Prometheus, of this process or, with workers, of all of them."""
+    """Metrics of the server for Prometheus, of this process or, with workers, of all of them."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

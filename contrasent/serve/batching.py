@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("contrasent.serve")
 
 Text = tuple[str, int]
-"""What is embedded: a text, and of how many tokens at most; 0 for what the encoder reads."""
+"""A text to embed, and of how many tokens at most; 0 for what the encoder reads."""
 
 _OVERHEAD = 500  # bytes of an entry beside its text and its vector
 
@@ -252,7 +252,7 @@ class Batcher:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether texts are tokenized and computed."""
+        """True if texts are tokenized and computed."""
         return self._tokenizer.is_alive() and not self._stopped
 
     async def close(self) -> None:

@@ -191,13 +191,13 @@ class EmbeddingRoutes:
         return await _answer(write, entries)
 
     async def by_inputs(self, request: Request, body: EmbedRequest | SimilarityRequest) -> Response:
-        """What huggingface_hub's InferenceClient calls."""
+        """The route that huggingface_hub's InferenceClient calls."""
         if isinstance(body, EmbedRequest):
             return await self.embed(request, body)
         return await self.similarity(request, body)
 
     async def info(self) -> Response:
-        """What is served, with the fingerprint that indexes and records have too."""
+        """The encoder that is served, with the fingerprint that indexes and records have too."""
         encoder, options = self._encoder, self._service.options
         precision = self._service.batcher.precision
         return _json(

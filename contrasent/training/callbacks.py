@@ -41,7 +41,7 @@ class Callback:
         self.run, self.every = run, every
 
     def is_due(self, step: int) -> bool:
-        """Whether there is something to do after ``step`` updates."""
+        """True if there is something to do after ``step`` updates."""
         return step == self.run.parts.steps or step % self.every == 0
 
     def start(self) -> None:

@@ -127,7 +127,7 @@ class MetricsFile:
 
 
 def _is_before(line: str, first_step: int) -> bool:
-    """Whether a whole line was written before update ``first_step``; not if it cannot be read.
+    """True if a whole line was written before update ``first_step``; not if it cannot be read.
 
     An evaluation of step N was made after N updates, the loss of step N before the next. What
     is measured at step 0 belongs to the start, which a run without a state makes again.

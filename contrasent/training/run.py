@@ -240,7 +240,7 @@ class Session:
                 since = time.perf_counter()
 
     def _is_due(self, step: int) -> bool:
-        """Whether something is done with the weights after ``step`` updates."""
+        """True if something is done with the weights after ``step`` updates."""
         return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)
 
     def _call_each(self, callbacks: Iterable[Callback], call: str) -> None:

@@ -94,7 +94,7 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a run was finished here."""
+        """True if a run was finished here."""
         return self.result.is_file()
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
@@ -191,7 +191,7 @@ class RunFolder:
 
     @property
     def holds_out(self) -> bool | None:
-        """Whether the run here keeps a part of its text out of training; None without a run."""
+        """True if the run here keeps a part of its text out of training; None without a run."""
         kept = self._kept(_DATA)
         return None if kept is None else "held_out" in kept
 
@@ -202,7 +202,7 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether the recipe is one that a run wrote, and not one that a user keeps here."""
+        """True if the recipe is one that a run wrote, and not one that a user keeps here."""
         path = self.root / _RECIPE
         return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
 

@@ -138,7 +138,7 @@ ROWS = (
     _fit("sif"),
     Row("adapt", (through, few_steps, *_ADAPT), "--resume"),
     Row("tune", _TUNE, "--resume"),
-    Row("reproduce", (*_REPRODUCE, "--device", "cpu", "--output", "out", "--html", "page.html")),
+    Row("reproduce", (*_REPRODUCE, "--device", "cpu", "--output", "out")),
     Row("encode npy", (*_ENCODE, "out.npy", *_SHARDS), "--overwrite"),
     Row("encode parquet", (*_ENCODE, "out.parquet", *_SHARDS), "--overwrite"),
     Row("encode shards", (*_ENCODE, "out", *_SHARDS, "--shards", "npy"), "--overwrite"),

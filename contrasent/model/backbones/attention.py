@@ -48,7 +48,7 @@ class Runs:
 
 
 def packed_attention_available(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
-    """Whether the kernel is there and allowed, and takes ``head_width`` numbers in ``dtype``."""
+    """True if the kernel is there and allowed, and takes ``head_width`` numbers in ``dtype``."""
     if device.type != "cuda" or torch.version.hip or head_width % _ALIGNED:
         return False
     allowed: bool = flash_sdp_enabled()  # type: ignore[no-untyped-call]
@@ -193,7 +193,7 @@ class Blocks:
         return rows.view(self.rows, -1)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """What to add to the scores: 0 where a token is seen, and minus infinity elsewhere.
+        """The bias of the scores: 0 where a token is seen, and minus infinity elsewhere.
 
         ``(S * H, 1, L)``, or ``(1, L, L)`` if causal; ``(S * H, L, L)`` with what is `added`.
         """

@@ -106,7 +106,7 @@ class Backbone(nn.Module, ABC):
         """The states of the layers ``wanted``, numbered from 0; the rest is as in `forward`."""
 
     def products(self, device: torch.device) -> tuple[bool, torch.dtype]:
-        """Whether matrix products are in a number format of their own, and in which they are."""
+        """True and the number format of matrix products, if they have one of their own."""
         narrow = torch.is_autocast_enabled(device.type)
         return narrow, torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
 
@@ -129,7 +129,7 @@ class Backbone(nn.Module, ABC):
             self.refuse(problem, f"choose another architecture, {others}")
 
     def depends_on_padding(self) -> bool:
-        """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
+        """True if padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
         return False
 
     @property
@@ -210,7 +210,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def has_dropout(self) -> bool:
-        """Whether two passes over a sentence differ in training."""
+        """True if two passes over a sentence differ in training."""
         return any(getattr(module, name) for module, name in self._dropouts())
 
     def _dropouts(self) -> list[tuple[nn.Module, str]]:

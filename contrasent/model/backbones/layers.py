@@ -38,7 +38,7 @@ _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_su
 
 
 def has_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies ``dtype`` on ``device``, and this torch lets us ask it to."""
+    """True if oneDNN multiplies ``dtype`` on ``device``, and this torch lets us ask it to."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS):
@@ -122,7 +122,7 @@ States = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SentenceAddition:
-    """What a decoder's layer adds after its self-attention: ``states (S, D)``, and ``norm``."""
+    """The addition of a decoder's layer to its self-attention: ``states (S, D)``, and ``norm``."""
 
     states: Tensor
     norm: nn.LayerNorm
@@ -294,7 +294,7 @@ class _Concat(Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """Where an architecture keeps the parts of its ``layers``; the defaults are BERT's.
+    """Names by which an architecture keeps the parts of its ``layers``; the defaults are BERT's.
 
     ``projection`` maps the embeddings to the width of the layers (ELECTRA); ``distances`` adds a
     bias by the distance of two tokens to the scores of every layer (MPNet).

@@ -64,7 +64,7 @@ class PackedBert(Backbone):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the layers and embeddings are BERT's, without ELECTRA's or MPNet's additions."""
+        """True if the layers and embeddings are BERT's, without ELECTRA's or MPNet's additions."""
         return not (self.spec.projection or self.spec.distances)
 
     def read_layers(self) -> None:
