@@ -36,8 +36,8 @@ def paired(first, second):
 
 
 def test_differences_of_geometry_have_three_decimals():
-    assert PaperCell("0.177", None, (0.2213,)).beside("difference").text == "+0.044"
-    assert PaperCell("76.25", None, (77.5,)).beside("difference").text == "+1.25"
+    assert PaperCell("0.177", None, (0.2213,)).comparison("difference").text == "+0.044"
+    assert PaperCell("76.25", None, (77.5,)).comparison("difference").text == "+1.25"
 
 
 def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monkeypatch):
