@@ -6,7 +6,6 @@ after it in its document, or the anchor of an example its positive.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from contrasent.data.examples import Examples, keep_rows, open_examples
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
+from contrasent.search.words import UNSPACED
 
 METRICS = ("mrr@10", "recall@1", "recall@10")
 MOST, SHARE, FEWEST = 1000, 0.1, 50
@@ -26,8 +26,6 @@ MOST, SHARE, FEWEST = 1000, 0.1, 50
 
 _FEWEST_WORDS, _FEWEST_LETTERS = 8, 16
 _ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
-_UNSPACED = re.compile(r"[\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff]")
 
 Example = tuple[str, ...]
 Unit = tuple[Example, ...]
@@ -38,7 +36,7 @@ def halves(text: str) -> tuple[str, str] | None:
     """A text cut at a sentence's end near its middle, else in the middle; None of a short one."""
     parts, space = text.split(), " "
     if len(parts) < _FEWEST_WORDS:
-        if len(_UNSPACED.findall(text)) < _FEWEST_LETTERS:
+        if len(UNSPACED.findall(text)) < _FEWEST_LETTERS:
             return None
         parts, space = list(" ".join(parts)), ""
     quarter, middle = len(parts) // 4, len(parts) // 2

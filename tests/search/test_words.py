@@ -1,0 +1,69 @@
+"""BM25 and its fusion with dense scores, against loops over their formulas."""
+
+from math import log, sqrt
+
+import numpy as np
+import pytest
+
+from contrasent.search.words import WordIndex, fuse, words
+
+TEXTS = ["a b c a", "B b", "", "c d, e; f g?", "-"]
+
+
+def bm25(texts, query):
+    """Robertson and Zaragoza's sum, with Lucene's weight of a word."""
+    known = [words(text) for text in texts]
+    length = sum(max(1, len(it)) for it in known) / len(texts)  # an empty text counts as one word
+    scores = []
+    for text in known:
+        score = 0.0
+        for word in words(query):
+            having = sum(word in other for other in known)
+            often = text.count(word)
+            weight = log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+            score += weight * often / (often + 1.5 * (0.25 + 0.75 * max(1, len(text)) / length))
+        scores.append(score)
+    return scores
+
+
+@pytest.mark.parametrize("query", ["a", "b c unknown", "b b G", "", "!"])
+def test_scores_are_those_of_the_formula(query):
+    (scores,) = WordIndex(iter(TEXTS)).scores([query])
+    assert scores == pytest.approx(bm25(TEXTS, query), rel=1e-5)
+
+
+def test_the_nearest_texts_share_a_word_and_equal_ones_are_in_their_order():
+    index = WordIndex(["x y", "z", "x y", "x", "y x"])
+    (hits,) = index.nearest(["y"], 9)
+    assert [row for row, _ in hits] == [0, 2, 4]
+    assert index.nearest(["y", "q"], 1) == [[hits[0]], []]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Don't PANIC: part AB-12/x!", ["don", "t", "panic", "part", "ab", "12", "x"]),
+        ("東京タワー and ไทย", ["東", "京", "タ", "ワ", "ー", "and", "ไ", "ท", "ย"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("Straße 7", ["straße", "7"]),
+    ],
+)
+def test_words_of_every_script(text, expected):
+    assert words(text) == expected
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 1.0])
+def test_fusion_is_the_weighted_sum_of_standardised_scores(weight):
+    draw = np.random.default_rng(0)
+    dense, by_words = draw.normal(3, 2, (4, 7)), draw.exponential(size=(4, 7))
+    by_words[2] = 1.5  # says nothing
+    fused = fuse(dense.astype(np.float32), by_words.astype(np.float32), weight)
+    for q in range(4):
+        columns = []
+        for row in (dense[q], by_words[q]):
+            mean = sum(row) / 7
+            spread = sqrt(sum((it - mean) ** 2 for it in row) / 7)
+            columns.append([(it - mean) / spread if spread > 1e-9 else 0.0 for it in row])
+        for n in range(7):
+            expected = (1 - weight) * columns[0][n] + weight * columns[1][n]
+            assert fused[q, n] == pytest.approx(expected, abs=1e-5)
