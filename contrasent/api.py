@@ -20,6 +20,7 @@ from contrasent.options import (
     MapOptions,
     Measuring,
     MiningOptions,
+    PretrainOptions,
     RunOptions,
     TrainingOptions,
     TuneOptions,
@@ -213,7 +214,14 @@ def tune(
     )
 
 
-def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) -> Result | None:
+@takes(PretrainOptions)
+def pretrain(
+    encoder: str | Path,
+    *,
+    data: str | Path | Rows,
+    from_scratch: bool = False,
+    **options: Any,
+) -> Result | None:
     """Train a masked language model on text, as ``contrasent pretrain`` does.
 
     It serves as a start adapted to a domain or language, and as DiffCSE's generator (Devlin et
@@ -222,6 +230,9 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
     Args:
         encoder: the start: a folder, a run or a Hugging Face id.
         data: text as `train` takes it.
+        from_scratch: begin with random weights in the shape that ``encoder``'s ``config.json`` has,
+            and with its tokenizer or one learned from ``data``; ``output`` gets ``start`` and
+            ``run``.
         **options: as `train` takes them, but for the recipe; ``output`` is
             ``runs/pretrain-mlm`` by default.
 
@@ -232,6 +243,26 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
         >>> import contrasent
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
     """
+    if from_scratch:
+        from contrasent.data.examples import keep_rows, open_examples
+        from contrasent.files import exclusive
+        from contrasent.model.weights import save_random
+
+        data = str(data if isinstance(data, str | Path) else keep_rows(data))
+        fields = {*PretrainOptions.__pydantic_fields__}
+        named = {name: it for name, it in options.items() if "." in name or name in fields}
+        recipe, given = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
+        output = given.output or Path("runs/pretrain-mlm")
+        start, options["output"] = output / "start", output / "run"
+        keep = {"resume": given.resume, "overwrite": given.overwrite}
+        check_run(recipe, options["output"], **keep)
+        if start.exists() and not any(keep.values()):
+            raise ConfigError(f"{start} is there: --resume goes on, --overwrite begins anew")
+        if not (start.exists() and given.resume):
+            texts = (first for first, *_ in open_examples(data, recipe.data.columns))
+            with exclusive(output):
+                save_random(encoder, texts, start, recipe.train.seed)
+        encoder = start
     return train("pretrain-mlm", encoder=encoder, data=data, **options)
 
 

@@ -356,6 +356,16 @@ class TrainingOptions(RunOptions):
 
 
 @settings
+class PretrainOptions(RunOptions):
+    """A training run of a masked language model."""
+
+    from_scratch: bool = False
+    """Begin with random weights: the encoder is a folder with the config.json of a shape. Its
+    tokenizer is taken; where there is none, one of the config's vocab_size is learned from the
+    text. OUTPUT gets start, with both, and run."""
+
+
+@settings
 class TuneOptions(TrainingOptions):
     """A search over settings of a recipe."""
 

@@ -16,6 +16,7 @@ from contrasent.options import (
     AdaptOptions,
     Named,
     OnDevice,
+    PretrainOptions,
     Replacing,
     RunOptions,
     Seeds,
@@ -123,7 +124,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
                 )
             self._train_seeds(folder, loaded)
         else:
-            result = _trained(recipe, given)
+            result = _trained(api.train, recipe, given)
             if result is not None:
                 _print_result(result, loaded)
 
@@ -185,8 +186,8 @@ def _overrides(words: Sequence[str], options: object, objective: Any = tuple) ->
     return overrides_in(words, [name.replace("_", "-") for name in vars(options)], objective)
 
 
-def _trained(recipe: str, given: dict[str, Any]) -> Result | None:
-    result = api.train(recipe, **given, show_progress=True)
+def _trained(train: Any, name: str, given: dict[str, Any]) -> Result | None:
+    result: Result | None = train(name, **given, show_progress=True)
     from contrasent.distributed import leave  # with torch, once mistakes are told
 
     leave()
@@ -232,7 +233,7 @@ def _print_speed(result: Result) -> None:
 
 
 @settings
-class PretrainCommand(Named, RunOptions, ShowSettings):
+class PretrainCommand(Named, PretrainOptions, ShowSettings):
     """Train a masked language model on your text.
 
     It serves as a start adapted to your domain or language, and as a generator. Any setting of
@@ -242,13 +243,13 @@ class PretrainCommand(Named, RunOptions, ShowSettings):
 
     def __call__(self, words: Sequence[str]) -> None:
         output = self.output or Path("runs") / _PRETRAINING
-        given = _given(words, _PRETRAINING, self, RunOptions)
-        given |= {"encoder": self.model, "output": output}
-        recipe, _ = api.recipe_with(_PRETRAINING, given, TrainingOptions)
+        given = _given(words, _PRETRAINING, self, PretrainOptions) | {"output": output}
         if self.settings:
-            say(describe(recipe), nl=False)
+            given.pop("from_scratch")
+            given["encoder.name"] = self.model
+            say(describe(api.recipe_with(_PRETRAINING, given, RunOptions)[0]), nl=False)
             return
-        result = _trained(_PRETRAINING, given)
+        result = _trained(api.pretrain, self.model, given)
         if result is not None:
             _print_speed(result)
             say(f"masked language model: {result.last}")

@@ -178,6 +178,12 @@ class Tokenizer:
         )
         return Tokenizer(prompted)
 
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """True if ``folder`` has the files of a vocabulary."""
+        rows = (row.split(" + ") for row in _VOCABULARIES)
+        return any(all((folder / file).is_file() for file in row) for row in rows)
+
     @classmethod
     def load(cls, folder: str | Path, *, lower_case: bool = False) -> Tokenizer:
         """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
@@ -188,9 +194,7 @@ class Tokenizer:
         """
         folder = Path(folder)
         problem = ""
-        if not any(
-            all((folder / it).is_file() for it in row.split(" + ")) for row in _VOCABULARIES
-        ):
+        if not cls.is_in(folder):
             problem = f"no complete tokenizer in {folder}: it needs {' or '.join(_VOCABULARIES)}"
         for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
             path = folder / name  # with very many added tokens, reading would take hours

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contrasent.errors import (
-    CheckpointError,
-    first_line,
-    is_out_of_memory,
-    require_extra,
-)
-from contrasent.files import inside, read_json
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import CheckpointError, first_line, is_out_of_memory, require_extra
+from contrasent.files import inside, read_json, writing_folder
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
 from contrasent.model.backbones.packed_bert import PackedBert, PackedModernBert
+from contrasent.model.hub import resolve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,6 +119,39 @@ def _pretrained(
         )
     mismatched = (key for key, *_ in report["mismatched_keys"])
     return model, [*sorted(report["missing_keys"]), *sorted(mismatched)]
+
+
+def save_random(name: str | Path, texts: Iterable[str], folder: Path, seed: int) -> None:
+    """Save a masked language model of random weights in a new ``folder``.
+
+    ``name`` has the ``config.json`` of its shape. The tokenizer beside it is taken; where there is
+    none, WordPiece learns one of at most the config's ``vocab_size`` from ``texts``, lower case.
+    """
+    import tokenizers
+    import transformers
+
+    library: Any = transformers  # whose classes have no types
+    source = resolve(name)
+    config = _config(source)
+    if Tokenizer.is_in(source):
+        tokenizer = Tokenizer.load(source)
+    else:
+        pieces: Any = tokenizers.BertWordPieceTokenizer(lowercase=True)
+        pieces.train_from_iterator(texts, vocab_size=config.vocab_size, show_progress=False)
+        roles = ("pad", "unk", "cls", "sep", "mask")
+        tokenizer = Tokenizer(
+            library.PreTrainedTokenizerFast(
+                tokenizer_object=pieces._tokenizer,
+                model_max_length=config.max_position_embeddings,
+                **{f"{role}_token": f"[{role.upper()}]" for role in roles},
+            )
+        )
+        config.pad_token_id, config.vocab_size = 0, tokenizer.vocabulary
+    with torch.random.fork_rng(devices=[]), quiet(), writing_folder(folder) as partial:
+        torch.manual_seed(seed)
+        with _naming(f"cannot make a model of {source}", source):
+            library.AutoModelForMaskedLM.from_config(config).save_pretrained(partial)
+        tokenizer.save(partial)
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
