@@ -27,7 +27,7 @@ adapt: ENCODER --data --output --minutes --dev --test --candidates --seed --resu
 quickstart: --output --overwrite --device
 train: @training RECIPE --encoder --seeds
 tune: @training RECIPE --space --trials --encoder
-pretrain: @training MODEL
+pretrain: @training MODEL --from-scratch
 recipes: NAME
 fit:
 fit whitening: @fitting --dimensions

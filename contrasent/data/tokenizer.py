@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ _AT_ONCE = 1_024
 _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
 _FEW_COLUMNS = 8
 _MOST_ADDED = 100_000
+_MOST_LETTERS = 1_000  # of a learned vocabulary, as BERT's trainer limits them
 _AFTER_SPACE = ("\u0120", "\u2581")
 """First characters of a token after a space, of byte-level BPE and of SentencePiece."""
 _NO_SENTENCES: tuple[tuple[Any, str], ...] = (
@@ -301,6 +303,34 @@ class Tokenizer:
                 self._backends = {}
             self._backends[max_tokens] = backend
         return backend
+
+
+def word_pieces(texts: Iterable[str], size: int, special: Sequence[str]) -> Any:
+    """BERT's kind of lower-case tokenizer, with at most ``size`` pieces learned from ``texts``.
+
+    Equal texts give equal ids: the trainer breaks ties by ids, so letters get theirs in order.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    kind: Any = BertWordPieceTokenizer
+    learning, words, texts = kind(lowercase=True), Counter[str](), [*texts]
+    for text in texts:
+        split = learning.pre_tokenizer.pre_tokenize_str(learning.normalize(text))
+        words.update(word for word, _ in split)
+    counts = Counter[str]()
+    for word, times in words.items():
+        for letter in word:
+            counts[letter] += times
+    common = sorted(counts, key=lambda letter: (-counts[letter], letter))[:_MOST_LETTERS]
+    inner = {*common} & {letter for word in words for letter in word[1:]}
+    learning.train_from_iterator(
+        texts,
+        vocab_size=size,
+        initial_alphabet=common,
+        special_tokens=[*special, *(f"##{letter}" for letter in sorted(inner))],
+        show_progress=False,
+    )
+    return kind(learning.get_vocab(), lowercase=True)._tokenizer
 
 
 def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:

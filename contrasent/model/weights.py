@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.tokenizer import Tokenizer, word_pieces
 from contrasent.errors import CheckpointError, first_line, is_out_of_memory, require_extra
 from contrasent.files import inside, read_json, writing_folder
 from contrasent.model.backbones.auto import AutoBackbone
@@ -127,7 +127,6 @@ def save_random(name: str | Path, texts: Iterable[str], folder: Path, seed: int)
     ``name`` has the ``config.json`` of its shape. The tokenizer beside it is taken; where there is
     none, WordPiece learns one of at most the config's ``vocab_size`` from ``texts``, lower case.
     """
-    import tokenizers
     import transformers
 
     library: Any = transformers  # whose classes have no types
@@ -136,12 +135,11 @@ def save_random(name: str | Path, texts: Iterable[str], folder: Path, seed: int)
     if Tokenizer.is_in(source):
         tokenizer = Tokenizer.load(source)
     else:
-        pieces: Any = tokenizers.BertWordPieceTokenizer(lowercase=True)
-        pieces.train_from_iterator(texts, vocab_size=config.vocab_size, show_progress=False)
         roles = ("pad", "unk", "cls", "sep", "mask")
+        pieces = word_pieces(texts, config.vocab_size, [f"[{role.upper()}]" for role in roles])
         tokenizer = Tokenizer(
             library.PreTrainedTokenizerFast(
-                tokenizer_object=pieces._tokenizer,
+                tokenizer_object=pieces,
                 model_max_length=config.max_position_embeddings,
                 **{f"{role}_token": f"[{role.upper()}]" for role in roles},
             )

@@ -6,9 +6,10 @@ import json
 import pytest
 import torch
 import transformers
-from helpers.command_line import worked
+from helpers.command_line import refused, worked
 from helpers.run_files import metrics
 from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm
+from tokenizers import BertWordPieceTokenizer
 from torch.nn import functional as F
 
 from contrasent import objectives
@@ -125,3 +126,39 @@ def test_one_command_trains_and_says_what_is_next(tmp_path, masked_lm, text_file
     again = worked(*command(masked_lm, text_file, tmp_path / "run", "--resume"))
     assert "is complete: nothing to resume" in again.err
     assert "masked language model" not in again.out
+
+
+def test_from_scratch_learns_a_vocabulary_of_the_text_and_begins_with_random_weights(
+    tmp_path, text_file
+):
+    shape = transformers.BertConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=40,
+    )  # fmt: skip
+    shape.save_pretrained(tmp_path / "shape")
+    bits = []
+    for name in ("first", "again"):
+        words = command(tmp_path / "shape", text_file, tmp_path / name, "--from-scratch")
+        said = worked(*words)
+        assert f"masked language model: {tmp_path / name / 'run' / 'last'}" in said.out
+        bits.append((tmp_path / name / "run" / WEIGHTS).read_bytes())
+    assert bits[0] == bits[1]
+    assert "holds a training run already" in refused(*words)
+    worked(*words, "--resume")
+    start = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again" / "start")
+    weight = start.bert.encoder.layer[0].intermediate.dense.weight
+    assert abs(weight.std().item() - shape.initializer_range) < 0.003
+    theirs = BertWordPieceTokenizer(lowercase=True)
+    theirs.train([str(text_file)], vocab_size=60, show_progress=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again" / "run" / "last")
+    assert len({*tokenizer.get_vocab()} ^ {*theirs.get_vocab()}) <= 6  # which breaks ties by chance
+    assert start.config.vocab_size == len(tokenizer) == theirs.get_vocab_size()
+    sentence = text_file.read_text().splitlines()[0]
+    assert tokenizer.decode(tokenizer(sentence).input_ids[1:-1]) == sentence.lower()
+    # A tokenizer beside the shape is taken, and another seed draws other weights.
+    other = command(tmp_path / "again" / "start", text_file, tmp_path / "other", "--from-scratch")
+    worked(*other, "--seed", "1")
+    taken = transformers.AutoTokenizer.from_pretrained(tmp_path / "other" / "start")
+    assert taken.get_vocab() == tokenizer.get_vocab()
+    drawn = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "other" / "start")
+    assert not torch.equal(drawn.bert.encoder.layer[0].intermediate.dense.weight, weight)
