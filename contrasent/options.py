@@ -210,6 +210,17 @@ class AsJson:
 
 
 @settings
+class FoundText:
+    """How a text is read that was found somewhere."""
+
+    documents: Annotated[bool | None, Spelling(flag="--documents/--lines")] = None
+    """Blank lines end documents, or every line is a text by itself; else the text tells."""
+
+    clean: bool = False
+    """Leave out HTML tags and entities, control characters, spare spaces, repeats; count them."""
+
+
+@settings
 class Replacing:
     """True if what is there is replaced."""
 

@@ -62,7 +62,8 @@ serve: @loading MODEL --index --precision --host --port --workers --threads --na
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
   --max-texts --max-requests --drain --cors --allowed-host
 data:
-data check: FILE --columns --encoder --max-tokens --labels --json
+data check: FILE --columns --documents/--lines --clean --encoder --max-tokens --labels --output
+  --overwrite --json
 data fetch: WHAT --data-dir --url --check
 data leaks: TRAIN --tasks --splits --columns --data-dir --json
 data mine: MODEL PAIRS --output --corpus --negatives --margin --columns --device --precision

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from contrasent.data.documents import document_lengths, sentences_of
+from contrasent.data.documents import find_documents, sentences_of
 from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.proxy import FEWEST, crop_pairs, next_pairs
@@ -107,21 +107,28 @@ class Text:
     in_documents: bool  # the sentences of a document stand one after the other
 
     @classmethod
-    def read(cls, source: str, columns: Sequence[str] | None = None) -> Text:
+    def read(
+        cls,
+        source: str,
+        columns: Sequence[str] | None = None,
+        *,
+        documents: bool | None = None,
+        clean: bool = False,
+    ) -> Text:
         """Read a file or data set of a sentence or text per example; line breaks become spaces."""
-        examples = open_examples(source, columns)
+        examples = open_examples(source, columns, documents=documents, clean=clean)
         if examples.views > 1:
             raise DataError(
                 f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
                 "or text per example; for pairs there is 'contrasent train sup-simcse'"
             )
         lines = [" ".join(text.split()) for (text,) in examples]
-        lengths = document_lengths(examples) if examples.is_lines else np.ones(len(lines), int)
-        if len(lengths) < 2:
-            lengths = np.ones(len(lines), int)
+        lengths = find_documents(examples).lengths
+        if lengths is None:
+            return cls(source, [[line] for line in lines], in_documents=False)
         ends = np.cumsum(lengths)
-        documents = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        return cls(source, documents, in_documents=bool((lengths > 1).any()))
+        texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return cls(source, texts, in_documents=True)
 
     @property
     def gives(self) -> set[str]:

@@ -193,7 +193,7 @@ def _flags(name: str, field: Any) -> list[str]:
     if spelling.argument:
         return [spelling.metavar or name.upper()]
     if spelling.flag:
-        return [spelling.flag] if "/--no-" in spelling.flag else spelling.flag.split("/")
+        return [spelling.flag] if _kind(field) is bool else spelling.flag.split("/")
     both = _kind(field) is bool and field.default is not False
     return [f"{flag}/--no-{name.replace('_', '-')}" if both else flag]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -15,30 +16,37 @@ from contrasent.options import (
     AsJson,
     DataFolder,
     EvaluationOptions,
+    FoundText,
     Listed,
     MiningOptions,
     Named,
     NewFile,
+    Replacing,
     RunOptions,
     shared,
 )
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
 
+if TYPE_CHECKING:
+    from contrasent.data.check import TextFacts
+
+_ENCODER = "all-MiniLM-L6-v2"
+_FEWEST = 500  # different texts of which a part can be held out, to choose by
 _COLUMNS = Spelling(of=RunOptions, metavar="A,B,...")
 
 
 @settings
-class CheckCommand(AsJson):
-    """Check training text: what is understood, how long it is, what would do harm.
+class CheckCommand(AsJson, FoundText, Replacing):
+    """Check text: what is understood, how long it is, what would do harm.
 
     Ends with a verdict and the command that trains on it, or, if training could not use the file,
     with exit code 2.
     """
 
     file: Annotated[str, ARGUMENT]
-    """Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the
-    Hugging Face hub as org/name:config@split."""
+    """Text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the Hugging Face
+    hub as org/name:config@split."""
 
     columns: Annotated[Listed | None, _COLUMNS] = None
 
@@ -48,18 +56,24 @@ class CheckCommand(AsJson):
     max_tokens: int = 32
     """With --encoder: count the sentences that this training limit cuts."""
 
-    labels: str = "none"
+    labels: Literal["none", "nli"] = "none"
     """nli: premise, hypothesis and label, as nli-softmax reads them; counts each class."""
 
-    def __call__(self) -> None:
-        from contrasent.data.check import check as survey
-        from contrasent.report.training_text import (
-            length_table,
-            survey_examples,
-            survey_lines,
-            verdict_lines,
-        )
+    output: Path | None = None
+    """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
+    def __call__(self) -> None:
+        from contrasent.data import examples as text
+        from contrasent.data.check import describe
+        from contrasent.report.training_text import example_lines
+
+        examples = (
+            text.open_pairs(self.file, "nli", self.columns)
+            if self.labels == "nli"
+            else text.open_examples(
+                self.file, self.columns, documents=self.documents, clean=self.clean
+            )
+        )
         tokenizer = None
         if self.encoder is not None:
             from contrasent.data.tokenizer import Tokenizer
@@ -68,27 +82,38 @@ class CheckCommand(AsJson):
 
             tokenizer = Tokenizer.load(read_modules(resolve(self.encoder))[0][1])
         with reading_progress("examples") as advance:
-            report = survey(
-                self.file,
-                self.columns,
-                tokenizer,
-                self.max_tokens,
-                advance,
-                labels=self.labels,
-            )
+            facts = describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
         if self.json:
-            print_json(asdict(report), indent=2)
+            print_json(asdict(facts), indent=2)
         else:
-            say("\n".join(survey_lines(report)))
-            if report.words:
-                say("")
-                print_tables(length_table(report))
-            for line in survey_examples(report):
-                say(line)
-        report.require_usable()
+            say("\n".join([*facts.lines(), *example_lines(facts.names, facts.shown)]))
+        facts.require_usable()
+        if self.output is not None:
+            from contrasent.data.build import write_examples
+
+            write_examples(examples, self.output, facts.documents is not None, self.overwrite)
+            tell(str(self.output))
         if not self.json:
-            columns = ",".join(self.columns or ()) or None
-            say("\n".join(verdict_lines(report, self.encoder, columns)))
+            cautions = list(facts.cautions())
+            say("\nverdict: " + ("usable, but look at" if cautions else "ready"))
+            say("".join(f"  {caution}\n" for caution in cautions), nl=False)
+            say(f"train with: {self._train_command(facts)}")
+
+    def _train_command(self, facts: TextFacts) -> str:
+        words, option = ["contrasent", "train"], "--columns"
+        if facts.classes is not None:
+            words += ["nli-softmax", "--encoder", self.encoder or "bert-base-uncased"]
+        elif facts.views > 1:
+            words += ["sup-adapt", "--encoder", self.encoder or _ENCODER]
+        elif facts.examples - facts.repeated >= _FEWEST:
+            words, option = ["contrasent", "adapt", self.encoder or _ENCODER], "--data.columns"
+        else:
+            words += ["unsup-simcse", "--encoder", self.encoder or _ENCODER]
+        words += ["--data", str(self.output or facts.source)]
+        words += [option, ",".join(self.columns)] if self.columns and not self.output else []
+        if facts.tokens_needed > (128 if "sup-adapt" in words else 32):
+            words += ["--data.max_tokens", str(facts.tokens_needed)]
+        return shlex.join(words)
 
 
 @settings

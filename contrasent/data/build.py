@@ -24,6 +24,7 @@ from contrasent.data.examples import (
     LABELS,
     NEUTRAL,
     NO_LABEL,
+    Examples,
     NliLabels,
 )
 from contrasent.data.readers import Trouble, stop
@@ -338,11 +339,13 @@ class Built:
     version: str = __version__
 
 
-def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
+def require_output(
+    output: Path, sources: Sequence[str], overwrite: bool, kinds: Sequence[str] = _KINDS
+) -> None:
     """Make sure that a file may be written."""
     problem = ""
-    if output.suffix.lower() not in _KINDS:
-        problem = f"unknown kind of file to write; end its name in {', '.join(_KINDS)}"
+    if output.suffix.lower() not in kinds:
+        problem = f"unknown kind of file to write; end its name in {', '.join(kinds)}"
     elif any(Path(it).exists() and output.exists() and output.samefile(it) for it in sources):
         problem = "is one of the sources; name another file to write"
     if problem:
@@ -426,5 +429,20 @@ def example_writer(
             table.writerow(header)
             yield table.writerow
         else:
-            file.write("\t".join(header) + "\n")
+            file.write("" if kind == ".txt" else "\t".join(header) + "\n")
             yield lambda example: file.write("\t".join(example) + "\n")
+
+
+def write_examples(examples: Examples, output: Path, documents: bool, overwrite: bool) -> None:
+    """Write examples as they are read; in a ``.txt``, a blank line ends each of ``documents``."""
+    kind = output.suffix.lower()
+    kinds = _KINDS if examples.views > 1 else (".txt", *_KINDS)
+    require_output(output, [examples.source], overwrite, kinds)
+    header = ("text",) if examples.views == 1 else (*PAIR, "hard_neg")[: examples.views]
+    with writing(output) as part, example_writer(part, kind, header) as write:
+        blank = 0
+        for example in examples:
+            if documents and kind == ".txt" and examples.rows.blank > blank:
+                write(("",))
+            blank = examples.rows.blank
+            write(example)

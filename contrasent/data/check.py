@@ -1,8 +1,10 @@
-"""What a file holds, and what about it would make training worse than it could be."""
+"""Facts of a text: what it holds, and what about it would do harm."""
 
 from __future__ import annotations
 
+import random
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,41 +15,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.batch import Need
-from contrasent.data.documents import document_lengths
-from contrasent.data.examples import (
-    NliClasses,
-    PairExamples,
-    open_examples,
-    open_pairs,
-    portions,
-    require_classes,
-)
+from contrasent.data.clean import CONTROL, counted, without_markup
+from contrasent.data.columns import view_names
+from contrasent.data.documents import Similarity, find_documents
+from contrasent.data.examples import Examples, NliClasses, PairExamples, portions, require_classes
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import DataError, pick
+from contrasent.errors import DataError
+from contrasent.progress import printable
 
-_SHOWN = 3
-_TOLD_EVERY = 1000
+_SHOWN, _TOLD_EVERY = 3, 1000
+_SAMPLE = 2000  # texts whose language and words are looked at
 _FEW, _MANY = 0.01, 0.1  # shares of the examples that are worth a word
-# C0 and C1 without tab and line ends. C1 usually is Windows-1252 that was read as Latin-1.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SHORT = 10  # characters
+_WORD = re.compile(r"[^\W\d_]+")
 # UTF-8 that was read as Latin-1 or Windows-1252: its two to four bytes as letters of their own.
 _MOJIBAKE = re.compile(
     "[\u00c2-\u00c5\u00d0\u00d1][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc"
     "\u2018-\u2022\u2026\u2030\u2039\u203a\u20ac\u2122]"
     "|\u00e2(?:\u20ac|\u0080)|\u00ef\u00bb\u00bf|\u00f0[\u0178\u009f]"
 )
-_TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|<!--|<!doctype\s", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
-# Signs of harm, in the sentences of an example and in their text.
-_SIGNS: dict[str, Callable[[str, tuple[str, ...]], object]] = {
-    "identical": lambda _, sentences: len(sentences) > 1 and sentences[0] == sentences[1],
-    "replaced": lambda text, _: "\ufffd" in text,
-    "control": lambda text, _: _CONTROL.search(text),
-    "mojibake": lambda text, _: not text.isascii() and _MOJIBAKE.search(text),
-    "tags": lambda text, _: "<" in text and _TAG.search(text),
-    "entities": lambda text, _: "&" in text and _ENTITY.search(text),
-    "wordless": lambda _, sentences: not all(any(map(str.isalnum, it)) for it in sentences),
+_MARKDOWN = re.compile(
+    r"^(?:#{1,6} |```|[*+-] (?=\w)|> |\|.*\|$)|\[[^\]]+\]\([^)]+\)|\*\*\w[^*]*\*\*|`[^`]+`"
+)
+_URL = re.compile(r"https?://|\bwww\.\w")
+_ENDS = re.compile(r"[.!?:\u2026\u3002\uff01\uff1f][\W_]*$")
+# The kinds of harm that an example may have: how they are told, and how they are seen.
+_SIGNS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "replaced": ("U+FFFD", lambda text: "\ufffd" in text),
+    "control": ("control characters", CONTROL.search),
+    "mojibake": (
+        "wrongly decoded letters, as Ã© for é,",
+        lambda text: not text.isascii() and _MOJIBAKE.search(text),
+    ),
+    "tags": ("HTML tags", lambda text: "<" in text and without_markup(text)[1]),
+    "entities": ("HTML entities", lambda text: "&" in text and without_markup(text)[2]),
+    "markdown": ("Markdown", _MARKDOWN.search),
+    "urls": ("addresses of the web", _URL.search),
+    "wordless": ("no word", lambda text: not any(map(str.isalnum, text))),
+    "short": (f"fewer than {_SHORT} characters", lambda text: len(text) < _SHORT),
 }
+_FREQUENT = {
+    "English": "the and of to is that was for with this are you it have not what how",
+    "German": "der die und das ist nicht ein mit den von auf für sich auch ich wie wird",
+    "French": "le les des et est une que pour dans pas qui sur vous avec je il cette",
+    "Spanish": "el los las y una por con para del se lo como pero más está muy son",
+    "Italian": "il che di è per una non con sono gli della anche più nel questo ho si",
+    "Portuguese": "o os não uma para com em do da que mais é você são muito ao foi",
+    "Dutch": "het een van en niet dat op te zijn voor met aan ook maar er ik wordt",
+    "Polish": "nie się na jest że do to z jak ale tak czy co dla jestem przez od",
+    "Swedish": "och att det som är en på av inte för jag med ett den till har om",
+    "Turkish": "bir ve bu için ne da de çok ile var değil daha olarak gibi mi ama",
+    "Russian": "и в не на что я он как это по но из за от так для",
+}
+_PROFILES = {name: frozenset(words.split()) for name, words in _FREQUENT.items()}
 
 
 @dataclass(slots=True)
@@ -75,14 +95,27 @@ class Lengths:
     p95: int
     maximum: int
 
+    @classmethod
+    def of(cls, lengths: NDArray[Any]) -> Lengths:
+        """The lengths of at least one text."""
+        return cls(
+            count=len(lengths),
+            minimum=int(lengths.min()),
+            median=float(np.median(lengths)),
+            mean=float(lengths.mean()),
+            p95=int(np.percentile(lengths, 95, method="inverted_cdf")),
+            maximum=int(lengths.max()),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """What was found in a source of examples."""
+class TextFacts:
+    """The facts of a source of examples; `dataclasses.asdict` gives them for JSON."""
 
     source: str
     columns: str
     sha256: str
+    layout: str  # how the source is read, where that was told by its content; else empty
     views: int
     examples: int  # rows of ``views`` sentences that training would use
     # how many of them are of each class, by its name, or by its number where the source does not
@@ -91,42 +124,27 @@ class Report:
     unlabelled: int
     skipped: int
     blank: int
-    # parts of a ``.txt`` with blank lines between them; None if there are not two
-    documents: Lengths | None
+    cleaned: Mapping[str, int] | None  # examples with each kind of dirt that was taken out
+    documents: Lengths | None  # in lines; None where every line or row is a text by itself
+    documents_why: str
     unreadable: Finding  # rows at which training would stop; ``first`` holds the messages
     repeated: int  # examples whose first sentence an earlier example has, letter by letter
+    identical: Finding  # examples whose first two sentences are the same
     signs: Mapping[str, Finding]  # examples with each sign of harm
+    wrapped: int  # lines of which the next one goes on with the sentence
+    scripts: Mapping[str, float]  # shares of a sample of the texts, the largest first
+    languages: Mapping[str, float]
     words: tuple[Lengths, ...]  # of each view; empty if there is no example
     tokens: tuple[Lengths, ...] | None  # None without a tokenizer
-    max_tokens: int
+    max_tokens: int | None
     cut: int | None  # sentences longer than ``max_tokens``; None without a tokenizer
+    split_words: float | None  # share of a sample's words that are no single token
     shown: tuple[tuple[str, ...], ...]
-    layout: str  # how the source is read, where that was told by its content; else empty
 
-    def cautions(self) -> Iterator[str]:
-        """What may do harm in a source that can be used, and what to do about it."""
-        of = max(self.examples, 1)
-        found = {name: sign.count for name, sign in self.signs.items()}
-        broken, tags, entities = (
-            found["replaced"] + found["mojibake"],
-            found["tags"],
-            found["entities"],
-        )
-        cut, first = (self.cut or 0) / (of * self.views), "".join(self.signs["wordless"].first[:1])
-        identical, wordless = found["identical"], found["wordless"]
-        rows = (
-            (self.layout, f"{self.layout}, as its rows tell; see the examples above"),
-            (self.repeated > _MANY * of, f"{self.repeated / of:.0%} are repeats; leave them out"),
-            (identical, f"in {identical:,} anchor and positive are the same sentence"),
-            (broken > _FEW * of, f"{broken:,} look wrongly decoded; save the file as UTF-8"),
-            (
-                tags or entities,
-                f"{tags:,} hold HTML tags, {entities:,} entities; they are embedded as letters",
-            ),
-            (wordless, f"{wordless:,} hold no word, first {first}; searches would find them"),
-            (cut > _MANY, f"{cut:.0%} of the sentences would be cut at {self.max_tokens} tokens"),
-        )
-        return (text for applies, text in rows if applies)
+    @property
+    def names(self) -> list[str]:
+        """What the sentences of an example are called."""
+        return ["premise", "hypothesis"] if self.classes is not None else view_names(self.views)
 
     @property
     def tokens_needed(self) -> int:
@@ -135,17 +153,93 @@ class Report:
         longest = max([length.p95 for length in self.tokens or ()] or of_words, default=0)
         return next((limit for limit in (32, 64, 128, 256) if longest <= limit), 512)
 
+    def lines(self) -> Iterator[str]:
+        """The facts as lines of text: a name, and what there is to say."""
+        of = max(self.examples, 1)
+        each = "" if self.views == 1 else " each"
+        yield _aligned("file", self.source)
+        yield _aligned("columns", self.columns)
+        yield _aligned("examples", f"{self.examples:,} of {plural(self.views, 'sentence')}{each}")
+        if self.classes is not None:
+            shares = (f"{name} {n:,} ({n / of:.1%})" for name, n in self.classes.items())
+            yield _aligned("classes", ", ".join(shares))
+        unused = [plural(self.skipped, "row") + " with an empty sentence"]
+        unused.append(plural(self.blank, "blank line"))
+        unused += [plural(self.unlabelled, "row") + " without a label"] * bool(self.unlabelled)
+        yield _aligned("left out", ", ".join(unused))
+        if self.cleaned is not None:
+            yield _aligned("cleaned", counted(self.cleaned))
+        yield _aligned("documents", self.documents_why)
+        yield _aligned("unreadable", plural(self.unreadable.count, "row"))
+        yield from (_aligned("", message) for message in self.unreadable.first)
+        share = f" ({self.repeated / of:.1%})" if self.repeated else ""
+        repeated = f"{plural(self.repeated, 'example')}{share} with an earlier one's"
+        yield _aligned("repeated", f"{repeated} {self.names[0]}")
+        findings = [(what, self.signs[name]) for name, (what, _) in _SIGNS.items()]
+        findings.append((f"{' and '.join(self.names[:2])} the same", self.identical))
+        for what, finding in findings:
+            if finding.count:
+                places = ", ".join(where.removeprefix(self.source) for where in finding.first)
+                share = f"{plural(finding.count, 'example')} ({finding.count / of:.1%})"
+                yield _aligned("dirt", f"{what} in {share}, first at {places}")
+        if self.wrapped:
+            yield _aligned("wrapped", f"{plural(self.wrapped, 'line')} that the next one goes on")
+        for name, shares in (("script", self.scripts), ("language", self.languages)):
+            yield _aligned(name, ", ".join(f"{it} {share:.0%}" for it, share in shares.items()))
+        for unit, found in (("words", self.words), ("tokens", self.tokens or ())):
+            for view, it in zip(self.names, found, strict=False):
+                middle = f"{it.median:g} in the median, {it.mean:.1f} in the mean"
+                edges = f"{it.minimum} to {it.maximum:,}, 95% up to {it.p95}"
+                yield _aligned(unit, f"{view}: {middle}, {edges}")
+        if self.cut is not None:
+            share = f"{self.cut / (of * self.views):.1%}"
+            cut = plural(self.cut, "sentence")
+            yield _aligned("cut", f"{cut} ({share}) longer than {self.max_tokens} tokens")
+        if self.split_words is not None:
+            yield _aligned("pieces", f"{self.split_words:.0%} of the words are no single token")
+        yield _aligned("sha256", f"{self.sha256} (content and columns)")
+
+    def cautions(self) -> Iterator[str]:
+        """What may do harm in a source that can be used, and what to do about it."""
+        of, found = max(self.examples, 1), {name: it.count for name, it in self.signs.items()}
+        broken, cut = found["replaced"] + found["mojibake"], (self.cut or 0) / (of * self.views)
+        first = "".join(self.signs["wordless"].first[:1])
+        remedy = "leave them out, as --clean does"
+        rows = (
+            (self.layout, f"{self.layout}, as its rows tell; see the examples above"),
+            (self.repeated > _MANY * of, f"{self.repeated / of:.0%} are repeats; {remedy}"),
+            (
+                self.identical.count,
+                f"in {self.identical.count:,} anchor and positive are the same sentence",
+            ),
+            (broken > _FEW * of, f"{broken:,} look wrongly decoded; save the file as UTF-8"),
+            (
+                found["tags"] or found["entities"],
+                f"{found['tags']:,} hold HTML tags, {found['entities']:,} entities; {remedy}",
+            ),
+            (
+                self.wrapped > _MANY * of,
+                f"{self.wrapped:,} lines end within a sentence; join the lines of a paragraph",
+            ),
+            (
+                found["wordless"],
+                f"{found['wordless']:,} hold no word, first {first}; searches would find them",
+            ),
+            (cut > _MANY, f"{cut:.0%} of the sentences would be cut at {self.max_tokens} tokens"),
+        )
+        return (text for applies, text in rows if applies)
+
     def require_usable(self) -> None:
         """Make sure that training can use the source."""
         problem = ""
-        if count := self.unreadable.count:
-            rows = "1 row" if count == 1 else f"{count} rows"
+        if self.unreadable.count:
+            rows = plural(self.unreadable.count, "row")
             first = self.unreadable.first[0]
             problem = (
                 f"{rows} of {self.source} cannot be read, at which training would stop: {first}"
             )
         elif self.examples < 2:
-            few = f"{self.examples} example{'s' if self.examples != 1 else ''}"
+            few = plural(self.examples, "example")
             problem = (
                 f"{self.source} holds {few} without an empty sentence, but at least 2 are needed"
             )
@@ -156,35 +250,42 @@ class Report:
             require_classes(self.source, [number for number, count in counts if count])
 
 
-def check(
-    source: str,
-    columns: Sequence[str] | None = None,
+def describe(
+    examples: Examples,
     tokenizer: Tokenizer | None = None,
-    max_tokens: int = 32,
-    progress: Callable[[int], None] | None = None,
+    similarity: Similarity | None = None,
     *,
-    labels: str = "none",
-) -> Report:
+    max_tokens: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> TextFacts:
     """Read a whole source as training would, but go on after rows that cannot be read.
 
-    With ``labels`` as ``nli``, premise, hypothesis and label are read. ``tokenizer`` counts tokens,
-    and the sentences that ``max_tokens`` would cut.
+    ``tokenizer`` counts tokens, and the sentences that ``max_tokens`` would cut, by default its own
+    limit. ``similarity`` tells documents from lines, as :func:`find_documents` uses it.
     """
-    of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
-    examples = open_pairs(source, "nli", columns) if of_nli else open_examples(source, columns)
-    unreadable, signs = Finding(), {name: Finding() for name in _SIGNS}
-    sample: list[tuple[str, ...]] = []
+    limit = max_tokens or (None if tokenizer is None else tokenizer.max_tokens)
+    unreadable, identical, signs = Finding(), Finding(), {name: Finding() for name in _SIGNS}
+    first, sample = list[tuple[str, ...]](), list[str]()
     hashes, words, tokens = array("q"), array("I"), array("I")
+    draw, wrapped, before = random.Random(0), 0, ""
 
     def read() -> Iterator[tuple[str, ...]]:
+        nonlocal wrapped, before
         for where, sentences in examples.read(lambda error: unreadable.add(str(error))):
             hashes.append(hash(sentences[0]))
-            sample.extend([sentences] * (len(sample) < _SHOWN))
-            text = "\t".join(sentences)
-            for name, has_sign in _SIGNS.items():
-                if has_sign(text, sentences):
+            first.extend([sentences] * (len(first) < _SHOWN))
+            place = len(hashes) - 1 if len(sample) < _SAMPLE else draw.randrange(len(hashes))
+            if place < _SAMPLE:
+                sample[place : place + 1] = [sentences[0]]
+            for name, (_, has_sign) in _SIGNS.items():
+                if any(has_sign(sentence) for sentence in sentences):
                     signs[name].add(where)
-            if progress is not None and not len(hashes) % _TOLD_EVERY:
+            if sentences[0] in sentences[1:2]:
+                identical.add(where)
+            if examples.is_lines:
+                wrapped += _goes_on(before, sentences[0])
+                before = sentences[0]
+            if not len(hashes) % _TOLD_EVERY:
                 progress(_TOLD_EVERY)
             yield sentences
 
@@ -192,48 +293,87 @@ def check(
         words.extend(len(sentence.split()) for sentence in portion)
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
-    documents = None
-    if examples.is_lines and examples.blank:
-        sizes = document_lengths(examples, lambda _: None)
-        documents = _lengths(sizes) if len(sizes) > 1 else None
-    classes = None
-    if isinstance(examples, PairExamples) and isinstance(examples.parse, NliClasses):
-        counts = Counter(examples.numbers[Need.LABELS])
-        classes = {name: counts[number] for number, name in enumerate(examples.parse.names)}
+    cleaned, documents = examples.cleaned, find_documents(examples, similarity, lambda _: None)
 
-    def lengths_of_views(lengths: array[int]) -> tuple[Lengths, ...]:
+    def of_views(lengths: array[int]) -> tuple[Lengths, ...]:
         views = range(examples.views if lengths else 0)
-        return tuple(_lengths(np.array(lengths[view :: examples.views])) for view in views)
+        return tuple(Lengths.of(np.array(lengths[view :: examples.views])) for view in views)
 
-    return Report(
-        source=source,
+    return TextFacts(
+        source=examples.source,
         columns=examples.columns,
         sha256=examples.sha256,
+        layout=examples.rows.layout,
         views=examples.views,
         examples=len(hashes),
-        classes=classes,
+        classes=_classes(examples),
         unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
-        documents=documents,
+        cleaned=cleaned,
+        documents=None if documents.lengths is None else Lengths.of(documents.lengths),
+        documents_why=documents.why,
         unreadable=unreadable,
         repeated=len(hashes) - len(np.unique(hashes)),
+        identical=identical,
         signs=signs,
-        words=lengths_of_views(words),
-        tokens=None if tokenizer is None else lengths_of_views(tokens),
-        max_tokens=max_tokens,
-        cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
-        shown=tuple(sample),
-        layout=examples.rows.layout,
+        wrapped=wrapped,
+        scripts=_shares(map(_script, sample)),
+        languages=_shares(map(_language, sample)),
+        words=of_views(words),
+        tokens=None if tokenizer is None else of_views(tokens),
+        max_tokens=limit,
+        cut=None if limit is None or tokenizer is None else sum(it > limit for it in tokens),
+        split_words=None if tokenizer is None else _split_words(sample, tokenizer),
+        shown=tuple(first),
     )
 
 
-def _lengths(lengths: NDArray[Any]) -> Lengths:
-    return Lengths(
-        count=len(lengths),
-        minimum=int(lengths.min()),
-        median=float(np.median(lengths)),
-        mean=float(lengths.mean()),
-        p95=int(np.percentile(lengths, 95, method="inverted_cdf")),
-        maximum=int(lengths.max()),
-    )
+def _classes(examples: Examples) -> dict[str, int] | None:
+    if not (isinstance(examples, PairExamples) and isinstance(examples.parse, NliClasses)):
+        return None
+    counts = Counter(examples.numbers[Need.LABELS])
+    return {name: counts[number] for number, name in enumerate(examples.parse.names)}
+
+
+def _goes_on(before: str, text: str) -> bool:
+    """True if a line ends within a sentence, with which the next one goes on."""
+    cased = before != before.lower() or text != text.lower()
+    return len(before) > 4 * _SHORT and cased and text[0].islower() and not _ENDS.search(before)
+
+
+def _shares(kinds: Iterator[str]) -> dict[str, float]:
+    counts = Counter(kinds)
+    return {name: count / counts.total() for name, count in counts.most_common()}
+
+
+def _script(text: str) -> str:
+    """The script of most letters, as Unicode calls it."""
+    letters = (unicodedata.name(it, "other").split()[0] for it in text[:100] if it.isalpha())
+    return next((name.capitalize() for name, _ in Counter(letters).most_common(1)), "none")
+
+
+def _language(text: str) -> str:
+    words = set(_WORD.findall(text.lower()))
+    hits = {name: len(words & frequent) for name, frequent in _PROFILES.items()}
+    best = max(hits, key=lambda name: hits[name])
+    return best if hits[best] > 1 else "unknown"
+
+
+def _split_words(sample: Sequence[str], tokenizer: Tokenizer) -> float | None:
+    counts = Counter(word for text in sample for word in _WORD.findall(text))
+    if not counts:
+        return None
+    ids, _ = tokenizer.ids([f" {word}" for word in counts], None)
+    pairs = zip(ids, counts.values(), strict=True)
+    split = sum(count for row, count in pairs if len(row) != tokenizer.specials + 1)
+    return split / counts.total()
+
+
+def plural(count: int, what: str) -> str:
+    """A number of things."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _aligned(name: str, value: str) -> str:
+    return f"{name:<12}{printable(value)}"

@@ -5,10 +5,12 @@ Shapes: B documents, A anchors of each, P positives of each anchor.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -16,29 +18,131 @@ from numpy.random import Generator
 
 from contrasent.data.examples import Examples
 from contrasent.data.loader import example_of
-from contrasent.data.readers import Trouble, lines, stop
+from contrasent.data.readers import Trouble, stop
 from contrasent.data.token_store import IndexArray, TextStore, TokenStore
 from contrasent.errors import DataError
+
+logger = logging.getLogger("contrasent")
 
 Near = Literal["any", "adjacent", "subsumed"]
 Span = tuple[int, int]
 """Numbers of the first word, and of the one after the last."""
 
 
+Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[float] | np.ndarray]
+"""How alike each of some texts is to the other one at its place, larger for nearer."""
+
+_PAIRS, _FEWEST = 1000, 50  # of sentences that are compared, at most and at least
+_DENSE, _SPARSE = 20, 100  # lines of a document, below and above which blank lines tell enough
+_NEARER = 0.6  # share of comparisons; unrelated lines have 0.5, sentences of Wikipedia 0.8
+_MOSTLY, _WORDLESS = 0.5, 0.3
+_SHARED = re.compile(
+    r"[^\W\d_]{3,}|[\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Where the documents of a text end, or that every line or row is a text by itself."""
+
+    lengths: IndexArray | None  # ``(documents,)`` int64, lines of each; None without documents
+    why: str  # in a sentence
+
+
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
-    """``(documents,)`` int64: sentences of each document of a ``.txt``, between blank lines."""
-    lengths = [0]
-    for _, line in lines(Path(examples.source), trouble):
-        if line.strip():
-            lengths[-1] += 1
-        elif lengths[-1]:
-            lengths.append(0)
+    """``(documents,)`` int64: the lines of a ``.txt`` between blank ones; none of a table."""
+    lengths, blank = [0], 0
+    for _ in examples.read(trouble) if examples.is_lines else ():
+        lengths += [0] * (examples.rows.blank > blank)
+        lengths[-1] += 1
+        blank = examples.rows.blank
     return np.array([length for length in lengths if length], dtype=np.int64)
+
+
+def find_documents(
+    examples: Examples, similarity: Similarity | None = None, trouble: Trouble = stop
+) -> Documents:
+    """Tell whether blank lines end documents, as asked for by :attr:`Examples.documents` or else.
+
+    They do where they stand all over a text, and sentences are nearer to the next one than to any
+    other, by ``similarity`` or else by the words they share. Where they are rare, a sentence has
+    to be nearer to the next one than sentences on both sides of a blank line are.
+    """
+    if not examples.is_lines:
+        return Documents(None, "every row is a text; only a .txt has documents")
+    lengths = document_lengths(examples, trouble)
+    lines, count = int(lengths.sum()), len(lengths)
+    if examples.documents is False or count < 2:
+        why = "no blank line stands between two" if count < 2 else "as asked for"
+        return Documents(None, f"every line is a text: {why}")
+    said = f"{count:,} documents of {lines / count:.1f} lines in the mean"
+    if examples.documents:
+        return Documents(lengths, f"{said}, as asked for")
+    against, how = _evidence(examples, lengths, similarity, trouble)
+    if against:
+        return Documents(None, f"every line is a text: {against}")
+    return Documents(lengths, said + how)
+
+
+def _evidence(
+    examples: Examples, lengths: IndexArray, similarity: Similarity | None, trouble: Trouble
+) -> tuple[str, str]:
+    """Evidence against documents, empty without; else for them."""
+    lines, blank = int(lengths.sum()), len(lengths) - 1
+    sparse = lines > _DENSE * len(lengths)
+    if (lengths == 1).sum() > _MOSTLY * lines:
+        return "most lines stand between blank ones", ""
+    if np.median(np.repeat(lengths, lengths)) > _SPARSE:
+        return f"{blank:,} blank lines between {lines:,} are too few", ""
+    nearer, parted, worded, compared = _cohesion(examples, lengths, similarity, trouble)
+    if worded < 1 - _WORDLESS:
+        return f"{1 - worded:.0%} of the lines hold no word", ""
+    if compared < _FEWEST:
+        return (f"{blank:,} blank lines between {lines:,} are few" if sparse else ""), ""
+    how = f"{nearer:.0%} of the lines are nearer to the next one than to another"
+    if nearer < _NEARER:
+        return f"{how}, about as by chance", ""
+    if sparse and parted < _NEARER:
+        return f"lines are as near across the {blank:,} blank lines as elsewhere", ""
+    return "", f"; {how}"
+
+
+def _cohesion(
+    examples: Examples, lengths: IndexArray, similarity: Similarity | None, trouble: Trouble
+) -> tuple[float, float, float, int]:
+    """How often a line is nearer to the next one than to another, and than two across a blank are.
+
+    Then the share of lines with letters, and the number of comparisons that told a difference.
+    """
+    ends, random = np.cumsum(lengths) - 1, np.random.default_rng(0)
+    within = random.permutation(np.setdiff1d(np.arange(ends[-1]), ends))[:_PAIRS]
+    across = random.permutation(ends[:-1])[:_PAIRS]
+    others = random.integers(ends[-1] + 1, size=len(within))
+    wanted = {*within, *(within + 1), *across, *(across + 1), *others}
+    rows = enumerate(examples.read(trouble))
+    texts = {number: text for number, (_, (text, *_)) in rows if number in wanted}
+    words = {text: frozenset(_SHARED.findall(text.lower())) for text in texts.values()}
+    weights = Counter(chain.from_iterable(words.values()))
+
+    def shared(first: Sequence[str], second: Sequence[str]) -> list[float]:
+        pairs = [(words[a], words[b]) for a, b in zip(first, second, strict=True)]
+        return [sum(1 / weights[w] for w in a & b) / (1 + len(a) * len(b)) ** 0.5 for a, b in pairs]
+
+    following, random_ones, parted = (
+        np.asarray((similarity or shared)([texts[it] for it in a], [texts[it] for it in b]))
+        for a, b in ((within, within + 1), (within, others), (across, across + 1))
+    )
+    differ = following != random_ones
+    nearer = float((following > random_ones)[differ].mean()) if differ.any() else 0.0
+    against = following[:, None]
+    apart = float((against > parted).mean() + (against == parted).mean() / 2)
+    worded = float(np.mean([any(map(str.isalpha, text)) for text in texts.values()]))
+    return nearer, apart, worded, int(differ.sum())
 
 
 def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them."""
-    lengths = document_lengths(examples) if examples.is_lines else np.zeros(0, np.int64)
+    lengths = document_lengths(examples)
     followed = int((lengths - 1).sum())
     if len(lengths) < 2 or followed < 2:
         raise DataError(
@@ -46,6 +150,9 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
             f"after them, in {len(lengths)} documents; give a .txt (or .txt.gz) with the sentences "
             "of each document in order, one per line, and a blank line between documents"
         )
+    found = find_documents(examples)
+    if found.lengths is None:
+        logger.warning("%s, but %s takes %s for documents", found.why, need, examples.source)
     return lengths
 
 
@@ -197,19 +304,18 @@ def long_documents(
 ) -> Texts:
     """The documents of ``least`` words or sentences, or more.
 
-    Lines with a blank line between some of them are documents of several ``lines``; otherwise every
-    line or row is a document. DataError if fewer than 2 documents are long enough.
+    They are those of :func:`find_documents`, or else every line or row. DataError if fewer than 2
+    are long enough.
     """
     if examples.views != 1:
         raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
-    lengths = document_lengths(examples) if examples.is_lines else np.ones(1, dtype=np.int64)
-    by_line = len(lengths) < 2
-    ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)
+    lengths = find_documents(examples).lengths
+    ends = np.arange(1, len(lines) + 1) if lengths is None else np.cumsum(lengths)
     every = Texts(lines, np.append(0, ends[:-1]), ends, len(ends))
     counts = np.array([len(every.parts(number, split)) for number in range(len(every))])
     chosen = counts >= least
     if chosen.sum() < 2:
-        what = "every line is one" if by_line else "with a blank line between"
+        what = "every line is one" if lengths is None else "with a blank line between"
         unit = "words" if split is str.split else "sentences"
         found = f"{chosen.sum() or 'none'} of the {len(ends)} documents of {examples.source}"
         longest = f"and 2 are needed; the longest has {counts.max(initial=0)}"

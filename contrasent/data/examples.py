@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contrasent.data.clean import clean as cleaned_rows
 from contrasent.data.columns import NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
 from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
 from contrasent.data.rows import (
@@ -40,18 +42,27 @@ _CHARACTERS_AT_ONCE = 1 << 20
 class Examples:
     """Examples of V sentences each, read anew from the source by every iteration.
 
-    ``columns`` says in one line what was understood, and ``is_lines`` that blank lines separate
-    documents; with ``with_ids`` the second column holds ids. Known after a whole pass are how many
-    rows were ``skipped`` for an empty sentence, ``blank`` and ``unlabelled`` ones, and the
+    ``columns`` says in one line what was understood. In a text of ``is_lines``, ``documents`` says
+    whether blank lines end them, None that the text has to tell. With ``with_ids`` the second
+    column holds ids. Known after a whole pass are how many rows were ``skipped`` for an empty
+    sentence, ``blank`` and ``unlabelled`` ones, what was ``cleaned``, None if nothing is, and the
     ``numbers`` of each example.
     """
 
     def __init__(
-        self, rows: SourceRows, views: int, *, is_lines: bool = False, with_ids: bool = False
+        self,
+        rows: SourceRows,
+        views: int,
+        *,
+        is_lines: bool = False,
+        with_ids: bool = False,
+        documents: bool | None = None,
+        cleans: bool = False,
     ) -> None:
         self.source, self.columns = rows.source, rows.described
         self.rows, self.views = rows, views
-        self.is_lines, self.with_ids = is_lines, with_ids
+        self.is_lines, self.with_ids, self.documents = is_lines, with_ids, documents
+        self.cleaned: Counter[str] | None = Counter() if cleans else None
         self.skipped = self.blank = self.unlabelled = 0
         self.numbers: Mapping[Need, Sequence[float]] = {}
 
@@ -60,17 +71,24 @@ class Examples:
         """Hexadecimal hash of the source's content, its reading and the chosen columns."""
         reader, layout, content = self.rows, self.rows.chosen, self.rows.sha256
         if isinstance(reader, HubSource):
-            return content
+            return content if self.cleaned is None else f"{content} cleaned"
         chosen: object = reader.names if reader.named else layout.positions
         if isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)
             # What else the same bytes may be read as: the first column alone of a table as lines.
             if reader.quoted or (len(reader.first) > 1 and layout.positions == (0,)):
                 chosen = (*chosen, "quoted" if reader.quoted else "tabs")
+        chosen = chosen if self.cleaned is None else (chosen, "cleaned")
         return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
+        rows = self._read(trouble)
+        if self.cleaned is not None:
+            rows, self.cleaned = cleaned_rows(rows, 1 if self.with_ids else self.views)
+        return rows
+
+    def _read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         skipped, checked = 0, self.rows.checked and not self.with_ids
         for where, row in self.rows.rows(trouble):
             cells = row
@@ -117,7 +135,12 @@ def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
 
 
 def open_examples(
-    source: str, columns: Sequence[str] | None = None, *, with_ids: bool = False
+    source: str,
+    columns: Sequence[str] | None = None,
+    *,
+    with_ids: bool = False,
+    documents: bool | None = None,
+    clean: bool = False,
 ) -> Examples:
     """Understand a text file or a Hugging Face data set as examples.
 
@@ -127,12 +150,16 @@ def open_examples(
     hold text columns; ``org/name[:config][@split]`` is on the hub. What exists as a file is a file.
     ``columns`` are names or numbers from 0, in the order anchor, positive, hard negatives; None
     picks them by well-known names or, in a table without header, takes all. With ``with_ids`` the
-    second holds ids, which are text or whole numbers. DataError if the source is missing or cannot
+    second holds ids, which are text or whole numbers. ``documents`` says whether blank lines of a
+    ``.txt`` end documents, which the text tells else, and ``clean`` leaves out what
+    :mod:`contrasent.data.clean` knows as dirt. DataError if the source is missing or cannot
     be understood by its first rows; ConfigError if ``columns`` does not fit.
     """
     kind = source_kind(source, TEXT_KINDS)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
         raise ConfigError(f"{source} has no columns to choose; name a table .csv or .tsv")
+    if documents and kind != ".txt":
+        raise ConfigError(f"{source}: every row is a text; documents are read from a .txt")
     rows = open_source(source, kind)
     if kind == ".txt":
         rows.choose(lambda _: ColumnMap((0,), False, "1 sentence per line", "order"))
@@ -140,7 +167,14 @@ def open_examples(
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
         how: Any = {"where": rows.where, "named": rows.named, "below": below}
         rows.choose(partial(sentence_columns, columns=columns, **how))
-    return Examples(rows, rows.width, is_lines=kind == ".txt", with_ids=with_ids)
+    return Examples(
+        rows,
+        rows.width,
+        is_lines=kind == ".txt",
+        with_ids=with_ids,
+        documents=documents,
+        cleans=clean,
+    )
 
 
 Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]

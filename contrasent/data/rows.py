@@ -50,7 +50,7 @@ class SourceRows(ABC):
     named = True  # `first` certainly holds names
     checked = False  # every cell is text that can be written, so that nobody need look again
     layout = ""  # how it is read, in words, where that is unusual
-    blank = 0  # blank lines, which are left out; known after a whole pass
+    blank = 0  # blank lines, which are left out, up to the row that a pass has come to
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
         if not first:
@@ -116,11 +116,11 @@ class TableSource(SourceRows):
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
-        width, blank = len(self.first), 0
+        width, self.blank = len(self.first), 0
         after = self.number if self.chosen.header else self.number - 1
         for number, cells in self._read(trouble):
             if _is_blank(cells):
-                blank += 1
+                self.blank += 1
             elif number <= after:
                 continue
             elif len(cells) == width:
@@ -133,7 +133,6 @@ class TableSource(SourceRows):
                         "row or take it out"
                     )
                 )
-        self.blank = blank
 
     @cached_property
     def sha256(self) -> str:

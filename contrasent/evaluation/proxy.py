@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import chain, islice, pairwise
 from pathlib import Path
 
-from contrasent.data.documents import document_lengths
+from contrasent.data.documents import find_documents
 from contrasent.data.examples import Examples, keep_rows, open_examples
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import RetrievalTask
@@ -88,15 +88,17 @@ def _pairs_task(
 def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
     """A task of a file or data set, of at most a thousand of its rows, the last document cut."""
     kind, _, file = name.name.partition(":")
-    examples = open_examples(str(Path(file).expanduser()), columns)
     documents = f"{kind}:" == NEXT
-    if documents and not has_documents(examples):
+    source = str(Path(file).expanduser())
+    examples = open_examples(source, columns, documents=documents or None)
+    lengths = find_documents(examples).lengths if documents else None
+    if documents and lengths is None:
         raise DataError(
             f"{name.name}: nothing tells where a document of {file} ends; give a .txt with a blank "
             "line between documents, or ask for crops:"
         )
     pairs = next_pairs if documents else crop_pairs
-    smallest, count = _smallest(_units(examples, documents), pairs)
+    smallest, count = _smallest(_units(examples, lengths), pairs)
     chosen, room = list[Unit](), MOST
     for unit, *_ in smallest.values():
         chosen.append(unit[:room])
@@ -125,13 +127,13 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     Those whose hashes are smallest, whatever their order, so that equal rows and all pairs of an
     anchor are on one side; whole documents. None of fewer than fifty queries.
     """
-    documents = examples.views == 1 and has_documents(examples)
+    lengths = find_documents(examples).lengths
     kind, pairs = "crops", crop_pairs
     if examples.views > 1:
         kind, pairs = "pairs", _example_pairs
-    elif documents:
+    elif lengths is not None:
         kind, pairs = "next sentences", next_pairs
-    smallest, count = _smallest(_units(examples, documents), pairs)
+    smallest, count = _smallest(_units(examples, lengths), pairs)
     most, out, texts = min(MOST, int(SHARE * count)), dict[int, Counter[Unit]](), 0
     for number, units in smallest.items():
         rows = sum(len(unit) * times for unit, times in units.items())
@@ -145,24 +147,19 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
         return None
 
     def rest() -> Iterator[str | Example]:
-        for unit in _units(examples, documents):
+        for unit in _units(examples, lengths):
             if _hash(unit) not in out:
                 yield from (e[0] if examples.views == 1 else e for e in unit)
-                yield from [""] * documents
+                yield from [""] * (lengths is not None)
 
     return HeldOutTask(task, keep_rows(rest()), texts)
 
 
-def has_documents(examples: Examples) -> bool:
-    """True if something tells where a document ends."""
-    return examples.is_lines and len(document_lengths(examples)) > 1
-
-
-def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
+def _units(examples: Examples, lengths: Iterable[int] | None) -> Iterator[Unit]:
     rows = iter(examples)
-    if not documents:
+    if lengths is None:
         return ((row,) for row in rows)
-    return (tuple(islice(rows, int(length))) for length in document_lengths(examples))
+    return (tuple(islice(rows, int(length))) for length in lengths)
 
 
 def _smallest(

@@ -2,121 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from contrasent.data.check import plural
 from contrasent.data.columns import view_names
 from contrasent.progress import printable
 from contrasent.report.table import ABSENT, Cell, Table
 
-_ENCODER = "all-MiniLM-L6-v2"
-
 if TYPE_CHECKING:
     from contrasent.data.build import Built, DataKind
-    from contrasent.data.check import Report
     from contrasent.evaluation.leaks import Leaks
     from contrasent.search.mining import Mined
-
-
-def survey_lines(report: Report) -> Iterator[str]:
-    """The facts of a check, without its lengths and examples."""
-    each = "" if report.views == 1 else " each"
-    facts = [("file", report.source), ("columns", report.columns)]
-    facts.append(("examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"))
-    unused = plural(report.blank, "blank line")
-    if report.classes is not None:
-        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
-        shares = ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
-        facts.append(("classes", shares))
-        unused = f"{plural(report.unlabelled, 'row')} without a label"
-    skipped = f"{plural(report.skipped, 'row')} with an empty sentence"
-    facts.append(("left out", f"{skipped}, {unused}"))
-    if (length := report.documents) is not None:
-        sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
-        facts.append(("documents", f"{length.count:,} of {sizes}"))
-    facts.append(("unreadable", plural(report.unreadable.count, "row")))
-    facts += [("", message) for message in report.unreadable.first]
-    share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
-    first, *others = _views(report)
-    repeated = f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
-    facts.append(("repeated", repeated))
-    for name, what, sign in (
-        *([("identical", f"{first} and {others[0]} in", "identical")] if others else []),
-        ("encoding", "U+FFFD in", "replaced"),
-        ("", "control characters in", "control"),
-        ("", "looks wrongly decoded, as Ã© for é, in", "mojibake"),
-        ("HTML", "tags in", "tags"),
-        ("", "entities, as &amp;, in", "entities"),
-        ("no word", "in", "wordless"),
-    ):
-        finding = report.signs[sign]
-        places = ", ".join(where.removeprefix(report.source) for where in finding.first)
-        at = f", first at {places}" if places else ""
-        facts.append((name, f"{what} {plural(finding.count, 'example')}{at}"))
-    if report.cut is not None and report.examples:
-        share = f"{report.cut / (report.examples * report.views):.1%}"
-        cut = plural(report.cut, "sentence")
-        facts.append(("cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"))
-    facts.append(("sha256", f"{report.sha256} (content and columns)"))
-    return (_aligned(*fact) for fact in facts)
-
-
-def survey_examples(report: Report) -> Iterator[str]:
-    """The first examples that a check read."""
-    return _examples(_views(report), report.shown)
-
-
-def length_table(report: Report) -> Table:
-    """Lengths of sentences, in words and, if they were counted, in tokens."""
-    rows = []
-    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(_views(report), found, strict=False):
-            numbers = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
-            rows.append(tuple(Cell(str(cell)) for cell in (f"{view}, {unit}", *numbers)))
-    return Table(("length", "min", "median", "mean", "p95", "max"), tuple(rows))
-
-
-def _views(report: Report) -> list[str]:
-    return view_names(report.views) if report.classes is None else ["premise", "hypothesis"]
-
-
-def verdict_lines(
-    report: Report, encoder: str | None = None, columns: str | None = None
-) -> Iterator[str]:
-    """The verdict on a source that can be used, and the command that trains on it.
-
-    ``columns`` is the choice of the user, to be repeated.
-    """
-    cautions = list(report.cautions())
-    yield ""
-    yield "verdict: usable, but look at" if cautions else "verdict: ready"
-    yield from (f"  {printable(caution)}" for caution in cautions)
-    yield f"train with: {train_command(report, encoder, columns)}"
-
-
-_FEWEST = 500
-"""Different texts of which a part can be held out, to choose by."""
-
-
-def train_command(report: Report, encoder: str | None, columns: str | None) -> str:
-    """The command that trains on a source that was checked."""
-    words, option = ["contrasent", "train"], "--columns"
-    if report.classes is not None:
-        words += ["nli-softmax", "--encoder", encoder or "bert-base-uncased"]
-    elif report.views > 1:
-        words += ["sup-adapt", "--encoder", encoder or _ENCODER]
-    elif report.examples - report.repeated >= _FEWEST:
-        words, option = ["contrasent", "adapt", encoder or _ENCODER], "--data.columns"
-    else:
-        words += ["unsup-simcse", "--encoder", encoder or _ENCODER]
-    words += ["--data", report.source, *([] if columns is None else [option, columns])]
-    usual = 128 if "sup-adapt" in words else 32
-    if report.tokens_needed > usual:
-        words += ["--data.max_tokens", str(report.tokens_needed)]
-    return printable(shlex.join(words))
 
 
 _LEFT_OUT = {
@@ -159,19 +58,15 @@ def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
         facts.append(("overlap", shared))
     yield from (_aligned(*fact) for fact in [*facts, ("sha256", built.sha256)])
     names = ["premise", "hypothesis", "label"] if labelled else view_names(len(built.header))
-    yield from _examples(names, built.shown)
-
-
-def plural(count: int, what: str) -> str:
-    """A number of things."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    yield from example_lines(names, built.shown)
 
 
 def _aligned(name: str, value: str) -> str:
     return f"{name:<12}{printable(value)}"
 
 
-def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
+def example_lines(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first examples of a source, a line for each sentence."""
     for number, sentences in enumerate(examples, start=1):
         yield f"example {number}"
         for name, sentence in zip(names, sentences, strict=True):

@@ -14,9 +14,7 @@ from contrasent.evaluation.protocols import Options, TransferProtocol
 from contrasent.evaluation.proxy import (
     FEWEST,
     METRICS,
-    MOST,
     HeldOutTask,
-    has_documents,
     hold_out,
 )
 from contrasent.evaluation.retrieval import RetrievalTask
@@ -150,8 +148,7 @@ def tasks_of(
         return dev, final, None
     held = hold_out(examples)
     if held is None:
-        whole = f", in whole documents of at most {MOST:,} lines in all," * has_documents(examples)
-        reason = f"a tenth of {examples.source}{whole} makes fewer than {FEWEST} queries"
+        reason = f"a tenth of {examples.source} makes fewer than {FEWEST} queries"
         if settings.task == HELD_OUT:
             raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
         logger.warning(

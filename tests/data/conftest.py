@@ -44,3 +44,15 @@ def write(tmp_path):
         return str(tmp_path / name)
 
     return written
+
+
+@pytest.fixture
+def facts(write):
+    """Write a file, and describe what it holds."""
+    from contrasent.data.check import describe
+
+    def described(name, content, *, tokenizer=None, max_tokens=None, **how):
+        examples = open_examples(write(name, content), **how)
+        return describe(examples, tokenizer, max_tokens=max_tokens)
+
+    return described

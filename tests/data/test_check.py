@@ -1,4 +1,3 @@
-import re
 import statistics
 
 import numpy as np
@@ -7,7 +6,7 @@ from helpers.tiny_tokenizers import bert_folder
 from typer.testing import CliRunner
 
 from contrasent.data import examples as examples_module
-from contrasent.data.check import Finding, check
+from contrasent.data.check import Finding
 from contrasent.errors import DataError
 
 
@@ -29,11 +28,12 @@ def as_dict(found):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 19, 20, 21, 100])
 @pytest.mark.parametrize("views", [1, 3])
-def test_lengths_are_those_of_every_view(write, bert, monkeypatch, count, views):
+def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views):
     monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", 7)
     random = np.random.default_rng(count)
     rows = [[" ".join("a" * random.integers(1, 9)) for _ in range(views)] for _ in range(count)]
-    report = check(write("f.tsv", "".join("\t".join(row) + "\n" for row in rows)), None, bert, 6)
+    content = "".join("\t".join(row) + "\n" for row in rows)
+    report = facts("f.tsv", content, tokenizer=bert, max_tokens=6)
     words = [[len(row[view].split()) for row in rows] for view in range(views)]
     assert [as_dict(found) for found in report.words] == [lengths(column) for column in words]
     assert [as_dict(found) for found in report.tokens] == [
@@ -43,13 +43,13 @@ def test_lengths_are_those_of_every_view(write, bert, monkeypatch, count, views)
     assert (report.examples, report.views, report.max_tokens) == (count, views, 6)
 
 
-def test_repeats_and_pairs_of_the_same_sentence_are_counted(write):
-    report = check(write("f.tsv", "a\tb\na\tc\nb\tb\nA\ta\n a \td\nc\tc \n"))
-    assert report.repeated == 2
-    assert report.signs["identical"] == Finding(2, [f"{report.source}:3", f"{report.source}:6"])
+def test_repeats_and_pairs_of_the_same_sentence_are_counted(facts):
+    found = facts("f.tsv", "a\tb\na\tc\nb\tb\nA\ta\n a \td\nc\tc \n")
+    assert found.repeated == 2
+    assert found.identical == Finding(2, [f"{found.source}:3", f"{found.source}:6"])
 
 
-def test_signs_of_wrong_encoding_are_placed(write):
+def test_signs_of_wrong_encoding_are_placed(facts):
     sentences = [
         "fine: naïve Ångström Ärger À São Ça va Âme ½ °",
         "caf\ufffd",
@@ -63,57 +63,41 @@ def test_signs_of_wrong_encoding_are_placed(write):
         "😀".encode().decode("latin-1"),
         "tab\tinside",
     ]
-    report = check(write("f.txt", "\n".join(sentences)))
+    signs = facts("f.txt", "\n".join(sentences)).signs
 
     def lines(finding):
         return [int(where.rsplit(":", 1)[1]) for where in finding.first]
 
-    assert (report.signs["replaced"].count, lines(report.signs["replaced"])) == (2, [2, 6])
-    assert lines(report.signs["control"])[:2] == [3, 4]
-    assert (report.signs["mojibake"].count, lines(report.signs["mojibake"])) == (6, [5, 6, 7])
-    assert check(write("g.txt", "\n".join(["1", *sentences[:1], "2"]))).signs["mojibake"].count == 0
+    assert (signs["replaced"].count, lines(signs["replaced"])) == (2, [2, 6])
+    assert lines(signs["control"])[:2] == [3, 4]
+    assert (signs["mojibake"].count, lines(signs["mojibake"])) == (6, [5, 6, 7])
+    fine = facts("g.txt", "\n".join(["1", *sentences[:1], "2"]))
+    assert fine.signs["mojibake"].count == 0
 
 
-def test_documents_are_counted_where_blank_lines_separate_them(write):
-    report = check(write("f.txt", "\na\nb\n \n\nc\n\nd\ne\nf\n\n"))
-    length = report.documents
-    assert (length.count, length.minimum, length.median, length.mean, length.maximum) == (
-        3,
-        1,
-        2,
-        2,
-        3,
-    )
-    for text in ("a\nb\n", "\na\nb\n\n"):
-        assert check(write("f.txt", text)).documents is None
-    table = check(write("f.csv", "a,b\n\nc,d\n"))
-    assert (table.blank, table.documents) == (1, None)
-    damaged = check(write("f.txt", b"a\n\nb\n\xff\n\nc\n"))
-    assert (damaged.documents.count, damaged.documents.maximum) == (3, 1)
-
-
-def test_unreadable_rows_are_told_and_the_rest_is_checked(write):
+def test_unreadable_rows_are_told_and_the_rest_is_checked(facts):
     rows = b"a,b\n" + b"c\n" * 5 + b"d,\xff\n" + b"e,f\n" * 4
-    report = check(write("f.csv", rows))
-    assert report.examples == 5
-    assert report.unreadable.count == 6
-    assert [message.split(": ")[0] for message in report.unreadable.first] == [
-        f"{report.source}:{line}" for line in (2, 3, 4)
+    found = facts("f.csv", rows)
+    assert (found.examples, found.unreadable.count, found.documents) == (5, 6, None)
+    assert [message.split(": ")[0] for message in found.unreadable.first] == [
+        f"{found.source}:{line}" for line in (2, 3, 4)
     ]
     with pytest.raises(DataError) as caught:
-        report.require_usable()
-    said = f"6 rows of {report.source} cannot be read, at which training would stop: "
-    assert str(caught.value).startswith(f"{said}{report.source}:2: 1 column, but the first row")
+        found.require_usable()
+    said = f"6 rows of {found.source} cannot be read, at which training would stop: "
+    assert str(caught.value).startswith(f"{said}{found.source}:2: 1 column, but the first row")
+    damaged = facts("f.txt", b"a\nb\n\nb\n\xff\n\nc\nd\ne\n")
+    assert (damaged.documents.count, damaged.documents.maximum) == (3, 3)
 
 
-def test_too_few_examples_are_not_usable(write):
+def test_too_few_examples_are_not_usable(facts):
     with pytest.raises(DataError, match=r"f.csv holds 1 example without .*at least 2"):
-        check(write("f.csv", "a,b\n,c\n")).require_usable()
-    empty = check(write("f.csv", ",c\n"), progress=lambda _: None)
+        facts("f.csv", "a,b\n,c\n").require_usable()
+    empty = facts("f.csv", ",c\n")
     assert (empty.words, empty.examples) == ((), 0)
     with pytest.raises(DataError, match="holds 0 examples"):
         empty.require_usable()
-    check(write("f.csv", "a,b\nd,c\n")).require_usable()
+    facts("f.csv", "a,b\nd,c\n").require_usable()
 
 
 @pytest.fixture
@@ -128,23 +112,30 @@ def run():
     return call
 
 
-def test_the_command_prints_tables(run, write, tmp_path):
+def test_the_command_prints_facts_and_writes_clean_text(run, write, tmp_path):
     path = write("f.csv", 'anchor,positive\na b,"c\n d"\na b,a b\n[red]e[/red],\x1b[31mf\n')
     said = run(path, "--encoder", str(bert_folder(tmp_path / "bert")), "--max-tokens", "3").stdout
-    lines = [line.split(maxsplit=1) for line in said.splitlines() if line.strip()]
-    told = {line[0]: line[1] for line in lines if len(line) == 2}
-    assert told["file"] == path
-    assert told["columns"] == "anchor as anchor, positive as positive (by name)"
-    assert told["examples"] == "3 of 2 sentences each"
-    assert told["repeated"] == "1 example (33.3%) with an earlier one's anchor"
-    assert told["identical"] == "anchor and positive in 1 example, first at :4"
-    assert told["control"] == "characters in 1 example, first at :5"
-    assert told["cut"] == "6 sentences (100.0%) longer than 3 tokens"
-    assert re.search(r"\nanchor, words +1 +2 +1\.7 +2 +2\n", said)
-    assert "positive, tokens" in said
-    assert "  positive: c d\n" in said
-    assert "  anchor: [red]e[/red]\n  positive: f\n" in said
+    for line in (
+        f"file        {path}\n",
+        "columns     anchor as anchor, positive as positive (by name)\n",
+        "examples    3 of 2 sentences each\n",
+        "repeated    1 example (33.3%) with an earlier one's anchor\n",
+        "dirt        anchor and positive the same in 1 example (33.3%), first at :4\n",
+        "dirt        control characters in 1 example (33.3%), first at :5\n",
+        "cut         6 sentences (100.0%) longer than 3 tokens\n",
+        "words       anchor: 2 in the median, 1.7 in the mean, 1 to 2, 95% up to 2\n",
+        "  positive: c d\n",
+        "  anchor: [red]e[/red]\n  positive: f\n",
+    ):
+        assert line in said
     assert "\x1b" not in said
+    text = write("t.txt", "a dog <b>barks</b>\n\na&amp;b\na&b\n")
+    for words, expected in (
+        (("--documents", "--clean"), "a dog barks\n\na&b\n"),
+        (("--lines",), "a dog <b>barks</b>\na&amp;b\na&b\n"),
+    ):
+        run(text, *words, "--output", str(tmp_path / "out.txt"), "--overwrite")
+        assert (tmp_path / "out.txt").read_text() == expected
 
 
 LONG = " ".join(["word"] * 40) + " {n}"

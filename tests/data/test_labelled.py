@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from contrasent.data.batch import Need
-from contrasent.data.check import check
-from contrasent.data.examples import CLASSES, open_pairs
+from contrasent.data.check import describe
+from contrasent.data.examples import CLASSES, open_examples, open_pairs
 from contrasent.data.loader import Columns, Loader, WithNeeds
 from contrasent.data.token_store import TokenStore, tokenize
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 
 ROWS = [
     ("a dog", "an animal", "entailment"),
@@ -101,19 +101,18 @@ def test_a_store_that_lost_labels_is_made_again(tmp_path):
 
 def test_a_check_counts_the_classes(tmp_path):
     path = write(tmp_path / "nli.csv", ROWS)
-    report = check(path, labels="nli")
+    report = describe(open_pairs(path, "nli"))
     report.require_usable()
     assert report.classes == {"contradiction": 2, "entailment": 1, "neutral": 1}
     assert (report.examples, report.skipped, report.unlabelled) == (4, 1, 1)
     assert report.shown[0] == ROWS[0][:2] and report.sha256 == open_pairs(path, "nli").sha256
     with pytest.raises(DataError, match=r"'gold_label' says that not every"):
-        check(path)
+        open_examples(path)
     renamed = write(tmp_path / "renamed.csv", ROWS, ("sent0", "sent1", "label"))
-    assert check(renamed).classes is None
+    assert describe(open_examples(renamed)).classes is None
     turned = write(tmp_path / "odd.csv", [row[::-1] for row in ROWS], ("what", "b", "a"))
-    assert check(turned, ["a", "b", "what"], labels="nli").classes == report.classes
-    with pytest.raises(ConfigError, match=r"unknown kind of labels 'nlu'.*Did you mean 'nli'"):
-        check(path, labels="nlu")
+    odd = open_pairs(turned, "nli", ["a", "b", "what"])
+    assert describe(odd).classes == report.classes
 
 
 TWO = r"has pairs of 0 \(contradiction\), 1 \(entailment\) only, not of contradiction"
@@ -137,4 +136,4 @@ def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
     with pytest.raises(DataError, match=said):
         open_pairs(path, "nli").require(2)
     with pytest.raises(DataError, match=said):
-        check(path, labels="nli").require_usable()
+        describe(open_pairs(path, "nli")).require_usable()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contrasent.data.check import check
+from contrasent.data.check import describe
 from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.documents import document_lengths
 from contrasent.data.examples import open_examples, open_pairs
@@ -48,7 +48,7 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
     told = examples.rows.layout
     assert told.endswith(layout) and bool(told) == bool(layout)
     assert layout in examples.columns
-    assert any(layout in it for it in check(path).cautions()) or not layout
+    assert any(layout in it for it in describe(examples).cautions()) or not layout
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_numbers_of_files_are_decimal(write, cell, number):
                 read_pairs(pairs)
 
 
-def test_markup_is_counted(write):
+def test_markup_is_counted(facts):
     rows = [
         "<p>one two</p>",
         "a &amp; b &#39;c&#x27;",
@@ -187,10 +187,10 @@ def test_markup_is_counted(write):
         "x <br/> y &lt;",
         "AT&T; R&D",
     ]
-    report = check(write("f.txt", "\n".join(rows)))
+    report = facts("f.txt", "\n".join(rows))
     assert [report.signs[it].count for it in ("tags", "entities")] == [2, 2]
     assert any("2 hold HTML tags, 2 entities" in caution for caution in report.cautions())
-    assert not list(check(write("g.txt", "a cat\na dog\n")).cautions())
+    assert not list(facts("g.txt", "a cat\na dog\n").cautions())
 
 
 @pytest.mark.parametrize(
