@@ -178,7 +178,23 @@ class TextColumn:
 
 
 @settings
-class IndexedText(TextColumn):
+class CleanText:
+    """True if dirt is left out of a text."""
+
+    clean: bool = False
+    """Leave out HTML tags and entities, control characters, spare spaces, repeats; count them."""
+
+
+@settings
+class FoundText(CleanText):
+    """How a text is read that was found somewhere."""
+
+    documents: Annotated[bool | None, Spelling(flag="--documents/--lines")] = None
+    """Blank lines end documents, or every line is a text by itself; else the text tells."""
+
+
+@settings
+class IndexedText(TextColumn, CleanText):
     """Which columns of a file are indexed."""
 
     ids: Annotated[str | None, Spelling(metavar="COLUMN")] = None
@@ -207,17 +223,6 @@ class AsJson:
 
     json: bool = False
     """Print JSON in full precision, not a table."""
-
-
-@settings
-class FoundText:
-    """How a text is read that was found somewhere."""
-
-    documents: Annotated[bool | None, Spelling(flag="--documents/--lines")] = None
-    """Blank lines end documents, or every line is a text by itself; else the text tells."""
-
-    clean: bool = False
-    """Leave out HTML tags and entities, control characters, spare spaces, repeats; count them."""
 
 
 @settings

@@ -49,11 +49,11 @@ encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir --json
 index:
-index build: @loading MODEL SOURCE INDEX --columns --ids --precision --kind --overwrite
+index build: @loading MODEL SOURCE INDEX --columns --ids --clean --precision --kind --overwrite
 index remove: INDEX IDS... --missing-ok
 index optimize: INDEX --kind
 index copy: INDEX NEW --kind --overwrite
-index add: INDEX SOURCE --columns --ids --encoder --device
+index add: INDEX SOURCE --columns --ids --clean --encoder --device
 index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json

@@ -181,7 +181,7 @@ class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
             encoder = load(self, self.model)
             built = Index.build(encoder, shards, self.index, show_progress=True, **how)
         else:
-            with open_sentences(self.source, self.columns, self.ids) as sentences:
+            with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
                 kind_for(_announce(sentences), self.kind)
                 how |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
@@ -212,7 +212,7 @@ class AddCommand(OfIndex, IndexedText, MovedEncoder):
         from contrasent.search.index import Index
 
         opened = Index.open(self.index)
-        with open_sentences(self.source, self.columns, self.ids) as sentences:
+        with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
             _announce(sentences)
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
             opened.add(loaded, sentences, sentences.ids(), show_progress=True)
@@ -300,6 +300,10 @@ def _announce(sentences: Sentences, what: str = "texts") -> int:
     tell(f"{sentences.source}: {total} {what}; {sentences.examples.columns}")
     if skipped := sentences.examples.skipped:
         tell(f"{skipped} rows with an empty cell are left out, and have no row or id")
+    if (cleaned := sentences.examples.cleaned) is not None:
+        from contrasent.data.clean import counted
+
+        tell(f"cleaned: {counted(cleaned)}")
     return total
 
 

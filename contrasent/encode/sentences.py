@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 class Sentences:
     """Sentences of a source, read anew by every iteration; see :func:`open_sentences`."""
 
-    def __init__(self, path: str, source: str, columns: str | None, ids: str | None) -> None:
+    def __init__(
+        self, path: str, source: str, columns: str | None, ids: str | None, clean: bool
+    ) -> None:
         from contrasent.data.examples import open_examples
 
         if ids is not None and columns is None:
             raise ConfigError(f"--ids {ids} needs --columns too: which column holds the sentences?")
         chosen = [column for column in (columns, ids) if column is not None] or None
         self.source, self._ids, self._total = source, ids, -1
-        self.examples: Examples = open_examples(path, chosen, with_ids=ids is not None)
+        self.examples: Examples = open_examples(path, chosen, with_ids=ids is not None, clean=clean)
         if ids is not None:
             self.examples.columns = f"{columns} as the text, {ids} as the id"
         if chosen is None and self.examples.views > 1:
@@ -54,17 +56,17 @@ class Sentences:
 
 @contextmanager
 def open_sentences(
-    source: str, columns: str | None = None, ids: str | None = None
+    source: str, columns: str | None = None, ids: str | None = None, *, clean: bool = False
 ) -> Iterator[Sentences]:
     """Open a source of a sentence per row, or ``-`` for lines of standard input, kept in a file."""
     if source != "-":
-        yield Sentences(source, source, columns, ids)
+        yield Sentences(source, source, columns, ids, clean)
         return
     with scratch("sentences") as folder:
         kept = Path(folder) / "standard-input.txt"
         with kept.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         try:
-            yield Sentences(str(kept), "standard input", columns, ids)
+            yield Sentences(str(kept), "standard input", columns, ids, clean)
         except DataError as error:
             raise DataError(str(error).replace(str(kept), "standard input")) from error

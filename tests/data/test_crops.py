@@ -108,5 +108,5 @@ def test_text_too_short_for_crops_is_refused(crops):
     said = r"1 of the 3 documents of .* \(every line is one\) has 2 sentences.* view\.name dropout"
     with pytest.raises(DataError, match=said):
         crops(["One. Two.", "Three.", "Four"])
-    with pytest.raises(DataError, match=r"none of the 2 documents .*blank line between\)"):
+    with pytest.raises(DataError, match=r"none of the 2 documents .*every line is one\)"):
         crops(["One.", "", "Two."])

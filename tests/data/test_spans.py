@@ -109,7 +109,7 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
         ),
         (
             "\n\n".join(letters(19, 3)),
-            r"^none of the 2 documents of .*t\.txt \(with a blank line between\) has 20 words",
+            r"^none of the 2 documents of .*t\.txt \(every line is one\) has 20 words",
         ),
     ],
 )
