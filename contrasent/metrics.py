@@ -152,7 +152,7 @@ def relevant_ranks(
     others[rows] = False
     if left_out is not None:
         others[left_out] = False
-    ascending = np.sort(values[others])
+    ascending = np.sort(values[others & (values >= of_rows.min())])
     before = len(ascending) - np.searchsorted(ascending, of_rows, side="left")
     places = (1 + before + np.arange(len(rows))).astype(np.float64)
     return places, grade

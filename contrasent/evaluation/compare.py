@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import NormalDist, fmean, stdev
@@ -105,11 +105,16 @@ def compare(
 
 
 def compare_ratios(
-    names: Sequence[TaskName], baseline: Scores, other: Scores, *, bootstrap: Bootstrap
+    names: Sequence[TaskName],
+    baseline: Scores,
+    other: Scores,
+    *,
+    bootstrap: Bootstrap,
+    over: Collection[str] = TRANSFER,
 ) -> list[Comparison]:
     """A paired bootstrap of means and F1, for each metric that both have scores of.
 
-    The average is over test parts of the papers' transfer tasks; users' own have little in common.
+    The average is over test parts of the tasks named ``over``; users' own have little in common.
     """
     # the second score, the difference and its draws
     metrics: dict[str, dict[TaskName, tuple[float, float, Vector]]] = {}
@@ -132,7 +137,7 @@ def compare_ratios(
     for metric, of_tasks in metrics.items():
         tasks = {name: compared(gain, drawn) for name, (_, gain, drawn) in of_tasks.items()}
         values: dict[TaskName | str, float] = {name: it[0] for name, it in of_tasks.items()}
-        papers = [n for n in of_tasks if n.split == "test" and n.name in TRANSFER]
+        papers = [n for n in of_tasks if n.split == "test" and n.name in over]
         mean = None
         if len(papers) > 1:
             scored, changed, each = zip(*(of_tasks[name] for name in papers), strict=True)

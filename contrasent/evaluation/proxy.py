@@ -1,24 +1,28 @@
 """Proxies: retrieval tasks made of text without labels, and the text that a run holds out for one.
 
 The first half of a text is to find its second half among those of other texts, a sentence the one
-after it in its document, or the anchor of an example its positive.
+after it in its document, or the anchor of an example its positive. To judge an encoder, first
+sentences, headings, questions and rare words ask as well, and what would give a query away is taken
+out of the text that it is to find.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from contrasent.data.documents import find_documents
+from contrasent.data.documents import find_documents, sentences_of
 from contrasent.data.examples import Examples, keep_rows, open_examples
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
-from contrasent.search.words import UNSPACED
+from contrasent.search.words import UNSPACED, words
 
 METRICS = ("mrr@10", "recall@1", "recall@10")
 MOST, SHARE, FEWEST = 1000, 0.1, 50
@@ -178,5 +182,152 @@ def _smallest(
 
 
 def _hash(unit: Unit) -> int:
-    joined = "\n".join(first for first, *_ in unit)
-    return int.from_bytes(blake2b(joined.encode(), digest_size=8).digest())
+    return _digest("\n".join(first for first, *_ in unit))
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+
+
+MOST_QUERIES = 400
+_LONGEST, _SECTION, _KEYWORDS = 50, 10, 4
+_QUESTION = ("?", "\uff1f")
+
+
+@dataclass(frozen=True, slots=True)
+class TextSample:
+    """N distinct texts of a source, those of the documents or rows with the smallest hashes."""
+
+    source: str
+    sha256: str
+    texts: tuple[str, ...]
+    documents: tuple[tuple[int, ...], ...]  # rows of the texts of each; none without documents
+    pairs: tuple[tuple[str, int], ...]  # of a source of pairs each anchor and its positive's row
+
+
+def sample_texts(
+    examples: Examples, lengths: Iterable[int] | None, texts: int, word_count: int, longest: int
+) -> TextSample:
+    """Take whole documents of ``lengths``, or rows, until there are so many ``texts`` or words.
+
+    A text of more than ``longest`` words is cut. Of a source of pairs the positives are the texts.
+    """
+    smallest = dict[int, Unit]()
+    for unit in _units(examples, lengths):
+        smallest.setdefault(_hash(unit), unit[:_LONGEST])
+        if len(smallest) > 2 * texts:
+            smallest = dict(sorted(smallest.items())[:texts])
+    places, documents, pairs = dict[str, int](), list[tuple[int, ...]](), list[tuple[str, int]]()
+    for _, unit in sorted(smallest.items()):
+        if len(places) >= texts or word_count <= 0:
+            break
+        known = [[" ".join(side.split()[:longest]) for side in example[:2]] for example in unit]
+        word_count -= sum(len(example[-1].split()) for example in known)
+        documents.append(tuple(places.setdefault(it[-1], len(places)) for it in known))
+        pairs += [(it[0], places[it[-1]]) for it in known]
+    return TextSample(
+        examples.source,
+        examples.sha256,
+        tuple(places),
+        () if lengths is None else tuple(documents),
+        tuple(pairs) if examples.views > 1 else (),
+    )
+
+
+class _Ask(NamedTuple):
+    """A query, the rows that it is to find, and their text without what gives it away."""
+
+    query: str
+    wanted: tuple[int, ...]
+    masked: Mapping[int, str] = {}
+    itself: int | None = None  # the row of the query
+
+
+def _halves(sample: TextSample) -> Iterator[_Ask]:
+    for row, text in enumerate(sample.texts):
+        if len(words(text)) >= 2 * _FEWEST_WORDS and (parts := halves(text)):
+            yield _Ask(parts[0], (row,), {row: parts[1]})
+
+
+def _rest(sample: TextSample) -> Iterator[_Ask]:
+    for row, text in enumerate(sample.texts):
+        first, *rest = sentences_of(text)
+        if len(rest) > 1:
+            yield _Ask(first, (row,), {row: " ".join(rest)})
+
+
+def _next(sample: TextSample) -> Iterator[_Ask]:
+    for row, following in chain.from_iterable(map(pairwise, sample.documents)):
+        yield _Ask(sample.texts[row], (following,), {}, row)
+
+
+def _answers(sample: TextSample) -> Iterator[_Ask]:
+    for ask in _next(sample):
+        if ask.query.endswith(_QUESTION) > sample.texts[ask.wanted[0]].endswith(_QUESTION):
+            yield ask
+
+
+def _titles(sample: TextSample) -> Iterator[_Ask]:
+    for row, *rows in (it for it in sample.documents if len(it) > 1):
+        title = sample.texts[row].strip("#= ")
+        short = len(title.split()) < _FEWEST_WORDS and not title.endswith((*_ENDS, ",", ";", ":"))
+        if title and short and len(sample.texts[rows[0]]) > 2 * len(title):
+            known = re.compile(re.escape(title), re.IGNORECASE)
+            section = {it: known.sub("", sample.texts[it]).strip() for it in rows[:_SECTION]}
+            section = {it: text for it, text in section.items() if text}
+            yield _Ask(title, tuple(section), section, row)
+
+
+def _keywords(sample: TextSample) -> Iterator[_Ask]:
+    of_text = [list(dict.fromkeys(words(text))) for text in sample.texts]
+    often = Counter(chain.from_iterable(of_text))
+    for row, known in enumerate(of_text):
+        if len(known) >= _FEWEST_WORDS:
+            rare = sorted(known, key=lambda word: (often[word], word))[:_KEYWORDS]
+            yield _Ask(" ".join(sorted(rare, key=_digest)), (row,))
+
+
+def _pairs(sample: TextSample) -> Iterator[_Ask]:
+    return (_Ask(anchor, (row,)) for anchor, row in sample.pairs)
+
+
+_MAKERS = {
+    "pairs": (_pairs, "the first column finds the second"),
+    "halves": (_halves, "one half of a text finds the other"),
+    "rest": (_rest, "the first of three or more sentences finds the others"),
+    "next": (_next, "a line finds the one after it in its document"),
+    "answers": (_answers, "a question finds the line after it"),
+    "titles": (_titles, "the heading of a document finds its lines"),
+    "keywords": (_keywords, "the four rarest words of a text find it"),
+}
+
+
+def text_tasks(sample: TextSample) -> tuple[list[RetrievalTask], dict[str, str]]:
+    """The tasks that can be made of a text, and why others cannot."""
+    tasks, lacking = list[RetrievalTask](), dict[str, str]()
+    for kind, (make, what) in _MAKERS.items():
+        asks, corpus = dict[str, _Ask](), list(sample.texts)
+        taken = set[int]()
+        for ask in sorted(make(sample), key=lambda it: _digest(it.query)):
+            full = len(asks) == MOST_QUERIES or ask.query in asks
+            if ask.wanted and not full and taken.isdisjoint(ask.masked):
+                asks[ask.query] = ask
+                taken.update(ask.masked)
+        for ask in asks.values():
+            for row, text in ask.masked.items():
+                corpus[row] = text
+        if len(asks) < FEWEST:
+            lacking[kind] = f"{what}: {len(asks)} queries, fewer than {FEWEST}"
+            continue
+        task = RetrievalTask(
+            name=TaskName(f"{kind} of {Path(sample.source).name}"),
+            corpus=tuple(corpus),
+            queries=tuple(asks),
+            relevant=tuple(dict.fromkeys(ask.wanted, 1.0) for ask in asks.values()),
+            left_out=tuple(ask.itself for ask in asks.values()),
+            metrics=("ndcg@10", "mrr@10"),
+            description=what,
+            sha256=sample.sha256,
+        )
+        tasks.append(task)
+    return tasks, lacking

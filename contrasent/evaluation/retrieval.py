@@ -229,20 +229,21 @@ Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
 
 
-def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
-    """Vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``, of length 1 for cosines.
+def embed(
+    queries: Sequence[str], corpus: Sequence[str], use: EncoderUse
+) -> tuple[Embeddings, Embeddings]:
+    """Vectors of Q queries ``(Q, D)`` and of N documents ``(N, D)``, of length 1 for cosines.
 
     Equal texts are embedded once, so that their scores are equal to the last bit.
     """
-    encoder, texts = use.encoder, [*task.corpus, *task.queries]
+    encoder, texts = use.encoder, [*corpus, *queries]
 
     def by_role(texts: Sequence[str], role: str | None) -> Embeddings:
         once, places = distinct(texts)
         return use.encode(once, role)[places]
 
     if any(any(role_options(encoder, role).values()) for role in ROLES):
-        sides = [by_role(task.corpus, "document"), by_role(task.queries, "query")]
-        rows = np.concatenate(sides)
+        rows = np.concatenate([by_role(corpus, "document"), by_role(queries, "query")])
     else:
         rows = by_role(texts, None)
     require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, LookupEncoder))
@@ -251,7 +252,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         norms[norms == 0] = 1
         rows /= norms
-    return rows[len(task.corpus) :], rows[: len(task.corpus)]
+    return rows[len(corpus) :], rows[: len(corpus)]
 
 
 def rankings(
@@ -276,7 +277,8 @@ def rankings(
     return ranked
 
 
-def _value(metric: str, ranks: Vector, grades: Vector) -> float:
+def metric_value(metric: str, ranks: Vector, grades: Vector) -> float:
+    """Score of one query, such as ``ndcg@10``, by the places of its documents."""
     kind, k = metric.split("@")
     if kind == "ndcg":
         return ndcg_at_k([ranks], [grades], int(k))
@@ -316,10 +318,10 @@ def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> 
 
 
 def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-    rows = embed(task, use)
+    rows = embed(task.queries, task.corpus, use)
     ranked = rankings(task, rows, use.similarity)
     values = {
-        metric: np.array([_value(metric, *of_query) for of_query in ranked])
+        metric: np.array([metric_value(metric, *of_query) for of_query in ranked])
         for metric in task.metrics
     }
     ratios = {}

@@ -1,0 +1,334 @@
+"""Judge: is an encoder good enough for a text without labels, and would BM25 help it?
+
+The encoder as it is, BM25, their fusion and other encoders are scored on tasks that are made of the
+text (`contrasent.evaluation.proxy.text_tasks`).
+
+Shapes: Q queries, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from contrasent.data.check import TextFacts, describe
+from contrasent.data.documents import find_documents
+from contrasent.data.examples import Rows, keep_rows, open_examples
+from contrasent.errors import DataError
+from contrasent.evaluation.compare import compare_ratios, with_comparison
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Score, Scores
+from contrasent.evaluation.intervals import Bootstrap, Ratio, intervals
+from contrasent.evaluation.proxy import sample_texts, text_tasks
+from contrasent.evaluation.retrieval import RetrievalTask, embed, metric_value
+from contrasent.metrics import Vector, all_similarities, relevant_ranks
+from contrasent.records import Compared, Record
+from contrasent.search.words import Scores as Matrix
+from contrasent.search.words import WordIndex, fuse
+
+WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5)
+SOLVED, CHANCE, WIDE = 0.97, 0.03, 0.05
+"""Scores of encoder and BM25 from and up to which a task decides nothing (of keywords, which are
+BM25's own, those of the encoder alone); and half an interval that is too wide to tell."""
+
+METRIC, BM25, KEYWORDS = "ndcg@10", "BM25", "keywords"
+_TEXTS, _WORDS_A_SECOND, _SECONDS, _LONGEST = 20_000, 2_000, 50, 512
+_SHOWN, _HITS, _CHARACTERS = 10, 3, 200
+
+_UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
+
+Verdict = Literal["good", "hybrid", "words", "other", "room", "unclear"]
+Judged = DescribedEncoder | EncoderUse | str | Path
+Values = list[dict[str, Vector]]
+"""Of each task, scores ``(Q,)`` of its queries by metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundText:
+    """A text that was found, shortened, and whether it was to be."""
+
+    text: str
+    score: float
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleQuery:
+    """A query, a text that it is to find, and what the encoder and BM25 find first."""
+
+    task: str
+    query: str
+    wanted: str
+    dense: tuple[FoundText, ...]
+    words: tuple[FoundText, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """How an encoder does on a text without labels; `dataclasses.asdict` gives it for JSON."""
+
+    encoder: str
+    text: str
+    facts: TextFacts
+    sampled: int  # texts that are searched
+    records: tuple[Record, ...]  # of the encoder, BM25, their fusion, other encoders, in this order
+    # mean nDCG@10 of the deciding tasks less that of the encoder, by what is compared
+    differences: Mapping[str, Compared]
+    deciding: tuple[str, ...]  # the tasks that the verdict rests on
+    undecided: Mapping[str, str]  # why other tasks are left out, or decide nothing
+    weight: float | None  # of BM25 in the fusion; None if no task decides
+    verdict: Verdict
+    sentence: str
+    queries: tuple[ExampleQuery, ...]
+
+
+def judge(
+    encoder: Judged,
+    text: str | Path | Rows,
+    *,
+    compare: Sequence[Judged] = (),
+    columns: Sequence[str] | None = None,
+    documents: bool | None = None,
+    clean: bool = False,
+    seconds: float | None = None,
+) -> Judgement:
+    """Score an encoder as it is on tasks made of a text, beside BM25, their fusion and others.
+
+    ``documents`` and ``clean`` are those of `open_examples`; ``seconds``, for which two cores are
+    busy with a small encoder, decide how many texts are drawn. DataError if there are too few.
+    """
+    use, *others = map(_as_use, (encoder, *compare))
+    source = str(text if isinstance(text, str | Path) else keep_rows(text))
+    examples = open_examples(source, columns, documents=documents, clean=clean)
+    limit = getattr(use.encoder, "max_tokens", None) or _LONGEST
+    facts = describe(examples, getattr(use.encoder, "tokenizer", None), max_tokens=limit)
+    words = int(_WORDS_A_SECOND * (seconds or _SECONDS))
+    lengths = find_documents(examples).lengths
+    sample = sample_texts(examples, lengths, _TEXTS, words, min(limit, _LONGEST))
+    tasks, undecided = text_tasks(sample)
+    if not tasks:
+        raise DataError(f"{source} is too little text: {'; '.join(undecided.values())}")
+    by_words = [WordIndex(task.corpus).scores(task.queries) for task in tasks]
+    dense = _dense(use, tasks)
+    values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}
+    deciding = []
+    for n, task in enumerate(tasks):
+        own, by_bm25 = (float(values[name][n][METRIC].mean()) for name in values)
+        least = own if task.name.name.startswith(KEYWORDS) else min(own, by_bm25)
+        if least >= SOLVED:
+            undecided[task.name.name] = f"{100 * least:.1f}: solved"
+        elif max(own, by_bm25) <= CHANCE:
+            undecided[task.name.name] = f"{100 * max(own, by_bm25):.1f}: as by chance"
+        else:
+            deciding.append(n)
+    weight, fused = _fusion(tasks, dense, by_words, deciding)
+    fusion = f"{use.encoder.name} + {BM25}"
+    if weight is not None:
+        values[fusion] = fused
+    uses = {use.encoder.name: use}
+    for other in others:
+        uses[other.encoder.name] = other
+        values[other.encoder.name] = _values(tasks, _dense(other, tasks))
+    bootstrap = Bootstrap()
+    base, *rest = (
+        _scores(name, uses.get(name, use), tasks, of, bootstrap) for name, of in values.items()
+    )
+    names = [task.name for task in tasks]
+    over = [names[n].name for n in deciding]
+    records, differences = list(base.records), dict[str, Compared]()
+    for name, scores in zip(list(values)[1:], rest, strict=True):
+        of_system = list(scores.records)
+        for comparison in compare_ratios(names, base, scores, bootstrap=bootstrap, over=over):
+            of_system = with_comparison(of_system, comparison)
+            if comparison.metric == METRIC and over:
+                alone = comparison.tasks[names[deciding[0]]]
+                differences[name] = comparison.average or alone
+        records += of_system
+    level = fmean(
+        [float(values[use.encoder.name][n][METRIC].mean()) for n in deciding or range(len(tasks))]
+    )
+    verdict, sentence = _verdict(use.encoder.name, level, differences, weight, len(deciding))
+    return Judgement(
+        encoder=use.encoder.name,
+        text=source,
+        facts=facts,
+        sampled=len(sample.texts),
+        records=tuple(records),
+        differences=differences,
+        deciding=tuple(over),
+        undecided=undecided,
+        weight=weight,
+        verdict=verdict,
+        sentence=sentence,
+        queries=tuple(islice(_examples(tasks, dense, by_words), _SHOWN)),
+    )
+
+
+def _as_use(encoder: Judged) -> EncoderUse:
+    from contrasent.model.loading import load_encoder
+
+    if isinstance(encoder, EncoderUse):
+        return encoder
+    loaded = load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
+    return EncoderUse(loaded, getattr(loaded, "resolve_precision", str)("fp32"))
+
+
+def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[Matrix]:
+    """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
+    queries, corpus = (
+        list(dict.fromkeys(chain.from_iterable(texts)))
+        for texts in ((task.queries for task in tasks), (task.corpus for task in tasks))
+    )
+    rows = [of.astype(np.float32) for of in embed(queries, corpus, use)]
+    places = [{text: n for n, text in enumerate(texts)} for texts in (queries, corpus)]
+
+    def chosen(side: int, texts: Sequence[str]) -> Matrix:
+        of_texts: Matrix = rows[side][[places[side][text] for text in texts]]
+        return of_texts
+
+    return [
+        all_similarities(use.similarity, chosen(0, it.queries), chosen(1, it.corpus))
+        for it in tasks
+    ]
+
+
+def _values(tasks: Sequence[RetrievalTask], scores: Sequence[Matrix]) -> Values:
+    values = []
+    for task, of_task in zip(tasks, scores, strict=True):
+        ranked = [
+            relevant_ranks(row, [*wanted], [*wanted.values()], left_out)
+            for row, wanted, left_out in zip(of_task, task.relevant, task.left_out, strict=True)
+        ]
+        of_metric = {
+            it: np.array([metric_value(it, *one) for one in ranked]) for it in task.metrics
+        }
+        values.append(of_metric)
+    return values
+
+
+def _fusion(
+    tasks: Sequence[RetrievalTask],
+    dense: Sequence[Matrix],
+    by_words: Sequence[Matrix],
+    deciding: Collection[int],
+) -> tuple[float | None, Values]:
+    """The weight of the largest mean over tasks, and scores of queries by a weight of the others.
+
+    The weight for every second query is chosen on the rest, so that no query chooses its own.
+    """
+    if not deciding:
+        return None, []
+    fused = {
+        weight: _values(tasks, [fuse(*it, weight) for it in zip(dense, by_words, strict=True)])
+        for weight in WEIGHTS
+    }
+
+    def best(first: int, step: int = 2) -> float:
+        def mean(weight: float) -> float:
+            return fmean([fused[weight][n][METRIC][first::step].mean() for n in deciding])
+
+        return max(WEIGHTS, key=mean)
+
+    of_even, of_odd = fused[best(1)], fused[best(0)]
+    crossed = [
+        {it: np.where(np.arange(len(even[it])) % 2, odd[it], even[it]) for it in even}
+        for even, odd in zip(of_even, of_odd, strict=True)
+    ]
+    return best(0, 1), crossed
+
+
+def _scores(
+    name: str,
+    use: EncoderUse,
+    tasks: Sequence[RetrievalTask],
+    values: Values,
+    bootstrap: Bootstrap,
+) -> Scores:
+    """Records with intervals, and what their comparison draws."""
+    records, ratios = [], {}
+    for task, of_task in zip(tasks, values, strict=True):
+        known = {metric: Ratio(each, np.ones_like(each)) for metric, each in of_task.items()}
+        sure = intervals(known, bootstrap, task.name.label)
+        for metric, ratio in known.items():
+            score = Score(metric, ratio.value, len(ratio.top), "mean", interval=sure[metric])
+            record = score.record(task.name, task.sha256, use)
+            if name != use.encoder.name:
+                record = replace(record, encoder=name)
+            if name == BM25:
+                record = replace(record, pooler="words", similarity=BM25, **dict.fromkeys(_UNUSED))
+            records.append(record)
+            ratios[task.name, metric] = ratio
+    return Scores(tuple(records), ratios=ratios)
+
+
+def _verdict(
+    name: str, level: float, differences: Mapping[str, Compared], weight: float | None, tasks: int
+) -> tuple[Verdict, str]:
+    """The first that holds of: another encoder, BM25, or the fusion is better; it beats BM25."""
+
+    def better(by: Compared) -> str:
+        ends = by.interval
+        reach = f" [{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]" if ends else ""
+        return f"{100 * by.difference:+.1f}{reach} nDCG@10"
+
+    if weight is None:
+        solved = level >= SOLVED
+        why = "it has solved every task" if solved else "no task made of this text can tell"
+        return ("good", f"Good enough: {why}.") if solved else ("unclear", f"Cannot tell: {why}.")
+    fusion = f"{name} + {BM25}"
+    by_words, fused = differences[BM25], differences[fusion]
+    gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
+    others = [it for it in gains if it not in (BM25, fusion)]
+    on = f"on {tasks} task{'s' * (tasks != 1)} made of this text"
+    hybrid = f"hybrid search with weight {weight:g}"
+    if others:
+        best = max(others, key=lambda it: gains[it].difference)
+        return "other", f"{best} is better than {name}: {better(gains[best])} {on}."
+    if BM25 in gains:
+        return "words", (
+            f"BM25 is better here than {name}: {better(by_words)} {on}. Use {hybrid} "
+            f"({better(fused)}), or try 'contrasent adapt'."
+        )
+    if fusion in gains:
+        return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on}."
+    ends = by_words.interval
+    if ends and ends.high < 0:
+        return "good", (
+            f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and hybrid search "
+            f"brings nothing ({better(fused)})."
+        )
+    if ends and (ends.high - ends.low) / 2 < WIDE:
+        return "room", (
+            f"There is room: {name} does no better than BM25, which knows no meaning "
+            f"({better(by_words)} {on}); try 'contrasent adapt' or another encoder."
+        )
+    return "unclear", f"Cannot tell: BM25 is {better(by_words)} {on}; give more text."
+
+
+def _examples(
+    tasks: Sequence[RetrievalTask], dense: Sequence[Matrix], by_words: Sequence[Matrix]
+) -> Iterator[ExampleQuery]:
+    """A query of each task, then the next of each."""
+
+    def found(task: RetrievalTask, scores: Vector, q: int) -> tuple[FoundText, ...]:
+        order = (row for row in np.argsort(-scores, kind="stable") if row != task.left_out[q])
+        return tuple(
+            FoundText(_short(task.corpus[row]), float(scores[row]), row in task.relevant[q])
+            for row in islice(order, _HITS)
+        )
+
+    for q in range(max(len(task.queries) for task in tasks)):
+        for task, *of_task in zip(tasks, dense, by_words, strict=True):
+            if q < len(task.queries):
+                wanted = _short(task.corpus[next(iter(task.relevant[q]))])
+                hits = (found(task, scores[q], q) for scores in of_task)
+                yield ExampleQuery(task.name.name, _short(task.queries[q]), wanted, *hits)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}\u2026"
