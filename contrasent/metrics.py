@@ -80,15 +80,6 @@ def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
     return float(pearsonr(a, b).statistic)
 
 
-def pareto_front(places: ArrayLike) -> NDArray[np.bool_]:
-    """Which of N places ``(N, 2)`` no other is better than, ``(N,)``; lower is better."""
-    rows = np.asarray(places, dtype=np.float64)
-    as_low: NDArray[np.bool_] = np.all(rows[None] <= rows[:, None], axis=2)
-    lower: NDArray[np.bool_] = np.any(rows[None] < rows[:, None], axis=2)
-    worse: NDArray[np.bool_] = np.any(as_low & lower, axis=1)
-    return ~worse
-
-
 def spectrum(embeddings: ArrayLike) -> Vector:
     """Singular values of unit rows ``(N, D)``, not centred, the largest at 1 (SimCSE, F.1)."""
     unit = unit_rows(embeddings)

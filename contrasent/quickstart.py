@@ -13,13 +13,10 @@ from pathlib import Path
 
 from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import OFFLINE_NAMES, offline_folder
+from contrasent.model import OFFLINE_NAMES, SentenceEncoder, offline_folder
 from contrasent.recipe import load_recipe
-from contrasent.search.index import Index
-from contrasent.search.storage import Hit
-from contrasent.training.run import train
-from contrasent.training.scoring import Result
+from contrasent.search import Hit, Index
+from contrasent.training import Result, train
 
 ENCODER = OFFLINE_NAMES[0]
 """The name of the encoder it starts from."""

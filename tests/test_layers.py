@@ -3,10 +3,12 @@ files stay short enough to read."""
 
 import ast
 import os
+import re
 import resource
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import contrasent
@@ -159,6 +161,46 @@ def test_the_package_does_not_grow():
     assert max(lines) <= 500
     assert sum(lines) <= LINES
     assert len(FILES) <= FILES_AT_MOST
+
+
+def doors():
+    """The names of every room's door, by room."""
+    return {
+        path.parent.name: {
+            alias.name
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for path in ROOT.glob("*/__init__.pyi")
+    }
+
+
+def test_a_door_has_what_it_names():
+    for room, names in doors().items():
+        module = import_module(f"contrasent.{room}")
+        assert set(module.__all__) == names
+        assert not [name for name in names if not hasattr(module, name)], room
+
+
+def test_what_uses_rooms_comes_through_their_doors():
+    known, users = doors(), ("serve", "reproduce", "adaptation", "quickstart", "cli")
+    for path in (path for path in FILES if part(path) in users):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("contrasent."):
+                room, _, inside = node.module.removeprefix("contrasent.").partition(".")
+                if room in known and room != part(path):
+                    assert not inside, f"{relative(path)} imports the inside of {room}"
+                    assert {alias.name for alias in node.names} <= known[room], relative(path)
+
+
+def test_no_string_names_a_part_above():
+    for path in FILES:
+        for node in everywhere(path):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.fullmatch(r"contrasent(\.\w+)+", text):
+                named = text.split(".")[1]
+                assert LEVEL.get(named, 0) <= LEVEL[part(path)], f"{relative(path)} names {text}"
 
 
 def test_every_file_has_a_name_of_its_own():

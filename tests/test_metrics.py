@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from contrasent.errors import DataError
-from contrasent.metrics import pair_cosines, pareto_front, pearson, spearman
+from contrasent.metrics import pair_cosines, pearson, spearman
 
 
 def looped_pearson(x, y):
@@ -114,16 +114,6 @@ def test_a_cosine_that_does_not_exist_is_explained(first, second, said):
     with pytest.raises(DataError) as caught:
         pair_cosines(first, second)
     assert said in str(caught.value)
-
-
-def test_the_front_has_what_no_other_place_is_better_than():
-    places = np.random.default_rng(0).integers(0, 6, (40, 2))
-    expected = [
-        not any(a <= x and b <= y and (a, b) != (x, y) for a, b in places.tolist())
-        for x, y in places.tolist()
-    ]
-    assert pareto_front(places).tolist() == expected
-    assert 0 < sum(expected) < 20
 
 
 def test_the_cosine_of_a_row_of_zeros_is_0_where_that_is_asked_for():

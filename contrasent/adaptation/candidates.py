@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from contrasent.data.documents import find_documents, sentences_of
-from contrasent.data.examples import open_examples
+from contrasent.data import find_documents, open_examples, sentences_of
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.proxy import FEWEST, crop_pairs, next_pairs
-from contrasent.evaluation.task_names import CROPS, NEXT
+from contrasent.evaluation import CROPS, FEWEST, NEXT, crop_pairs, next_pairs
 from contrasent.files import write_text
-from contrasent.model.checkpoint import is_sentence_encoder
-from contrasent.model.masked_lm import MaskedLm
+from contrasent.model import MaskedLm, is_sentence_encoder
 from contrasent.recipe import load_recipe
 from contrasent.settings import EncoderSettings
-from contrasent.training.setup import start_encoder
+from contrasent.training import start_encoder
 
-GENERAL_TEXT = Path(str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
+GENERAL_TEXT: Path = Path(str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
 """Sentences that keep an encoder from forgetting what it knows of other text."""
 
 TRAIN, DEV, TEST, MIXED = "train.txt", "dev.txt", "test.txt", "mixed.txt"

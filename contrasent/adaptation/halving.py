@@ -32,22 +32,23 @@ from contrasent.adaptation.candidates import (
     Trial,
     split_text,
 )
-from contrasent.data.examples import Rows, keep_rows
+from contrasent.data import Rows, keep_rows
 from contrasent.errors import ConfigError, ContrasentError, DataError, pick
-from contrasent.evaluation.suite import Suite, load_suite
+from contrasent.evaluation import Suite, load_suite
 from contrasent.files import begins_anew, exclusive, writing_folder
-from contrasent.model.checkpoint import is_sentence_encoder
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.model import SentenceEncoder, is_sentence_encoder
 from contrasent.options import AdaptOptions, takes
 from contrasent.recipe import Recipe, load_recipe
-from contrasent.report.contents import Contents
-from contrasent.report.page import write_report
+from contrasent.report import Contents, write_report
 from contrasent.settings import checked
-from contrasent.training.callbacks import DevScore
-from contrasent.training.run import score_result, train
-from contrasent.training.run_folder import RunFolder
-from contrasent.training.scoring import BeforeAndAfter
-from contrasent.training.setup import start_as_it_comes
+from contrasent.training import (
+    BeforeAndAfter,
+    DevScore,
+    RunFolder,
+    score_result,
+    start_as_it_comes,
+    train,
+)
 
 logger = logging.getLogger("contrasent")
 

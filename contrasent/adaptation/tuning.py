@@ -22,9 +22,15 @@ from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import write_records
-from contrasent.training.run import score_result, train
-from contrasent.training.run_folder import RunFolder, complete
-from contrasent.training.scoring import BeforeAndAfter, dev_task, final_tasks
+from contrasent.training import (
+    BeforeAndAfter,
+    RunFolder,
+    complete,
+    dev_task,
+    final_tasks,
+    score_result,
+    train,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -29,7 +29,7 @@ from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
-    from contrasent.data.check import TextFacts
+    from contrasent.data import TextFacts
 
 _ENCODER = "all-MiniLM-L6-v2"
 _FEWEST = 500  # different texts of which a part can be held out, to choose by
@@ -63,22 +63,18 @@ class CheckCommand(AsJson, FoundText, Replacing):
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
-        from contrasent.data import examples as text
-        from contrasent.data.check import describe
-        from contrasent.report.training_text import example_lines
+        from contrasent.data import build, describe, open_examples, open_pairs
+        from contrasent.report import example_lines
 
         examples = (
-            text.open_pairs(self.file, "nli", self.columns)
+            open_pairs(self.file, "nli", self.columns)
             if self.labels == "nli"
-            else text.open_examples(
-                self.file, self.columns, documents=self.documents, clean=self.clean
-            )
+            else open_examples(self.file, self.columns, documents=self.documents, clean=self.clean)
         )
         tokenizer = None
         if self.encoder is not None:
-            from contrasent.data.tokenizer import Tokenizer
-            from contrasent.model.checkpoint import read_modules
-            from contrasent.model.hub import resolve
+            from contrasent.data import Tokenizer
+            from contrasent.model import read_modules, resolve
 
             tokenizer = Tokenizer.load(read_modules(resolve(self.encoder))[0][1])
         with reading_progress("examples") as advance:
@@ -89,9 +85,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
             say("\n".join([*facts.lines(), *example_lines(facts.names, facts.shown)]))
         facts.require_usable()
         if self.output is not None:
-            from contrasent.data.build import write_examples
-
-            write_examples(examples, self.output, facts.documents is not None, self.overwrite)
+            build.write_examples(examples, self.output, facts.documents is not None, self.overwrite)
             tell(str(self.output))
         if not self.json:
             cautions = list(facts.cautions())
@@ -187,11 +181,9 @@ class LeaksCommand(DataFolder, AsJson):
 
     def __call__(self) -> None:
         from contrasent.cli.evaluate import announce
-        from contrasent.data.examples import open_examples
-        from contrasent.evaluation.leaks import find_leaks
-        from contrasent.evaluation.protocols import Options
-        from contrasent.evaluation.suite import load_suite
-        from contrasent.report.training_text import leaks_table
+        from contrasent.data import open_examples
+        from contrasent.evaluation import Options, find_leaks, load_suite
+        from contrasent.report import leaks_table
 
         training = open_examples(self.train, self.columns)
         suite = load_suite(self.tasks, Options(self.data_dir, self.splits))
@@ -231,14 +223,12 @@ class BuildOptions(AsJson, NewFile):
         return {}
 
     def __call__(self) -> None:
-        from contrasent.data import build, columns
-        from contrasent.data.rows import open_rows_of
-        from contrasent.report.training_text import built_lines
+        from contrasent.data import build
+        from contrasent.report import built_lines
 
         name = type(self).__name__.removesuffix("Command").lower()
         build.require_output(self.output, self.sources, self.overwrite)
-        wanted = getattr(columns, name.upper())
-        sources = [open_rows_of(source, wanted, self.columns) for source in self.sources]
+        sources = build.open_sources(name, self.sources, self.columns)
         kind = getattr(build, name)(sources, **self.build_settings())
         with reading_progress("rows") as advance:
             built = build.build(
@@ -328,7 +318,7 @@ class MineCommand(Named, MiningOptions, NewFile):
     Face hub as org/name:config@split."""
 
     def __call__(self) -> None:
-        from contrasent.report.training_text import mined_table
+        from contrasent.report import mined_table
 
         how = shared(self, MiningOptions)
         mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)

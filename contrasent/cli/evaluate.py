@@ -44,12 +44,8 @@ from contrasent.progress import reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
-    from contrasent.evaluation.embed import Scores
-    from contrasent.evaluation.geometry import Geometry
-    from contrasent.evaluation.intervals import Bootstrap
-    from contrasent.evaluation.neighbours import Neighbours
-    from contrasent.evaluation.suite import Suite
-    from contrasent.report.contents import Contents
+    from contrasent.evaluation import Bootstrap, Geometry, Neighbours, Scores, Suite
+    from contrasent.report import Contents
 
 
 @settings
@@ -68,9 +64,7 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
     """Look for the tasks' text in what an encoder of ours was trained on, and warn."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation.intervals import Bootstrap
-        from contrasent.evaluation.protocols import Options
-        from contrasent.evaluation.suite import load_suite
+        from contrasent.evaluation import Bootstrap, Options, load_suite
 
         reading = Options.of(self)
         refuse_existing_file(self.html, overwrite=self.overwrite)
@@ -108,11 +102,9 @@ def _write(
     Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
     encoders are compared with the first. A report shows what is returned.
     """
-    from contrasent.evaluation.compare import with_comparison
+    from contrasent.evaluation import with_comparison
     from contrasent.records import json_lines
-    from contrasent.report.comparison import comparison_tables
-    from contrasent.report.contents import Contents, Mean, rows_of
-    from contrasent.report.scores_table import suite_tables
+    from contrasent.report import Contents, Mean, comparison_tables, rows_of, suite_tables
 
     rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
     (_, first), *others = scores.items()
@@ -143,7 +135,7 @@ def _left_out(suite: Suite) -> list[str]:
 
 def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
-    from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
+    from contrasent.evaluation import find_overlap, overlap_of, training_text
 
     training = training_text(model)
     if training is None:
@@ -177,8 +169,8 @@ class CalibrateCommand(Named, Measuring, DataFolder, AsJson):
     """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation.rated_pairs import FOLDS, read_judged
-        from contrasent.evaluation.rated_pairs import calibrate as propose
+        from contrasent.evaluation import FOLDS, read_judged
+        from contrasent.evaluation import calibrate as propose
 
         judged = read_judged(self.pairs, self.data_dir, self.columns)
         if judged.task.note:
@@ -223,12 +215,14 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
     F.1 and G.1. Give it once for each."""
 
     def __call__(self) -> None:
-        from contrasent.report.contents import labelled, read_saved, short_encoder
-        from contrasent.report.figures import (
+        from contrasent.report import (
             FORMATS,
             draw_figures,
             figure_data,
             figure_kinds,
+            labelled,
+            read_saved,
+            short_encoder,
             write_pictures,
         )
 
@@ -259,8 +253,7 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
 
     def _measure(self) -> tuple[dict[str, Geometry], list[str]]:
         """The geometry of every model that can be loaded and measured, and what failed."""
-        from contrasent.evaluation.geometry import measure
-        from contrasent.evaluation.rated_pairs import RatedPairs
+        from contrasent.evaluation import RatedPairs, measure
 
         rated = RatedPairs.read(self.pairs, self.data_dir, self.columns)
         if rated.task.note:
@@ -273,10 +266,8 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
         return for_each(self.models or (), measure_one)
 
     def _print(self, geometries: tuple[Geometry, ...], known: Contents) -> None:
-        from contrasent.evaluation.geometry import geometry_lines
-        from contrasent.report.contents import labelled, labelled_runs
-        from contrasent.report.embedding_tables import geometry_table
-        from contrasent.report.figures.curves import run_lines
+        from contrasent.evaluation import geometry_lines
+        from contrasent.report import geometry_table, labelled, labelled_runs, run_lines
 
         json = self.json if geometries or self.json == STDOUT else None
         if not write_lines(json, geometry_lines(geometries)):
@@ -316,14 +307,14 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
     def __call__(self) -> None:
         from rich.console import Console
 
-        from contrasent.evaluation.neighbours import (
+        from contrasent.evaluation import (
             find_neighbours,
             neighbour_lines,
             read_corpus,
             read_queries,
         )
-        from contrasent.report.contents import labels as names_of
-        from contrasent.report.embedding_tables import print_neighbours
+        from contrasent.report import labels as names_of
+        from contrasent.report import print_neighbours
 
         refuse_existing_file(self.json, overwrite=self.overwrite)
         searched = read_corpus(self.corpus, self.columns, self.data_dir)
@@ -358,14 +349,9 @@ class MtebCommand(Measuring, AsJsonLines):
     """Write MTEB's own files of results into FOLDER too."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation.mteb_encoder import (
-            MtebEncoder,
-            benchmark_tasks,
-            mteb_tasks,
-            run_mteb,
-        )
+        from contrasent.evaluation import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
         from contrasent.records import json_lines
-        from contrasent.report.scores_table import mteb_table
+        from contrasent.report import mteb_table
 
         refuse_existing_file(self.json, overwrite=self.overwrite)
         wanted = [] if self.benchmark is None else benchmark_tasks(self.benchmark)

@@ -1,4 +1,4 @@
-"""``contrasent fit``, ``export`` and ``push``."""
+"""``contrasent fit``, ``export``, ``push`` and ``serve``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from contrasent.options import (
     WhiteningSettings,
     shared,
 )
+from contrasent.serve import ServeOptions
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 
@@ -46,7 +47,7 @@ class FitMap(Named, FitOptions, MapOptions):
     def fit(self, kind: str, chosen: type[Any]) -> dict[str, Any]:
         """Fit a map with the settings ``chosen``; returns what is kept of it."""
         from contrasent.files import read_json
-        from contrasent.model.hub import INFO_FILE
+        from contrasent.model import INFO_FILE
 
         given = shared(self, MapOptions) | shared(self, chosen)
         api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
@@ -102,7 +103,7 @@ class SifCommand(FitOptions):
     def __call__(self) -> None:
         from contrasent.api import fitting_text
         from contrasent.fitting import fit_sif, save_fitted
-        from contrasent.model.lookup_encoders import WordEncoder
+        from contrasent.model import WordEncoder
 
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)
         encoder, info = fit_sif(
@@ -134,7 +135,7 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
         from dataclasses import asdict
 
         from contrasent.formats import export
-        from contrasent.model.encoder import SentenceEncoder
+        from contrasent.model import SentenceEncoder
 
         encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
         parity = export(
@@ -168,7 +169,7 @@ class PushCommand:
     """Print what would be uploaded, and upload nothing."""
 
     def __call__(self) -> None:
-        from contrasent.model.card import publish, published_files
+        from contrasent.model import publish, published_files
 
         folder, files = published_files(self.run, self.repository)
         tell(f"{folder} as {self.repository}:")
@@ -177,3 +178,18 @@ class PushCommand:
             say(f"{size:>13,}  {name}")
         if not self.dry_run:
             tell(publish(self.repository, files, private=self.private))
+
+
+@settings
+class ServeCommand(ServeOptions):
+    """Serve embeddings and search over HTTP.
+
+    The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
+    all of them, and / is a page for people. With --index texts are searched, added and removed.
+    SIGTERM ends the server after it has answered what it has begun.
+    """
+
+    def __call__(self) -> None:
+        from contrasent.serve import run_server
+
+        run_server(self)

@@ -20,12 +20,11 @@ from contrasent.progress import printable
 from contrasent.settings import explanations
 
 if TYPE_CHECKING:
-    from contrasent.evaluation.embed import EncoderUse
-    from contrasent.model.loading import LoadedEncoder
+    from contrasent.evaluation import EncoderUse
+    from contrasent.model import LoadedEncoder
     from contrasent.recipe import Recipe
     from contrasent.records import Record
-    from contrasent.report.contents import Contents
-    from contrasent.report.table import Table
+    from contrasent.report import Contents, Table
 
 T = TypeVar("T")
 
@@ -45,15 +44,15 @@ tell = partial(say, err=True)
 
 def load(options: Loading, model: str) -> LoadedEncoder:
     """The encoder, as its options say."""
-    from contrasent.model.loading import load_encoder
+    from contrasent.model import load_encoder
 
     return load_encoder(model, **shared(options, Loading))
 
 
 def use(options: Measuring, encoder: LoadedEncoder) -> EncoderUse:
     """An encoder in the precision that was asked for, with a progress bar."""
-    from contrasent.evaluation.embed import EncoderUse
-    from contrasent.model.checkpoint import training_seed
+    from contrasent.evaluation import EncoderUse
+    from contrasent.model import training_seed
 
     precision = encoder.resolve_precision(options.precision_name)
     return EncoderUse(encoder, precision, training_seed(encoder.name), show_progress=True)
@@ -61,7 +60,7 @@ def use(options: Measuring, encoder: LoadedEncoder) -> EncoderUse:
 
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.report.contents import short_encoder
+    from contrasent.report import short_encoder
 
     names = {model: short_encoder(model) for model in models}
     counts = Counter(names.values())
@@ -91,7 +90,7 @@ def print_tables(*tables: Table) -> None:
     """Print tables on standard output, a blank line between them."""
     from rich.console import Console
 
-    from contrasent.report.table import print_table
+    from contrasent.report import print_table
 
     console = Console()
     for place, table in enumerate(tables):
@@ -131,7 +130,7 @@ def with_command(records: Iterable[Record]) -> tuple[Record, ...]:
 
 def write_html(path: Path | None, contents: Contents) -> None:
     """Write a report that names the command that was called, where one is asked for."""
-    from contrasent.report.page import write_report
+    from contrasent.report import write_report
 
     if path is not None:
         write_report(path, replace(contents, command=called()))

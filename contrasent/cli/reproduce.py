@@ -68,18 +68,16 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     """Rows that are worked on at once, sharing the cores."""
 
     def __call__(self) -> None:
-        from contrasent.reproduce import outcome
-        from contrasent.reproduce.papers import choose
-        from contrasent.reproduce.verdicts import verdicts
+        from contrasent import reproduce
 
         what = self.tables[0] if self.tables[0] in ("list", "verdicts", "commands") else ""
         names = self.tables[1:] if what else self.tables
         if what == "commands":
-            say("\n".join(outcome.plan_lines(names)))
+            say("\n".join(reproduce.plan_lines(names)))
             return
-        chosen = choose(names, self.rows, self.tasks)
-        folder = outcome.PaperRequest.read(self.output)
-        asked = outcome.PaperRequest(
+        chosen = reproduce.choose(names, self.rows, self.tasks)
+        folder = reproduce.PaperRequest.read(self.output)
+        asked = reproduce.PaperRequest(
             given=self._materials(),
             seeds=tuple(self.seeds or (what and folder.seeds) or (42,)),
             data_dir=None if self.data_dir is None else str(self.data_dir),
@@ -87,22 +85,21 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         )
         request = folder.followed_by(self.scale, asked)
         if what == "list":
-            overview = outcome.listing(request, chosen, self.output)
+            overview = reproduce.listing(request, chosen, self.output)
             notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
             _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
         elif what == "verdicts":
-            judged = verdicts(outcome.open_filler(request, self.output), chosen)
-            _show(outcome.verdicts_document(judged, request.scale))
+            _show(reproduce.verdicts_document(request, chosen, self.output))
         else:
-            filled = outcome.reproduce_tables(
+            filled = reproduce.reproduce_tables(
                 request, chosen, self.output, tell, jobs=self.jobs, overwrite=self.overwrite
             )
-            _show("\n".join(outcome.document(table) for table in filled))
-            if failed := outcome.failures(filled):
+            _show("\n".join(reproduce.document(table) for table in filled))
+            if failed := reproduce.failures(filled):
                 raise_failures(["cells that could not be made:", *failed])
 
     def _materials(self) -> dict[str, str]:
-        from contrasent.reproduce.materials import ENCODER
+        from contrasent.reproduce import ENCODER
 
         given = {ENCODER: self.encoder}
         for name in ("words", "sentences", "documents", "labelled", "triplets"):

@@ -29,9 +29,9 @@ from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
-    from contrasent.encode.sentences import Sentences
-    from contrasent.model.loading import LoadedEncoder
-    from contrasent.search.index import Index
+    from contrasent.encode import Sentences
+    from contrasent.model import LoadedEncoder
+    from contrasent.search import Index
 
 
 @settings
@@ -56,9 +56,12 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
     """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
 
     def __call__(self) -> None:
-        from contrasent.encode.sentences import open_sentences
-        from contrasent.encode.shards import require_output, write_embeddings
-        from contrasent.encode.workers import end_with_parent
+        from contrasent.encode import (
+            end_with_parent,
+            open_sentences,
+            require_output,
+            write_embeddings,
+        )
         from contrasent.profiling import keep_few_compiled_products
 
         end_with_parent()
@@ -105,7 +108,7 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
     def _run_workers(self, encoder: LoadedEncoder) -> None:
         import torch
 
-        from contrasent.encode.workers import commands, run_processes, run_ray
+        from contrasent.encode import commands, run_processes, run_ray
 
         device = getattr(encoder, "device", torch.device("cpu"))
         devices = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -124,8 +127,8 @@ class SimilarityCommand(Named, Measuring, AsJson):
     """Another text."""
 
     def __call__(self) -> None:
-        from contrasent.model.conventions import similarity_of
-        from contrasent.search.nearest import text_similarity
+        from contrasent.model import similarity_of
+        from contrasent.search import text_similarity
 
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
@@ -164,10 +167,8 @@ class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
     def __call__(self) -> None:
         from math import inf
 
-        from contrasent.encode.sentences import open_sentences
-        from contrasent.encode.shards import FinishedShards
-        from contrasent.search.index import Index, require_folder
-        from contrasent.search.nearest import kind_for
+        from contrasent.encode import FinishedShards, open_sentences
+        from contrasent.search import Index, kind_for, require_folder
 
         kind_for(inf, self.kind)
         require_folder(self.index, self.overwrite)
@@ -190,7 +191,7 @@ class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
 
 
 def _report(folder: Path, index: Index) -> None:
-    from contrasent.search.nearest import MILVUS
+    from contrasent.search import MILVUS
 
     ann, how = index.manifest.ann, "searched exactly"
     if index.kind in MILVUS:
@@ -208,8 +209,8 @@ class AddCommand(OfIndex, IndexedText, MovedEncoder):
     """A file or data set with one text per row; - reads lines of standard input."""
 
     def __call__(self) -> None:
-        from contrasent.encode.sentences import open_sentences
-        from contrasent.search.index import Index
+        from contrasent.encode import open_sentences
+        from contrasent.search import Index
 
         opened = Index.open(self.index)
         with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
@@ -230,7 +231,7 @@ class RemoveCommand(OfIndex):
     """Pass over ids that are not in the index."""
 
     def __call__(self) -> None:
-        from contrasent.search.index import Index
+        from contrasent.search import Index
 
         opened = Index.open(self.index)
         removed = opened.remove(_lines(self.ids), missing_ok=self.missing_ok)
@@ -244,7 +245,7 @@ class OptimizeCommand(OfIndex):
     kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
 
     def __call__(self) -> None:
-        from contrasent.search.index import Index
+        from contrasent.search import Index
 
         opened = Index.open(self.index)
         opened.optimize(self.kind, show_progress=True)
@@ -261,7 +262,7 @@ class CopyCommand(OfIndex, Replacing):
     kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else the same.")] = None
 
     def __call__(self) -> None:
-        from contrasent.search.index import Index
+        from contrasent.search import Index
 
         copied = Index.open(self.index).copy(
             self.new, self.kind, overwrite=self.overwrite, show_progress=True
@@ -276,7 +277,7 @@ class InfoCommand(OfIndex):
     def __call__(self) -> None:
         from dataclasses import asdict
 
-        from contrasent.search.index import Index
+        from contrasent.search import Index
 
         opened = Index.open(self.index)
         files = [path for path in self.index.rglob("*") if path.is_file()]
@@ -301,7 +302,7 @@ def _announce(sentences: Sentences, what: str = "texts") -> int:
     if skipped := sentences.examples.skipped:
         tell(f"{skipped} rows with an empty cell are left out, and have no row or id")
     if (cleaned := sentences.examples.cleaned) is not None:
-        from contrasent.data.clean import counted
+        from contrasent.data import counted
 
         tell(f"cleaned: {counted(cleaned)}")
     return total
@@ -311,7 +312,7 @@ def _lines(words: list[str]) -> list[str]:
     """The words, or the lines of standard input in place of a single ``-``."""
     if words != ["-"]:
         return words
-    from contrasent.data.readers import text_lines
+    from contrasent.data import text_lines
 
     lines = text_lines(typer.get_binary_stream("stdin"), "standard input")
     return [line.rstrip("\r\n") for _, line in lines if line.strip()]
@@ -334,7 +335,7 @@ class SearchCommand(OfIndex, MovedEncoder, AsJson):
     """Search texts with ids like this; % stands for any characters, _ for one."""
 
     def __call__(self) -> None:
-        from contrasent.search.index import Index, require_search
+        from contrasent.search import Index, require_search
 
         queries = _lines(self.query)
         opened = Index.open(self.index)

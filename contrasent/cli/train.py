@@ -29,7 +29,7 @@ from contrasent.settings import Spelling, settings
 
 if TYPE_CHECKING:
     from contrasent.recipe import Recipe
-    from contrasent.training.scoring import BeforeAndAfter, Result
+    from contrasent.training import BeforeAndAfter, Result
 
 _PRETRAINING = "pretrain-mlm"
 
@@ -130,7 +130,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
 
     def _run_to_resume(self) -> Path | None:
         """The run that --resume names without a recipe; None if there is one."""
-        from contrasent.training.run_folder import RunFolder
+        from contrasent.training import RunFolder
 
         run = (self.output if self.recipe is None else Path(self.recipe)) if self.resume else None
         if self.recipe is None and run is None:
@@ -146,8 +146,8 @@ class TrainCommand(TrainingOptions, ShowSettings):
         """Train once for each seed, and print the runs and what they have in common."""
         from contrasent.api import check_run
         from contrasent.distributed import leave
-        from contrasent.report.comparison import seeds_table
-        from contrasent.training.run import train_seeds
+        from contrasent.report import seeds_table
+        from contrasent.training import train_seeds
 
         seeds = tuple(self.seeds or ())
         kept: dict[str, Any] = {"resume": self.resume, "overwrite": self.overwrite}
@@ -195,7 +195,7 @@ def _trained(train: Any, name: str, given: dict[str, Any]) -> Result | None:
 
 
 def _print_result(result: Result, recipe: Recipe) -> None:
-    from contrasent.training.callbacks import metric_name
+    from contrasent.training import metric_name
 
     _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
@@ -213,7 +213,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 
 def _print_gains(scores: BeforeAndAfter) -> None:
-    from contrasent.report.scores_table import suite_tables
+    from contrasent.report import suite_tables
 
     if scores.tasks is not None:
         print_tables(*suite_tables(scores.tasks, scores.rows))
@@ -268,8 +268,8 @@ class TuneCommand(TuneOptions, ShowSettings):
     """A packaged recipe or a YAML file."""
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation.tuning import TuningTrial
-        from contrasent.report.table import Cell, Table, number, score
+        from contrasent.adaptation import TuningTrial
+        from contrasent.report import Cell, Table, number, score
 
         given = _given(words, self.recipe, self, TuneOptions)
         if self.settings:
@@ -309,10 +309,9 @@ class AdaptCommand(AdaptOptions):
     """
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation.candidates import CANDIDATES
-        from contrasent.adaptation.halving import adapt
-        from contrasent.report.table import Cell, Table, number, score
-        from contrasent.training.callbacks import metric_name
+        from contrasent.adaptation import CANDIDATES, adapt
+        from contrasent.report import Cell, Table, number, score
+        from contrasent.training import metric_name
 
         result = adapt(**vars(self), settings=_overrides(words, self), show_progress=True)
         start, empty = result.start_score, Cell("")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from contrasent import __version__
+from contrasent.data import columns as specs
 from contrasent.data.examples import (
     CONTRADICTION,
     ENTAILMENT,
@@ -28,7 +29,7 @@ from contrasent.data.examples import (
     NliLabels,
 )
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import SourceRows, as_text, score_of
+from contrasent.data.rows import SourceRows, as_text, open_rows_of, score_of
 from contrasent.errors import ConfigError, DataError, pick
 from contrasent.files import refuse_existing_file, sha256_of, writing
 
@@ -337,6 +338,13 @@ class Built:
     seed: int  # of the sample, and of what else is drawn
     shown: tuple[Example, ...]
     version: str = __version__
+
+
+def open_sources(
+    kind: str, sources: Sequence[str], columns: Sequence[str] | None = None
+) -> list[SourceRows]:
+    """Open files or data sets of a kind, ``nli``, ``captions``, ``duplicates``, ``paraphrases``."""
+    return [open_rows_of(it, getattr(specs, kind.upper()), columns) for it in sources]
 
 
 def require_output(

@@ -1,1 +1,5 @@
 """Embeddings of a long text in files: sentences, shards, and workers that share them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -130,7 +130,7 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     )
 
 
-def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
+def geometry_influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
     """How much each of P pairs moves a number of ``embeddings (N, D)``, ``(P,)``, by its name.
 
     The first-order effect of the pair's weight (Huber 1981); a sentence weighs what its pairs do on

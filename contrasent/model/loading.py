@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -13,7 +13,7 @@ from contrasent.model.int8 import require_engine
 from contrasent.model.lookup_encoders import StaticEncoder, WordEncoder, are_words
 from contrasent.model.st_modules import is_static
 
-LoadedEncoder = SentenceEncoder | WordEncoder | StaticEncoder
+LoadedEncoder: TypeAlias = SentenceEncoder | WordEncoder | StaticEncoder
 
 
 def load_encoder(

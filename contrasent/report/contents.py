@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import (
@@ -182,7 +182,7 @@ def _facts_table(facts: Sequence[Mapping[str, str]], name: str, title: str) -> T
     return text_table(headings, lines, name, title)
 
 
-Used = Record | Neighbours
+Used: TypeAlias = Record | Neighbours
 """A result, which has with it how the encoder was used."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from base64 import b64encode
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -74,7 +73,7 @@ class Table:
     rows: tuple[Row, ...]  # cells; the first of a row is its label
     notes: tuple[str, ...] = ()  # how the numbers were measured, beneath the table
     title: str = ""  # above it
-    name: str = ""  # in links of a page, and of the file it is downloaded as
+    name: str = ""  # in links of a page
     key: int = 1  # the column that a summary shows
     key_heading: str = ""  # of that column in the summary
     texts: frozenset[int] = frozenset()  # columns that hold text, beside the first
@@ -96,26 +95,6 @@ class Table:
             for row in self.rows
         )
         return replace(self, rows=rows)
-
-    @property
-    def download(self) -> str:
-        """A link that holds the table as CSV."""
-        return f"data:text/csv;charset=utf-8;base64,{b64encode(self.csv().encode()).decode()}"
-
-    def csv(self) -> str:
-        """Comma-separated values in full precision, ends of intervals in their own columns."""
-        sure = {k for row in self.rows for k, cell in enumerate(row) if cell.interval is not None}
-        lines: list[list[str]] = [[]]
-        for k, name in enumerate(self.headings):
-            lines[0] += [name, f"{name} low", f"{name} high"] if k in sure else [name]
-        for row in self.rows:
-            lines.append([])
-            for k, cell in enumerate(row):
-                lines[-1].append(cell.text if cell.value is None else repr(cell.value))
-                if k in sure:
-                    ends = cell.interval
-                    lines[-1] += [repr(ends.low), repr(ends.high)] if ends else ["", ""]
-        return csv_text(lines)
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without title and notes."""

@@ -1,1 +1,5 @@
 """The papers' tables again: published number, ours, and the difference, from one command."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,11 +8,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from contrasent.errors import ContrasentError
-from contrasent.evaluation.geometry import read_trajectory
-from contrasent.evaluation.protocols import PROTOCOLS
-from contrasent.evaluation.task_names import STS
+from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
 from contrasent.recipe import load_recipe
-from contrasent.report.table import ABSENT, Cell, Table, csv_text, number
+from contrasent.report import ABSENT, Cell, Table, csv_text, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
 

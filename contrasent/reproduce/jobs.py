@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError
-from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.task_names import STS
+from contrasent.evaluation import STS, Geometry
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.reproduce.materials import (
     STS_FOLDERS,
@@ -276,7 +275,7 @@ class Planner:
 
     @cached_property
     def _usual_precision(self) -> str:
-        from contrasent.model.precision import torch_precisions, training_device
+        from contrasent.model import torch_precisions, training_device
 
         return torch_precisions(training_device(self._store.device))[0]
 

@@ -19,13 +19,11 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contrasent.data.readers import TEXT_KINDS, lines, source_kind
-from contrasent.data.senteval import PARTS, senteval_root
-from contrasent.data.views import VIEWS
+from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
 from contrasent.errors import ConfigError, ContrasentError, DataError
-from contrasent.evaluation.task_names import STS_TASKS
+from contrasent.evaluation import STS_TASKS
 from contrasent.files import sha256_of, writing, writing_folder
-from contrasent.model.hub import find_download, resolve
+from contrasent.model import find_download, resolve
 from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 
 if TYPE_CHECKING:
@@ -136,35 +134,33 @@ def path_sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-STS_FOLDERS, TRANSFER_FOLDERS = PARTS[:2], PARTS[2:]
+STS_FOLDERS, TRANSFER_FOLDERS = senteval.PARTS[:2], senteval.PARTS[2:]
 """Of SentEval's data: what the tasks of a kind are read from."""
 
 
 @cache
 def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) -> str:
     """Of the files of these folders of SentEval's; empty without any."""
-    root = senteval_root(data_dir)
+    root = senteval.senteval_root(data_dir)
     hashes = [path_sha256(str(root / it)) for it in folders if (root / it).is_dir()]
     return content_hash(hashes) if hashes else ""
 
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
     """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
-    from contrasent.data.build import build, nli
-    from contrasent.data.columns import NLI
-    from contrasent.data.rows import open_rows_of
+    from contrasent.data import build
 
-    source = open_rows_of(str(labelled), NLI)
+    sources = build.open_sources("nli", [str(labelled)])
     folder.mkdir(parents=True, exist_ok=True)
     plain = name == "nli-sentences"
     path = folder / f"{name}-{path_sha256(str(labelled))[:8]}.{'txt' if plain else 'csv'}"
     if path.is_file():
         return path
     if plain:
-        sentences = (str(it).strip() for _, cells in source.rows() for it in cells[:2])
+        sentences = (str(it).strip() for _, cells in sources[0].rows() for it in cells[:2])
         _write_lines(path, filter(None, sentences))
     else:
-        build(nli([source], name), path)
+        build.build(build.nli(sources, name), path)
     return path
 
 
@@ -179,8 +175,7 @@ def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
-    from contrasent.data.columns import ColumnMap
-    from contrasent.data.rows import open_source
+    from contrasent.data import ColumnMap, open_source
 
     kind = source_kind(str(source), TEXT_KINDS)
     path = folder / f"{name}-{path_sha256(str(source))[:8]}{'.txt' if kind == '.txt' else '.csv'}"
@@ -238,7 +233,7 @@ def make_model(name: str, folder: Path) -> Path:
     import torch
     import transformers
 
-    from contrasent.model.weights import quiet
+    from contrasent.model import quiet
 
     if folder.is_dir():
         return folder

@@ -8,15 +8,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.senteval import senteval_root
+from contrasent.data import senteval
 from contrasent.errors import ConfigError, pick
-from contrasent.evaluation.geometry import Geometry, read_geometry, read_trajectory
+from contrasent.evaluation import Geometry, read_geometry, read_trajectory
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
-from contrasent.report.figures import Picture, write_pictures
-from contrasent.report.figures.curves import densities, spectra, trajectories
-from contrasent.report.figures.plane import plane
-from contrasent.report.table import Table, text_table
+from contrasent.report import (
+    Picture,
+    Table,
+    densities,
+    plane,
+    spectra,
+    text_table,
+    trajectories,
+    write_pictures,
+)
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
 from contrasent.reproduce.materials import Materials, make_tasks
@@ -32,7 +38,7 @@ from contrasent.reproduce.papers import (
     system_row,
 )
 from contrasent.reproduce.runner import Notify, plan_work, run_work
-from contrasent.reproduce.verdicts import Verdict, verdict_table
+from contrasent.reproduce.verdicts import verdict_table, verdicts
 
 _REQUEST = "request.json"
 _PANELS = ("Unsupervised", "Supervised")
@@ -121,7 +127,7 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
     if request.scale == SMOKE and data_dir is None:
         data_dir = str(make_tasks(made / "senteval"))
     else:
-        data_dir = str(senteval_root(data_dir).resolve())
+        data_dir = str(senteval.senteval_root(data_dir).resolve())
     given = {name: _absolute(path) for name, path in request.given.items()}
     materials = Materials(request.scale, given, made, download=download)
     store = Store(output, request.scale, data_dir, request.device)
@@ -188,9 +194,10 @@ def document(filled: FilledTable, *, drawn: bool = False) -> str:
     return _markdown(replace(table, notes=(about, *table.notes))) + image
 
 
-def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
-    """Verdicts as Markdown."""
-    return _markdown(verdict_table(judged, scale))
+def verdicts_document(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> str:
+    """Verdicts on the claims about tables, by what is in a folder, as Markdown."""
+    judged = verdicts(open_filler(request, output), tables)
+    return _markdown(verdict_table(judged, request.scale))
 
 
 def _markdown(table: Table) -> str:
@@ -215,7 +222,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         of = f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else "")
         rows.append((table.name, table.title, str(len(table.rows)), of))
         notes += [f"{table.name} needs {'; '.join(needs)}"] if needs else []
-    if not senteval_root(filler.store.data_dir).is_dir():
+    if not senteval.senteval_root(filler.store.data_dir).is_dir():
         notes.append("all need SentEval's data: 'contrasent data fetch', or --data-dir")
     title = f"Tables and figures (scale {request.scale})"
     listed = text_table(("table", "title", "rows", "cells done"), rows, title=title)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from contrasent.errors import ConfigError, pick
-from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS
+from contrasent.evaluation import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS
 from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
 from contrasent.settings import settings
 

@@ -23,12 +23,23 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import ContrasentError
-from contrasent.evaluation.embed import EncoderUse, Scores
-from contrasent.evaluation.geometry import influences, measure, rating_range, write_geometry
-from contrasent.evaluation.protocols import Options, TransferProtocol
-from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TaskName
+from contrasent.evaluation import (
+    STS,
+    STS_TASKS,
+    TRANSFER,
+    EncoderUse,
+    Options,
+    RatedPairs,
+    Scores,
+    Suite,
+    TaskName,
+    TransferProtocol,
+    geometry_influences,
+    load_suite,
+    measure,
+    rating_range,
+    write_geometry,
+)
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
 from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value
@@ -159,7 +170,7 @@ def _fail(work: Work, reason: str) -> str:
 
 
 def _make(job: Job, store: Store) -> None:
-    from contrasent.training.run_folder import environment
+    from contrasent.training import environment
 
     started, busy = time.perf_counter(), time.process_time()
     more = _train(job, job.recipe, store) if job.recipe else _fit(job, store)
@@ -183,8 +194,8 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
 
     The start takes part in the selection of a run, but is no system of the papers' tables.
     """
-    from contrasent.model.precision import training_device
-    from contrasent.training.run import train
+    from contrasent.model import training_device
+    from contrasent.training import train
 
     run = store.folder(job) / _RUN
     if job.above is not None:
@@ -209,7 +220,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
 
 def _fit(job: Job, store: Store) -> dict[str, Any]:
     from contrasent.fitting import FITTERS, fit_sif, open_fitting_text
-    from contrasent.model.lookup_encoders import WordEncoder
+    from contrasent.model import WordEncoder
 
     place = store.folder(job) / _FITTED
     text = open_fitting_text([job.text], None, store.data_dir)
@@ -231,8 +242,7 @@ def _encoder_folder(store: Store, job: Job) -> Path | str:
 
 
 def _load_job(store: Store, job: Job) -> Any:
-    from contrasent.model.loading import load_encoder
-    from contrasent.model.lookup_encoders import are_words
+    from contrasent.model import are_words, load_encoder
 
     place = _encoder_folder(store, job)
     if job.kind == "start" and not are_words(place):
@@ -361,7 +371,9 @@ def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Meas
     low, high = rating_range(rated.gold)
     cosines[f"{low:g}-{high:g}"] = np.concatenate([*cosines.values()])
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
-    moves = {f"{name}{suffix}": it for name, it in influences(rated.embed(use), rated).items()}
+    moves = {
+        f"{name}{suffix}": it for name, it in geometry_influences(rated.embed(use), rated).items()
+    }
     records = list(map(asdict, geometry.records))
     return Measured(values, records, examples=moves, geometry=geometry)
 
@@ -369,7 +381,7 @@ def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Meas
 def _measure_neighbours(
     use: EncoderUse, asked: str, argument: str, data_dir: str | None
 ) -> Measured:
-    from contrasent.evaluation.neighbours import find_neighbours, read_corpus, read_queries
+    from contrasent.evaluation import find_neighbours, read_corpus, read_queries
 
     queries, _, source = asked.partition("@")
     corpus = read_corpus(argument or source, data_dir=data_dir)
@@ -382,9 +394,8 @@ def _measure_neighbours(
 
 
 def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
-    from contrasent.data.build import f1
-    from contrasent.data.examples import open_examples
-    from contrasent.evaluation.sts_data import load
+    from contrasent.data import build, open_examples
+    from contrasent.evaluation import load
 
     kind, _, split = name.partition(":")
     if kind == "pairs":
@@ -395,7 +406,7 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
     count, overlaps = 0, list[float]()
     for sentences in open_examples(data):
         count += 1
-        overlap = f1(sentences[0], sentences[1]) if len(sentences) > 1 else None
+        overlap = build.f1(sentences[0], sentences[1]) if len(sentences) > 1 else None
         overlaps += [] if overlap is None else [overlap]
     mean: dict[str, Value] = {"overlap": sum(overlaps) / len(overlaps)} if overlaps else {}
     return Measured({"examples": count, **mean})
@@ -404,9 +415,7 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
 def _count_trained(recipe: Recipe) -> Measured:
     import torch
 
-    from contrasent.training.loop import trainable_parameters
-    from contrasent.training.run_folder import complete
-    from contrasent.training.setup import prepare
+    from contrasent.training import complete, prepare, trainable_parameters
 
     parts = prepare(complete(recipe), torch.device("cpu"))
     trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)

@@ -16,13 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.evaluation.compare import SeedError
-from contrasent.evaluation.intervals import mean_error
-from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.sts import influences, joint_covariance
-from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
-from contrasent.report.table import ABSENT, Table, text_table
+from contrasent.evaluation import (
+    STS,
+    STS_TASKS,
+    TRANSFER,
+    RatedPairs,
+    SeedError,
+    Task,
+    influences,
+    joint_covariance,
+    mean_error,
+)
+from contrasent.report import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
 from contrasent.reproduce.jobs import Measurement
 from contrasent.reproduce.papers import (

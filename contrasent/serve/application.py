@@ -47,9 +47,9 @@ from contrasent.errors import (
     DataError,
     is_out_of_memory,
 )
-from contrasent.serve import ServeOptions
 from contrasent.serve.batching import LOG, Batcher, OverloadedError, StoppedError
 from contrasent.serve.bodies import Refusal
+from contrasent.serve.server import ServeOptions
 
 T = TypeVar("T")
 

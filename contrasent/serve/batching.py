@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import CheckpointError, ContrasentError, DataError, require_extra
-from contrasent.model.backbones.attention import LONG
-from contrasent.model.encoder import SentenceEncoder, by_length, embed
-from contrasent.model.loading import LoadedEncoder
+from contrasent.model import LONG, LoadedEncoder, SentenceEncoder, by_length, embed
 
 if TYPE_CHECKING:
-    from contrasent.serve import ServeOptions
     from contrasent.serve.application import Metrics
+    from contrasent.serve.server import ServeOptions
 
 LOG = logging.getLogger("contrasent.serve")
 

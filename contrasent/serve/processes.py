@@ -20,8 +20,8 @@ from fastapi import FastAPI
 from prometheus_client import multiprocess as multiprocess_metrics
 
 from contrasent.errors import ConfigError
-from contrasent.serve import ServeOptions
 from contrasent.serve.batching import LOG
+from contrasent.serve.server import ServeOptions
 
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0005

@@ -19,13 +19,12 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from contrasent import __version__
-from contrasent.data.tokenizer import require_text
+from contrasent.data import require_text
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import BusyError
 from contrasent.metrics import all_similarities
-from contrasent.model.conventions import role_options
-from contrasent.model.protocol import unit_rows
-from contrasent.search.index import Index
+from contrasent.model import role_options, unit_rows
+from contrasent.search import Index
 from contrasent.serve.application import RefusalError, Service, unless_gone
 from contrasent.serve.batching import Embedded
 from contrasent.serve.bodies import (

@@ -9,8 +9,8 @@ from scipy.stats import spearmanr
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     correlation_by_dimension,
+    geometry_influences,
     geometry_lines,
-    influences,
     measure,
     rating_groups,
     read_geometry,
@@ -104,7 +104,7 @@ def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
     pairs = RatedPairs.read(f"{pairs_file}>3.9")
     rows = np.random.default_rng(0).normal(size=(9, 4)) + 0.5
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    found = influences(rows, pairs)
+    found = geometry_influences(rows, pairs)
     ends = ("0-1", "1-2", "2-3", "4-5", "0-5")
     assert {*found} == {*weighted(rows, pairs, np.ones(9))} > {f"deviation:{it}" for it in ends}
     step = 1e-5

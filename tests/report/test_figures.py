@@ -32,7 +32,6 @@ from contrasent.report.figures.curves import (
     run_lines,
     spectra,
 )
-from contrasent.report.figures.plane import on_front
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 
@@ -205,12 +204,3 @@ def test_files_are_known_by_their_content(tmp_path):
         "unsup: 2 measurements on stsb-dev>4, steps 0 to 10: alignment 0.2000 to 0.3000, "
         "uniformity -1.5000 to -2.0000."
     ]
-
-
-def test_the_plane_tells_which_encoders_no_other_one_beats():
-    places = {"a": (0.1, -1.0), "b": (0.2, -2.0), "c": (0.2, -1.5), "d": (0.1, -0.5)}
-    rows = {
-        name: geometry(name, alignment=alignment, uniformity=uniformity)
-        for name, (alignment, uniformity) in places.items()
-    }
-    assert on_front(rows) == ["a", "b"]

@@ -1,9 +1,7 @@
 """The report as its parser reads it: every number, every word as text, nothing from elsewhere."""
 
 import base64
-import csv
 import dataclasses
-import io
 import re
 from hashlib import sha256
 from statistics import NormalDist
@@ -202,7 +200,7 @@ def test_nothing_is_loaded_and_nothing_runs_but_the_pages_own_script(root, text)
             if name == "src":
                 assert element.tag == "img" and value.startswith("data:image/svg+xml,")
             if name == "href":
-                assert value.startswith(("#", "data:text/csv;")), value
+                assert value.startswith("#"), value
     assert "http://" not in text
     assert "https://" not in text
     assert "@import" not in text
@@ -243,22 +241,6 @@ def test_the_same_contents_give_the_same_bytes(full, text, tmp_path):
     assert (tmp_path / "r.html").read_bytes() == text.encode()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
     assert len(text) < 1_000_000
-
-
-def test_a_table_is_downloaded_with_every_digit(full, root):
-    link = root.one("figure", id="sts").one("a")
-    kind, _, data = link.attributes["href"].partition(";base64,")
-    assert kind == "data:text/csv;charset=utf-8"
-    assert link.attributes["download"] == "sts.csv"
-    lines = list(csv.DictReader(io.StringIO(base64.b64decode(data).decode())))
-    assert [line["encoder"] for line in lines] == list(LABELS)
-    for used, line in zip(ROWS, lines, strict=True):
-        found = values(full, *used, metric="spearman", aggregation="all", subset="")
-        for task, it in found.items():
-            heading = HEADINGS[task]
-            assert float(line[heading]) == it.value
-            assert float(line[f"{heading} low"]) == it.interval.low
-            assert float(line[f"{heading} high"]) == it.interval.high
 
 
 def test_neighbours_stand_side_by_side_with_their_cosines(full, root):

@@ -11,14 +11,13 @@ import torch
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
-from contrasent.cli.serve import application
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
 from contrasent.model.conventions import Conventions
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.serve import routes
+from contrasent.serve import asgi_application, routes
 from contrasent.serve.routes import EmbeddingRoutes
 
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
@@ -234,7 +233,7 @@ def test_an_application_for_another_server_leaves_its_threads_as_they_were(tiny_
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        application(str(tiny_bert), device="cpu", pooler="mean", head="none", precision="fp32")
+        asgi_application(str(tiny_bert), device="cpu", pooler="mean", head="none", precision="fp32")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from helpers.tiny_models import SENTENCES
 
-from contrasent.cli.serve import ServeCommand
+from contrasent.cli.fit import ServeCommand
 
 ROOT = Path(__file__).parents[2]
 TESTS = {

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
-from contrasent.metrics import pareto_front
 from contrasent.report.figures import GREY, FigureData, FigureKind, Picture, picture
 from contrasent.report.table import number
 
@@ -78,9 +77,6 @@ def plane(
         # Names stand to the right of their points where they can.
         left, right = axes.get_xlim()
         axes.set_xlim(left, right + _ROOM * (right - left))
-        if len(front := on_front(rows)) > 1:
-            corners = sorted(_place(rows[label]) for label in front)
-            axes.step(*zip(*corners, strict=True), where="post", color=GREY, lw=1, ls=":", zorder=2)
         if published:
             axes.plot([], [], "D", color="white", markeredgecolor=GREY, label=PUBLISHED_IN)
             axes.plot([], [], "o", color="white", markeredgecolor="black", label="measured here")
@@ -91,15 +87,6 @@ def plane(
         _name(axes, names, len(rows))
 
     return picture(PLANE, size or (5.6, 4.1 if published else 3.7), draw)
-
-
-def on_front(rows: Mapping[str, Geometry]) -> list[str]:
-    """The encoders that no other one of them beats in alignment and uniformity (Pareto's front).
-
-    Pandey and Sholokhov, section 5, count such among their encoders.
-    """
-    kept = pareto_front([_place(it) for it in rows.values()])
-    return [label for label, keep in zip(rows, kept, strict=True) if keep]
 
 
 def _place(geometry: Geometry) -> tuple[float, float]:
@@ -143,14 +130,10 @@ def _caption(data: FigureData) -> str:
         f"uniformity {number(it.value('uniformity'), 4).text}"
         for label, it in data.rows.items()
     )
-    caption = (
+    return (
         "Close pairs (lower) and an even spread (further left) are better. Colour and number in "
         f"brackets: {data.title}. {places}."
     )
-    if len(data.rows) < 2:
-        return caption
-    best = ", ".join(on_front(data.rows))
-    return f"{caption} No other one here is better in both than {best} (dotted: Pareto's front)."
 
 
 FIGURES = (

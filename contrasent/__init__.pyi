@@ -1,0 +1,16 @@
+from . import objectives as objectives
+from .adaptation.halving import adapt as adapt
+from .api import analyze as analyze
+from .api import evaluate as evaluate
+from .api import fit as fit
+from .api import mine as mine
+from .api import pretrain as pretrain
+from .api import train as train
+from .api import tune as tune
+from .model.encoder import SentenceEncoder as SentenceEncoder
+from .model.loading import load_encoder as load_encoder
+from .recipe import load_recipe as load_recipe
+from .records import Record as Record
+from .search.index import Index as Index
+
+__version__: str

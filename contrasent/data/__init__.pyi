@@ -1,0 +1,19 @@
+from . import build as build  # training files of NLI, captions, duplicates, paraphrases
+from . import senteval as senteval  # SentEval's data: its place, download and hashes
+from .check import TextFacts as TextFacts
+from .clean import counted as counted  # a line on what was cleaned
+from .columns import ColumnMap as ColumnMap
+from .documents import find_documents as find_documents
+from .documents import sentences_of as sentences_of
+from .examples import Rows as Rows
+from .examples import keep_rows as keep_rows  # rows of Python, kept in a file
+from .examples import open_examples as open_examples
+from .examples import open_pairs as open_pairs
+from .readers import TEXT_KINDS as TEXT_KINDS
+from .readers import lines as lines
+from .readers import source_kind as source_kind
+from .readers import text_lines as text_lines
+from .rows import open_source as open_source
+from .tokenizer import Tokenizer as Tokenizer
+from .tokenizer import require_text as require_text
+from .views import VIEWS as VIEWS

@@ -1,0 +1,25 @@
+from .backbones.attention import LONG as LONG  # tokens of a sentence computed alone
+from .card import publish as publish
+from .card import published_files as published_files
+from .checkpoint import is_sentence_encoder as is_sentence_encoder
+from .checkpoint import read_modules as read_modules
+from .checkpoint import training_seed as training_seed
+from .conventions import role_options as role_options
+from .conventions import similarity_of as similarity_of
+from .encoder import SentenceEncoder as SentenceEncoder
+from .encoder import by_length as by_length
+from .encoder import embed as embed
+from .hub import INFO_FILE as INFO_FILE
+from .hub import OFFLINE_NAMES as OFFLINE_NAMES
+from .hub import find_download as find_download
+from .hub import offline_folder as offline_folder
+from .hub import resolve as resolve
+from .loading import LoadedEncoder as LoadedEncoder
+from .loading import load_encoder as load_encoder
+from .lookup_encoders import WordEncoder as WordEncoder
+from .lookup_encoders import are_words as are_words
+from .masked_lm import MaskedLm as MaskedLm
+from .precision import torch_precisions as torch_precisions
+from .precision import training_device as training_device
+from .protocol import unit_rows as unit_rows
+from .weights import quiet as quiet

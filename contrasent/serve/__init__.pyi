@@ -1,0 +1,3 @@
+from .server import ServeOptions as ServeOptions
+from .server import asgi_application as asgi_application
+from .server import run_server as run_server
