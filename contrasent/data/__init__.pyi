@@ -1,6 +1,7 @@
 from . import build as build  # training files of NLI, captions, duplicates, paraphrases
 from . import senteval as senteval  # SentEval's data: its place, download and hashes
 from .check import TextFacts as TextFacts
+from .check import describe as describe
 from .clean import counted as counted  # a line on what was cleaned
 from .columns import ColumnMap as ColumnMap
 from .documents import find_documents as find_documents
