@@ -127,29 +127,17 @@ def test_a_data_set_may_say_what_its_numbers_mean():
 
 TABLE = "premise\thypothesis\tlabel\np\te\te\n"
 REFUSED = [
-    (
-        "nli",
-        "f.tsv",
-        TABLE.replace("e\n", "0\n"),
-        (),
-        ":2: the label is the number 0, and f.tsv does",
-    ),
+    ("nli", "f.tsv", TABLE.replace("e\n", "0\n"), (), ":2: the label is the number 0, and f.tsv"),
     ("nli", "f.tsv", TABLE, ("--make", "triplet"), "Did you mean 'triplets'"),
     ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "--per is for triplets"),
     ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name entailment"),
     ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
     ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
     ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
-    ("nli", "f.tsv", TABLE, ("--output", "o.txt"), "o.txt: unknown kind of file to write"),
     ("nli", "f.tsv", TABLE, ("--output", "f.tsv", "--overwrite"), "is one of the sources"),
     ("captions", "f.jsonl", '{"image": "a", "caption": 5}', (), ":1: 5 is no text"),
-    ("duplicates", "f.csv", "text1,text2,label\nx,y,2\n", (), ":2: unknown label '2'"),
     ("paraphrases", "f.tsv", "a\tb\n", ("--min-score", "0.5"), "has no column of scores"),
     ("paraphrases", "f.tsv", "a\tb\thigh\n", ("--min-score", "0"), "must be a number, not 'high'"),
-    ("nli", "f.tsv", "premise\tlabel\n", (), ":1: no column is known as the hypothesis"),
-    ("nli", "f.txt", "a,b,entailment\n", (), ":1: no tab in the first row"),
-    ("nli", "f.jsonl", '["p", "h", "e"]\n', (), ":1: expected an object with named values"),
-    ("paraphrases", "f.tsv", "", ("--min-score", "2", "--max-score", "1"), "f.tsv is empty"),
 ]
 
 

@@ -87,23 +87,6 @@ def test_lines_with_a_blank_line_between_are_one_text(crops):
     assert texts_of(opened.source, 1)[0] in {"Ee", "Ff"}
 
 
-def test_a_crop_without_a_token_is_drawn_again(crops):
-    source = crops(["Aa. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both", share=0.5).source
-    assert {texts_of(source, 0, epoch) for epoch in range(50)} == {("Aa.", "Aa.")}
-    nothing = crops(["Xx. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both").source
-    with pytest.raises(
-        DataError, match=r"some part of a document, such as 'Xx\.', had no token in 100 draws"
-    ):
-        texts_of(nothing, 0)
-
-
-class Words(Letters):
-    """No token for Xx."""
-
-    def ids(self, texts, max_tokens):
-        return super().ids([text.replace("Xx.", "") for text in texts], max_tokens)
-
-
 def test_text_too_short_for_crops_is_refused(crops):
     said = r"1 of the 3 documents of .* \(every line is one\) has 2 sentences.* view\.name dropout"
     with pytest.raises(DataError, match=said):

@@ -161,13 +161,6 @@ def test_texts_are_the_sentences_of_the_source(opened):
 
 
 def test_texts_fit_a_store_that_left_some_out(opened):
-    class Letters:
-        vocabulary, fingerprint = 1 << 17, "letters"
-
-        def ids(self, texts, _):
-            ids = [[ord(letter) for letter in text if letter != "x"] for text in texts]
-            return [np.array(row, dtype=np.int32) for row in ids], 0
-
     random = np.random.default_rng(0)
     lines = random.choice(["a", "x", "", "b", "xx", "xax"], 300).tolist()
     examples = opened(lines, "lines.txt")

@@ -39,8 +39,6 @@ def nltk_data(tmp_path, monkeypatch):
         ("true", set()),
         ("unheard-of", set()),
         ("", set()),
-        ("in", set()),
-        ("In", set()),
         ("IN", set()),
     ],
 )

@@ -4,12 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tokenizers
 from helpers.tiny_models import FAMILY, TOKENIZERS, save_tokenizer
 from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, DataError
@@ -113,11 +111,13 @@ def test_what_is_no_text_is_named(bert, texts, said):
         bert.ids(texts, None)
 
 
-def test_a_word_without_any_token_is_refused():
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    words = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+def test_a_vocabulary_without_special_tokens_or_unknown_words(tmp_path):
+    backend = Backend(models.WordLevel({"a": 0, "dog": 1}))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    save_tokenizer(tmp_path / "plain", backend, tokenizer_class="PreTrainedTokenizerFast")
+    words = Tokenizer.load(tmp_path / "plain")
     assert listed(words, ["a dog"]) == ([[0, 1]], 0)
+    assert (words.special_ids.mask, words.special_ids.every) == (None, ())
     with pytest.raises(CheckpointError, match=r"cannot encode every text \(WordLevel error"):
         words.ids(["a cat"], None)
 
@@ -167,13 +167,3 @@ def test_every_kind_of_tokenizer(model_type, tmp_path):
     ids, _ = tokenizer.ids(["dog"], None)
     assert (ids[0][0], ids[0][-1]) == (tokenizer.special_ids.first, tokenizer.special_ids.last)
     assert set(ids[0][1:-1].tolist()).isdisjoint(tokenizer.special_ids.every)
-
-
-def test_a_tokenizer_without_special_tokens(tmp_path):
-    backend = Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    save_tokenizer(tmp_path / "plain", backend, tokenizer_class="PreTrainedTokenizerFast")
-    tokenizer = Tokenizer.load(tmp_path / "plain")
-    assert named(tokenizer) == [None] * 4
-    assert tokenizer.special_ids.every == ()
-    assert tokenizer.source.endswith("plain")

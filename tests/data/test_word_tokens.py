@@ -48,17 +48,13 @@ def test_words_are_found_or_cut_at_punctuation_or_left_out(text, words, tmp_path
 
 def test_marks_stand_around_every_sentence(tmp_path):
     store = store_of(tmp_path, [*WORDS, "<s>", "</s>"])
-    assert sentence_marks(store) == MARKS[0]
+    assert (sentence_marks(store), sentence_marks(store_of(tmp_path))) == (MARKS[0], ())
+    assert sentence_marks(store_of(tmp_path, [*WORDS, "<s>", "<p>", "</p>"])) == MARKS[1]
     tokenizer = WordTokenizer(store, sentence_marks(store))
     assert read(tokenizer, "the dog runs") == ("<s> dog runs </s>", 0)
     assert read(tokenizer, "bird") == ("<s> </s>", 0)
     assert tokenizer.specials == 2
     assert tokenizer.special_ids.every == (len(WORDS), len(WORDS) + 1)
-
-
-def test_marks_are_those_that_the_vectors_have(tmp_path):
-    assert sentence_marks(store_of(tmp_path)) == ()
-    assert sentence_marks(store_of(tmp_path, [*WORDS, "<s>", "<p>", "</p>"])) == MARKS[1]
 
 
 def test_long_sentences_are_cut_and_counted_with_their_marks(tmp_path):
@@ -74,20 +70,3 @@ def test_sentences_without_a_known_word_are_counted(marks, tmp_path):
     tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), marks)
     ids, _ = tokenizer.ids(["dog", "bird", "", "runs bird"], None)
     assert tokenizer.wordless(ids) == 2
-
-
-def test_a_saved_store_is_the_same_store_linked_or_copied(tmp_path, monkeypatch):
-    store = store_of(tmp_path)
-    for name in ("linked", "copied"):
-        (tmp_path / name).mkdir()
-        store.save(tmp_path / name)
-        monkeypatch.setattr("os.link", refuse)
-    for name in ("linked", "copied"):
-        again = type(store)(tmp_path / name)
-        np.testing.assert_array_equal(again.vectors, store.vectors)
-        assert again.rows(WORDS) == store.rows(WORDS)
-        assert (again.sha256, again.source) == (store.sha256, store.source)
-
-
-def refuse(*_):
-    raise OSError("no links here")

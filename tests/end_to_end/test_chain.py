@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -146,16 +144,3 @@ def test_similarity_is_the_cosine_of_both_rows(unsupervised, rows):
     told = json.loads(worked(*command, "--json").out)
     assert told["cosine"] == pytest.approx(float(expected), abs=2e-6)
     assert (told["pooler"], told["head"], told["precision"]) == ("cls", "none", "fp32")
-
-
-@pytest.mark.slow
-def test_the_whole_chain_in_processes_of_its_own(arguments, shelf, tmp_path):
-    def run(*words):
-        command = [sys.executable, "-m", "contrasent", *map(str, words)]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-
-    run(*arguments("unsup-simcse", "text.txt", "run"))
-    run("index", "build", "run", shelf / "text.txt", "index")
-    said = run("search", "index", SENTENCES[5], "--top-k", 1, "--json")
-    assert json.loads(said.stdout)["text"] == SENTENCES[5]
-    assert said.stderr == ""

@@ -71,40 +71,49 @@ def small_files():
     senteval.TRAINING_FILES["wiki1m"] = wanted
 
 
-_SHORT = ("--evaluation.task", "pairs.tsv", "--evaluation.final", "pairs.tsv")
-_ADAPT = (
-    *("adapt", "bert", "--data", "long.txt", "--output", "out", "--minutes", 5, "--device", "cpu"),
-    *("--candidates", "dropout,crops", "--test", "pairs.tsv", "--dev", "pairs.tsv"),
-    *("--train.batch_size", 16, "--train.precision", "fp32", "--train.learning_rate", "1e-3"),
+def _words(line):
+    return tuple(line.split())
+
+
+_PAIRS = _words("--evaluation.task pairs.tsv --evaluation.final pairs.tsv")
+_ADAPT = _words(
+    "adapt bert --data long.txt --output out --minutes 5 --device cpu --candidates dropout,crops "
+    "--test pairs.tsv --dev pairs.tsv --train.batch_size 16 --train.precision fp32 "
+    "--train.learning_rate 1e-3"
 )
-_TUNE = (
-    *("tune", "unsup-simcse", "--encoder", "bert", "--data", "text.txt", "--device", "cpu"),
-    *("--batch-size", 16, "--max-steps", 1, "--precision", "fp32", "--output", "out", *_SHORT),
-    *("--space", "train.learning_rate=1e-4,1e-3"),
+_TUNE = _words(
+    "tune unsup-simcse --encoder bert --data text.txt --device cpu --batch-size 16 --max-steps 1 "
+    "--precision fp32 --output out --space train.learning_rate=1e-4,1e-3"
+)
+_PRETRAIN = _words(
+    "pretrain masked-lm --data text.txt --output out --data.max_tokens 32 --batch-size 16 "
+    "--max-steps 2 --precision fp32"
 )
 _REPRODUCE = ("reproduce", "simcse/T3", "--rows", "dropout 0.5", "--scale", "smoke")
-_ENCODE = ("encode", "bert", "text.txt")
-_SHARDS = ("--precision", "fp32", "--shard-size", 30)
-_BUILD = ("index", "build", "bert", "text.txt", "out", "--precision", "fp32")
-_OUT_OF_MILVUS = (("index", "copy", "out", "new", "--kind", "flat"),)
-_INDEX = {"mark": "out/manifest.json", "after": (("index", "remove", "out", "3"),)}
+_TRAIN = _words("train recipe.yaml --output out")
+_ENCODE = _words("encode bert text.txt --precision fp32 --shard-size 30")
+_BUILD = _words("index build bert text.txt out --precision fp32")
+_ADD = _words("index add out more.txt")
+_MILVUS = (*_BUILD, "--kind", "milvus")
+_OUT_OF_MILVUS = (_words("index copy out new --kind flat"),)
+_REMOVE = _words("index remove out 3")
+_INDEX = {"mark": "out/manifest.json", "after": (_REMOVE,)}
+_FETCH = _words("data fetch wiki1m --data-dir out --url wiki.txt")
+_MINE = _words("data mine bert anchors.tsv --corpus text.txt --margin 0 --output out.csv")
 
 
 def _fit(kind, *more):
     encoder = "words.txt" if kind == "sif" else "bert"
     return Row(
-        f"fit {kind}", ("fit", kind, encoder, "--data", "text.txt", "--output", "out", *more)
+        f"fit {kind}", (*_words(f"fit {kind} {encoder} --data text.txt --output out"), *more)
     )
 
 
 ROWS = (
-    *(
-        Row(f"train {name}", ("train", "recipe.yaml", "--output", "out"), "--resume", recipe=name)
-        for name in recipes()
-    ),
+    *(Row(f"train {name}", _TRAIN, "--resume", recipe=name) for name in recipes()),
     Row(
         "train twins",
-        ("train", "recipe.yaml", "--output", "out"),
+        _TRAIN,
         "--resume",
         recipe="unsup-simcse",
         settings={
@@ -113,44 +122,28 @@ ROWS = (
             "evaluation.geometry_pairs": "pairs.tsv>2",
         },
     ),
-    Row(
-        "train seeds",
-        ("train", "recipe.yaml", "--output", "out", "--seeds", "1,2"),
-        "--resume",
-        recipe="unsup-simcse",
-    ),
+    Row("train seeds", (*_TRAIN, "--seeds", "1,2"), "--resume", recipe="unsup-simcse"),
     Row(
         "train overwrite",
-        ("train", "recipe.yaml", "--output", "out", "--overwrite"),
-        before=(("train", "recipe.yaml", "--output", "out", "--seed", 7),),
+        (*_TRAIN, "--overwrite"),
+        before=((*_TRAIN, "--seed", 7),),
         recipe="unsup-simcse",
     ),
-    Row(
-        "pretrain",
-        (
-            *("pretrain", "masked-lm", "--data", "text.txt", "--output", "out"),
-            *("--data.max_tokens", 32, "--batch-size", 16, "--max-steps", 2, "--precision", "fp32"),
-        ),
-        "--resume",
-    ),
+    Row("pretrain", _PRETRAIN, "--resume"),
     _fit("whitening"),
     _fit("flow", "--levels", 2, "--epochs", 2),
     _fit("sif"),
     Row("adapt", (through, few_steps, *_ADAPT), "--resume"),
-    Row("tune", _TUNE, "--resume"),
+    Row("tune", (*_TUNE, *_PAIRS), "--resume"),
     Row("reproduce", (*_REPRODUCE, "--device", "cpu", "--output", "out")),
-    Row("encode npy", (*_ENCODE, "out.npy", *_SHARDS), "--overwrite"),
-    Row("encode parquet", (*_ENCODE, "out.parquet", *_SHARDS), "--overwrite"),
-    Row("encode shards", (*_ENCODE, "out", *_SHARDS, "--shards", "npy"), "--overwrite"),
-    Row(
-        "encode worker",
-        (*_ENCODE, "out.npy", *_SHARDS, "--shard", "1/1"),
-        after=((*_ENCODE, "out.npy", *_SHARDS),),
-    ),
+    Row("encode npy", (*_ENCODE, "out.npy"), "--overwrite"),
+    Row("encode parquet", (*_ENCODE, "out.parquet"), "--overwrite"),
+    Row("encode shards", (*_ENCODE, "out", "--shards", "npy"), "--overwrite"),
+    Row("encode worker", (*_ENCODE, "out.npy", "--shard", "1/1"), after=((*_ENCODE, "out.npy"),)),
     Row(
         "encode workers",
-        (*_ENCODE, "out.npy", *_SHARDS, "--workers", 2),
-        after=((*_ENCODE, "out.npy", *_SHARDS, "--overwrite"),),
+        (*_ENCODE, "out.npy", "--workers", 2),
+        after=((*_ENCODE, "out.npy", "--overwrite"),),
     ),
     Row("index build flat", (*_BUILD, "--kind", "flat"), "--overwrite"),
     Row("index build hnsw", (*_BUILD, "--kind", "hnsw"), "--overwrite"),
@@ -158,86 +151,40 @@ ROWS = (
         "index build ivfpq",
         (through, few_codes, *_BUILD, "--kind", "ivfpq"),
         "--overwrite",
-        after=((through, few_codes, "index", "add", "out", "more.txt"),),
+        after=((through, few_codes, *_ADD),),
     ),
-    Row("index add", ("index", "add", "out", "more.txt"), before=(_BUILD,), **_INDEX),
-    Row("index remove", ("index", "remove", "out", "5", "8"), before=(_BUILD,), **_INDEX),
+    Row("index add", _ADD, before=(_BUILD,), **_INDEX),
+    Row("index remove", _words("index remove out 5 8"), before=(_BUILD,), **_INDEX),
     Row(
         "index optimize",
-        ("index", "optimize", "out", "--kind", "hnsw"),
-        before=(_BUILD, ("index", "remove", "out", "5"), ("index", "add", "out", "more.txt")),
+        _words("index optimize out --kind hnsw"),
+        before=(_BUILD, _words("index remove out 5"), _ADD),
         **_INDEX,
     ),
-    Row("index copy", ("index", "copy", "out", "new"), "--overwrite", before=(_BUILD,)),
-    Row(
-        "index build milvus",
-        (*_BUILD, "--kind", "milvus"),
-        "--overwrite",
-        after=_OUT_OF_MILVUS,
-        needs="milvus_lite",
-    ),
+    Row("index copy", _words("index copy out new"), "--overwrite", before=(_BUILD,)),
+    Row("index build milvus", _MILVUS, "--overwrite", after=_OUT_OF_MILVUS, needs="milvus_lite"),
     Row(
         "index add milvus",
-        ("index", "add", "out", "more.txt"),
-        before=((*_BUILD, "--kind", "milvus"),),
+        _ADD,
+        before=(_MILVUS,),
         mark="out/manifest.json",
-        after=(("index", "remove", "out", "3"), *_OUT_OF_MILVUS),
+        after=(_REMOVE, *_OUT_OF_MILVUS),
         needs="milvus_lite",
     ),
-    Row(
-        "data fetch",
-        (through, small_files, "data", "fetch", "wiki1m", "--data-dir", "out", "--url", "wiki.txt"),
-    ),
-    Row(
-        "data build",
-        ("data", "build", "paraphrases", "pairs.tsv", "--output", "out.csv"),
-        "--overwrite",
-    ),
-    Row(
-        "data mine",
-        (
-            "data",
-            "mine",
-            "bert",
-            "anchors.tsv",
-            "--corpus",
-            "text.txt",
-            "--margin",
-            "0",
-            "--output",
-            "out.csv",
-        ),
-        "--overwrite",
-    ),
-    Row(
-        "export simcse",
-        ("export", "bert", "out", "--format", "simcse"),
-        "--overwrite",
-    ),
-    Row(
-        "export onnx",
-        ("export", "bert", "out", "--format", "onnx"),
-        "--overwrite",
-    ),
+    Row("data fetch", (through, small_files, *_FETCH)),
+    Row("data build", _words("data build paraphrases pairs.tsv --output out.csv"), "--overwrite"),
+    Row("data mine", _MINE, "--overwrite"),
+    Row("export simcse", _words("export bert out --format simcse"), "--overwrite"),
+    Row("export onnx", _words("export bert out --format onnx"), "--overwrite"),
     Row(
         "evaluate",
-        (
-            "evaluate",
-            "bert",
-            "--tasks",
-            "pairs.tsv",
-            "--json",
-            "out.jsonl",
-            "--html",
-            "out.html",
-            "--overwrite",
-        ),
+        _words("evaluate bert --tasks pairs.tsv --json out.jsonl --html out.html --overwrite"),
     ),
     Row(
         "analyze",
-        (
-            *("analyze", "bert", "--pairs", "pairs.tsv>2", "--json", "out.jsonl"),
-            *("--html", "out.html", "--figures", "figures", "--overwrite"),
+        _words(
+            "analyze bert --pairs pairs.tsv>2 --json out.jsonl --html out.html --figures figures "
+            "--overwrite"
         ),
     ),
 )
