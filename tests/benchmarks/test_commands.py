@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.tiny_models import save_tiny_masked_lm
@@ -15,7 +14,6 @@ from benchmarks import (
     encode,
     evaluate,
     latency,
-    material,
     memory,
     objectives,
     options,
@@ -31,7 +29,6 @@ from benchmarks.remote import Here
 from benchmarks.results import read
 from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.recipe import load_recipe
 
 MINE = {"contrasent bf16", "contrasent fp32"}
 
@@ -101,18 +98,6 @@ def test_what_objectives_cost(text, tmp_path, capsys):
     assert "| times simcse | encoder, ms |" in capsys.readouterr().out
 
 
-def test_objectives_have_the_settings_of_their_recipes(tmp_path):
-    assert objectives.objective("simcse", "x") == load_recipe("unsup-simcse").objective
-    recipe = load_recipe("diffcse").objective
-    assert objectives.objective("diffcse", None) == recipe
-    theirs = objectives.objective("diffcse, as the authors' code", str(tmp_path))
-    published = load_recipe("diffcse-bert-base-sts").objective
-    changed = {name for name in recipe if theirs[name] != recipe[name]} - {"generator"}
-    assert {name: theirs[name] for name in changed} == {name: published[name] for name in changed}
-    assert changed == {"edit", "edit_positions", "generator_dropout", "rtd_padding"}
-    assert theirs["generator"] == str(tmp_path)
-
-
 def test_encoding(words, capsys):
     more = ["--peer", "none", "--engine", "torch", "--sentences", "20"]
     result = encode.main([*words, *more], start=Here)
@@ -138,20 +123,14 @@ def test_evaluation_scores_the_same_on_both_sides(encoder, text, tmp_path):
     assert names[-3:] == ["contrasent fp32", "SentEval fp32", "SentEval test parts fp32"]
 
 
-def test_latency(words):
+def test_latency_and_memory(words, capsys):
     more = ["--peer", "none", "--engine", "torch", "--calls", "3"]
     result = latency.main([*words, *more], start=Here)
     assert [len(found["calls"]) for found in result.entries[0].rounds] == [3, 3]
-
-
-def test_memory_of_encoding(words):
     result = memory.main(["encode", *words, "--sizes", "10,20"], start=Here)
     assert [entry.name for entry in result.entries] == ["10 sentences", "20 sentences"]
     assert [entry.rounds[1]["sentences"] for entry in result.entries] == [10, 20]
     assert all(entry.memory for entry in result.entries)
-
-
-def test_memory_of_training(words, capsys):
     more = ["--sizes", "2,8", "--examples", "16", "--set", "train.gradcache_chunk=4"]
     result = memory.main(["train", *words[:-2], *more], start=Here)
     assert [entry.rounds[0]["sentences"] for entry in result.entries] == [14, 8]
@@ -192,20 +171,6 @@ def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
         all_of_them.main(["no-such-benchmark"])
 
 
-@pytest.mark.parametrize("name", all_of_them.GPU)
-def test_the_benchmarks_of_a_gpu_run_with_tiny_sizes(name, text, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.delitem(all_of_them.TINY, "--encoder")
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    monkeypatch.setitem(material._SHAPES, RANDOM_BASE, {**shape, "intermediate_size": 32})
-    monkeypatch.setattr(material, "resolve", lambda _: tiny_bert)
-    line = all_of_them.command(name, tmp_path, data=str(text), peer_python=None, tiny=True)
-    assert RANDOM_BASE in line
-    module = {"train": train, "objectives": objectives, "encode": encode}[line[2].split(".")[1]]
-    peers = [] if module is objectives else ["--peer", "none"]
-    result = module.main([word for word in line[3:] if word != "--peer-python"] + peers, start=Here)
-    assert result.entries and read(tmp_path / f"{name}.json") == result
-
-
 @pytest.mark.exhaustive
 def test_everything_for_a_gpu_is_tried_in_one_call(text):
     script = Path(all_of_them.__file__).with_name("gpu.sh")
@@ -222,22 +187,3 @@ def test_a_random_encoder_is_a_masked_language_model_of_its_shape(name, size, tm
     masked_lm = MaskedLm.load(random_masked_lm(name, tmp_path / name))
     assert (masked_lm.backbone.width, masked_lm.backbone.depth) == size
     assert masked_lm.head.decoder.weight.shape == (30522, size[0])
-
-
-@pytest.mark.parametrize("made", ["model_qint8_avx512_vnni.onnx", "model_quint8_avx2.onnx"])
-def test_the_quantised_peer_is_found_by_any_processors_name(made, tmp_path, monkeypatch):
-    st = pytest.importorskip("benchmarks.jobs.st")
-    from sentence_transformers import backend
-
-    def quantise(model, instructions, folder):  # noqa: ARG001
-        Path(folder, "onnx").mkdir()
-        Path(folder, "onnx", made).touch()
-
-    def load(folder, **chosen):  # noqa: ARG001
-        return SimpleNamespace(save_pretrained=lambda place: Path(place).mkdir(), **chosen)
-
-    monkeypatch.setattr(backend, "export_dynamic_quantized_onnx_model", quantise)
-    monkeypatch.setattr(st, "SentenceTransformer", load)
-    monkeypatch.setattr(st.tempfile, "mkdtemp", lambda prefix: str(tmp_path))  # noqa: ARG005
-    model = st._quantised("encoder", None, "onnx-qint8", [])
-    assert model.model_kwargs == {"file_name": f"onnx/{made}"}

@@ -56,11 +56,3 @@ def test_the_shape_is_read_from_the_folder(tmp_path):
     for kind in ("bert", "distilbert"):
         config_of(kind, 40).save_pretrained(tmp_path / kind)
         assert Model.of(tmp_path / kind) == TINY
-
-
-def test_the_products_of_a_layer_are_its_maps():
-    forward = TINY.products(7)
-    assert forward == [(7, 16, 48), (7, 16, 16), (7, 16, 24), (7, 24, 16)]
-    flops = sum(2 * m * k * n for m, k, n in forward)
-    assert flops == 8 * 7 * 16**2 + 4 * 7 * 16 * 24
-    assert sum(2 * m * k * n for m, k, n in TINY.products(7, backward=True)) == 3 * flops

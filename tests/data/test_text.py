@@ -5,8 +5,6 @@ from pyarrow import parquet
 from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
 
-PAIRS = [("a dog", "a puppy"), ("naïve café", "日本語 😀")]
-
 
 def test_lines_are_sentences_and_blank_lines_are_left_out(write):
     text = 'one, "two"\t\n\n  \n \tthree\u2028still\x85three  \nsentence\nlast without line end'

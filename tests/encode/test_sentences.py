@@ -16,35 +16,16 @@ def table(tmp_path):
     return str(path)
 
 
-def test_a_column_is_read_again_and_again(table):
+def test_a_column_is_read_again_and_again_with_its_ids(table):
     with open_sentences(table, "sentence1") as sentences:
         assert [*sentences] == [*sentences] == ["one", "three", "five"]
         assert sentences.count() == 3 and sentences.ids() is None
-
-
-def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
     with open_sentences(table, "sentence2", "id") as sentences:
-        assert sentences.count() == 2
+        assert sentences.count() == 2 and sentences.examples.skipped == 1
         assert [*zip(sentences.ids(), sentences, strict=True)] == [("a", "two"), ("c", "six")]
-        assert sentences.examples.skipped == 1
-
-
-def test_several_sentences_in_a_row_need_a_choice(table):
-    with (
-        pytest.raises(ConfigError, match=r"has 2 sentences in a row .*choose one with --columns"),
-        open_sentences(table),
-    ):
+    said = r"has 2 sentences in a row .*choose one with --columns"
+    with pytest.raises(ConfigError, match=said), open_sentences(table):
         pass
-
-
-def test_a_source_without_a_sentence_is_refused(tmp_path):
-    path = tmp_path / "table.tsv"
-    path.write_text("sentence1\tsentence2\nonly\t\n")
-    with (
-        open_sentences(str(path), "sentence2") as sentences,
-        pytest.raises(DataError, match=r"table.tsv holds no sentence; it needs at least one"),
-    ):
-        sentences.count()
 
 
 def given(monkeypatch, content):

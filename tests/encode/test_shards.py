@@ -11,8 +11,6 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
 from contrasent.options import Sharding
 
-TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
-
 
 class Dies(DummyEncoder):
     """Fails after a number of sentences, as a kill would."""
@@ -28,68 +26,42 @@ class Dies(DummyEncoder):
         return super().vector(text)
 
 
-@pytest.fixture
-def source(tmp_path):
-    path = tmp_path / "in" / "texts.txt"
-    path.parent.mkdir()
-    path.write_text("\n".join(TEXTS) + "\n")
-    return path
-
-
-@pytest.fixture
-def output(tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder / "rows.npy"
-
-
-def write(source, output, encoder=None, *, overwrite=False, **settings):
-    with open_sentences(str(source)) as sentences:
-        how = Sharding(**settings)
-        encoder = encoder or DummyEncoder()
-        return write_embeddings(encoder, sentences, output, how, overwrite=overwrite)
-
-
-def expected(encoder=None):
-    return np.stack([(encoder or DummyEncoder()).vector(text) for text in TEXTS])
-
-
 @pytest.mark.parametrize("shard_size", [1, 7, 50, 10_000])
-def test_the_matrix_holds_the_vector_of_each_sentence_in_order(source, output, shard_size):
-    written = write(source, output, shard_size=shard_size)
+def test_the_matrix_holds_the_vector_of_each_sentence_in_order(write, output, expected, shard_size):
+    written = write(shard_size=shard_size)
     rows = np.load(output)
-    assert rows.dtype == np.float32 and (rows == expected()).all()
+    assert rows.dtype == np.float32 and (rows == expected).all()
     assert (written.rows, written.width, written.resumed) == (50, 8, 0)
     assert [p.name for p in output.parent.iterdir()] == ["rows.npy"]
 
 
-def test_parquet_holds_texts_and_vectors(source, output):
+def test_parquet_holds_texts_and_vectors(write, output, texts, expected):
     path = output.with_suffix(".parquet")
-    write(source, path, shard_size=20)
+    write(name=path.name, shard_size=20)
     table = parquet.read_table(path)
     assert table.column_names == ["text", "embedding"]
     assert str(table.schema.field("embedding").type).startswith("fixed_size_list<")
-    assert table["text"].to_pylist() == [text.strip() for text in TEXTS]
-    assert (np.array(table["embedding"].to_pylist(), np.float32) == expected()).all()
+    assert table["text"].to_pylist() == [text.strip() for text in texts]
+    assert (np.array(table["embedding"].to_pylist(), np.float32) == expected).all()
     assert table.schema.metadata[b"fingerprint"].decode() == DummyEncoder().fingerprint()
 
 
 @pytest.mark.parametrize("after", [0, 7, 49])
 @pytest.mark.parametrize("kind", [".npy", ".parquet"])
-def test_a_rerun_goes_on_after_the_last_whole_shard(source, output, after, kind):
+def test_a_rerun_goes_on_after_the_last_whole_shard(write, output, texts, expected, after, kind):
     output = output.with_suffix(kind)
     with pytest.raises(KeyboardInterrupt):
-        write(source, output, Dies(after, max_tokens=5), shard_size=6)
+        write(Dies(after, max_tokens=5), name=output.name)
     assert not output.exists()
     again = DummyEncoder(max_tokens=5)
-    written = write(source, output, again, shard_size=6, batch_tokens=64)
+    written = write(again, name=output.name, batch_tokens=64)
     assert written.resumed == after // 6 * 6
     assert len(again.embedded) == 50 - written.resumed
-    assert written.truncated == sum(len(text.split()) > 5 for text in TEXTS)
+    assert written.truncated == sum(len(text.split()) > 5 for text in texts)
     if kind == ".npy":
-        assert (np.load(output) == expected()).all()
+        assert (np.load(output) == expected).all()
     else:
-        assert (np.array(parquet.read_table(output)["embedding"].to_pylist()) == expected()).all()
+        assert (np.array(parquet.read_table(output)["embedding"].to_pylist()) == expected).all()
     assert [p.name for p in output.parent.iterdir()] == [output.name]
 
 
@@ -116,51 +88,50 @@ def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
         ({"manifest": "[1]"}, "manifest"),
     ],
 )
-def test_shards_of_something_else_are_refused(source, output, change, other):
+def test_shards_of_something_else_are_refused(write, source, output, change, other):
     with pytest.raises(KeyboardInterrupt):
-        write(source, output, Dies(20), shard_size=6)
+        write(Dies(20))
     encoder = change.pop("encoder", None)
     source.write_text(change.pop("text", source.read_text()))
     manifest = output.with_name(".rows.npy.parts") / "manifest.json"
     manifest.write_text(change.pop("manifest", manifest.read_text()))
-    settings = {"shard_size": 6} | change
     with pytest.raises(ConfigError, match=f"another {other}.* or remove the folder to start"):
-        write(source, output, encoder, **settings)
+        write(encoder, **change)
     assert not output.exists()
-    write(source, output, encoder, overwrite=True, **settings)
+    write(encoder, overwrite=True, **change)
     assert len(np.load(output)) == 50
 
 
-def test_an_output_is_replaced_only_when_asked(source, output):
+def test_an_output_is_replaced_only_when_asked(write, output, expected):
     output.write_text("precious")
     with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace it"):
-        write(source, output)
+        write()
     assert output.read_text() == "precious"
-    write(source, output, overwrite=True)
-    assert (np.load(output) == expected()).all()
+    write(overwrite=True)
+    assert (np.load(output) == expected).all()
     for name in ("rows.csv", "folder.npy"):
         (output.parent / "folder.npy").mkdir(exist_ok=True)
         with pytest.raises(ConfigError, match=r"must be a file that ends in .npy or .parquet"):
-            write(source, output.with_name(name), overwrite=True)
+            write(name=name, overwrite=True)
 
 
-def test_two_runs_at_once_are_kept_apart(source, output):
+def test_two_runs_at_once_are_kept_apart(write, output):
     with exclusive(output), pytest.raises(ConfigError, match="is being written by process"):
-        write(source, output)
+        write()
 
 
-def test_numbers_that_are_not_finite_are_refused(source, output):
-    bad = DummyEncoder(2, vectors={TEXTS[3].strip(): [np.nan, 1.0]})
+def test_numbers_that_are_not_finite_are_refused(write, output, texts):
+    bad = DummyEncoder(2, vectors={texts[3].strip(): [np.nan, 1.0]})
     with pytest.raises(CheckpointError, match="dummy gives numbers that are not finite: 'senten"):
-        write(source, output, bad)
+        write(bad)
     assert not output.exists()
 
 
-def test_a_bad_row_is_found_before_anything_is_embedded(source, output):
+def test_a_bad_row_is_found_before_anything_is_embedded(write, source, output):
     source.write_bytes(b"good\n" * 9 + b"caf\xe9\n")
     encoder = DummyEncoder()
     with pytest.raises(DataError, match=r"texts.txt:10: not UTF-8"):
-        write(source, output, encoder)
+        write(encoder)
     assert encoder.embedded == [] and list(output.parent.iterdir()) == []
 
 

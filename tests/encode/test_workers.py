@@ -10,70 +10,41 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
-from helpers.tiny_sentences import sentence
 from pyarrow import parquet
 
 from contrasent.encode import workers
-from contrasent.encode.sentences import open_sentences
-from contrasent.encode.shards import write_embeddings
 from contrasent.encode.workers import commands, run_processes
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
-from contrasent.options import Sharding
 from contrasent.search.index import Index
-
-TEXTS = [sentence(n, 3 + n % 5) for n in range(50)]
-
-
-def expected():
-    return np.stack([DummyEncoder().vector(text) for text in TEXTS])
-
-
-@pytest.fixture
-def source(tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(TEXTS) + "\n")
-    return path
-
-
-@pytest.fixture
-def write(source, tmp_path):
-    def run(worker=None, encoder=None, name="rows.npy", overwrite=False, **settings):
-        with open_sentences(str(source)) as sentences:
-            how = Sharding(**{"shard_size": 6, **settings})
-            encoder = encoder or DummyEncoder()
-            given = {"overwrite": overwrite, "worker": worker}
-            return write_embeddings(encoder, sentences, tmp_path / name, how, **given)
-
-    return run
 
 
 @pytest.mark.parametrize("kind", [".npy", ".parquet"])
-def test_shards_of_several_workers_make_the_output_of_one(kind, write, tmp_path):
+def test_shards_of_several_workers_make_the_output_of_one(kind, write, output):
     write(name=f"alone{kind}")
-    missing = [write((n, 3), name=f"shared{kind}").missing for n in (2, 3, 1)]
-    assert missing == [6, 3, 0] and not (tmp_path / f"shared{kind}").exists()
+    missing = [write(worker=(n, 3), name=f"shared{kind}").missing for n in (2, 3, 1)]
+    assert missing == [6, 3, 0] and not output.with_name(f"shared{kind}").exists()
     assert write(name=f"shared{kind}").resumed == 50
-    alone, shared = (tmp_path / f"{name}{kind}" for name in ("alone", "shared"))
+    alone, shared = (output.with_name(f"{name}{kind}") for name in ("alone", "shared"))
     assert shared.read_bytes() == alone.read_bytes()
-    assert not list(tmp_path.glob(".*.parts"))
+    assert not list(output.parent.glob(".*.parts"))
 
 
-def test_each_shard_is_computed_once_by_whatever_number_of_workers(write, tmp_path):
+def test_each_shard_is_computed_once_by_whatever_number_of_workers(write, output, texts):
     encoders = [DummyEncoder() for _ in range(3)]
-    write((2, 3), encoders[0])
-    with exclusive(tmp_path / ".rows.npy.parts" / "000002.npy"):  # another worker writes it
-        assert write((1, 2), encoders[1]).missing == 9 - 3 - 3
+    write(encoders[0], worker=(2, 3))
+    with exclusive(output.with_name(".rows.npy.parts") / "000002.npy"):  # another worker writes it
+        assert write(encoders[1], worker=(1, 2)).missing == 9 - 3 - 3
         with pytest.raises(ConfigError, match=r"1 shards .* being written by other processes"):
-            write(encoder=encoders[1])
-    write(encoder=encoders[2])
+            write(encoders[1])
+    write(encoders[2])
     embedded = [text for encoder in encoders for text in encoder.embedded]
-    assert sorted(embedded) == sorted(TEXTS)
+    assert sorted(embedded) == sorted(texts)
 
 
-def test_a_damaged_shard_is_named_and_can_be_had_again(write, tmp_path):
-    write((1, 2))
-    shard = tmp_path / ".rows.npy.parts" / "000002.npy"
+def test_a_damaged_shard_is_named_and_can_be_had_again(write, output, expected):
+    write(worker=(1, 2))
+    shard = output.with_name(".rows.npy.parts") / "000002.npy"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-4])
     with pytest.raises(CheckpointError, match=r"000002.npy .*remove the folder to start again"):
@@ -83,14 +54,14 @@ def test_a_damaged_shard_is_named_and_can_be_had_again(write, tmp_path):
         write()
     shard.with_suffix(".json").unlink()
     write()
-    assert (np.load(tmp_path / "rows.npy") == expected()).all()
+    assert (np.load(output) == expected).all()
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
-    write((2, 2), name="rows", shards=kind)
+def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, output, texts, expected):
+    write(worker=(2, 2), name="rows", shards=kind)
     assert write(name="rows", shards=kind).resumed == 24
-    folder = tmp_path / "rows"
+    folder = output.with_name("rows")
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [folder / shard["file"] for shard in manifest["shards"]]
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -103,17 +74,17 @@ def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
         rows = np.concatenate([np.load(path) for path in files])
     else:
         rows = np.array(parquet.read_table(files)["embedding"].to_pylist(), np.float32)
-        assert parquet.read_table(files)["text"].to_pylist() == TEXTS
-    assert (rows == expected()).all() and manifest["rows"] == 50
+        assert parquet.read_table(files)["text"].to_pylist() == texts
+    assert (rows == expected).all() and manifest["rows"] == 50
     with pytest.raises(ConfigError, match="exists already"):
         write(name="rows", shards=kind)
 
 
-def test_a_folder_of_something_else_is_left_alone(write, tmp_path):
-    index = Index.build(DummyEncoder(), TEXTS, tmp_path / "index")
+def test_a_folder_of_something_else_is_left_alone(write, output, texts):
+    index = Index.build(DummyEncoder(), texts, output.with_name("index"))
     before = (index.folder / "manifest.json").read_bytes()
     for name, content in (("index", before), ("listed", b'{"shards": []}'), ("cut", b"{")):
-        folder = tmp_path / name
+        folder = output.with_name(name)
         folder.mkdir(exist_ok=True)
         (folder / "manifest.json").write_bytes(content)
         (folder / "000001.json").touch()

@@ -65,14 +65,9 @@ def limited(megabytes, *words):
     ("megabytes", "words"),
     [
         (150, "encode bert text.txt rows.npy --batch-tokens 2000000"),
-        (
-            150,
-            "train unsup-simcse --encoder bert --data text.txt --output out --batch-size 16000 "
-            "--evaluation.task none --evaluation.final none",
-        ),
         (20, "index build bert text.txt out"),
     ],
-    ids=["encode", "train", "index"],
+    ids=["encode", "index"],
 )
 def test_a_real_limit_is_told(megabytes, words, tiny_bert, tmp_path):
     work = tmp_path / "desk" / "work"

@@ -1,12 +1,25 @@
-"""``contrasent data leaks``: overlap against loops over all texts, the table, real files."""
+"""Text of the tasks in training text: ``contrasent data leaks`` against loops over all texts, and
+what ``contrasent evaluate`` says of encoders that were trained on some."""
+
+from dataclasses import replace
 
 import pytest
+from helpers.command_line import worked
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.examples import open_examples
-from contrasent.evaluation.leaks import find_leaks, normalised
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.leaks import (
+    Overlap,
+    TaskOverlap,
+    find_leaks,
+    normalised,
+    overlap_of,
+    training_text,
+)
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.suite import load_suite
+from contrasent.records import read_records
 
 TRIPLETS = [
     ("Red cat.", "The OLD house!", "a green dog"),
@@ -26,8 +39,10 @@ PAIRS = [
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch):
+    """A folder with a task and training text, where everything happens."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     lines = ["sent0,sent1,hard_neg", *(",".join(row) for row in TRIPLETS)]
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     text = "".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS)
@@ -39,7 +54,7 @@ def letters(text):
     return "".join(c for c in text.lower() if c.isalnum())
 
 
-def counted_in_loops(form):
+def counted_in_loops(form, rows=TRIPLETS):
     """Sentences, pairs seen anywhere and pairs in one example, by comparing all with all."""
 
     def same(a, b):
@@ -50,14 +65,14 @@ def counted_in_loops(form):
 
     sentences = seen = together = 0
     for a, b, _ in PAIRS:
-        found = [any(has(row, sentence) for row in TRIPLETS) for sentence in (a, b)]
+        found = [any(has(row, sentence) for row in rows) for sentence in (a, b)]
         sentences += sum(found)
         seen += all(found)
         together += any(
             same(a, row[i]) and same(b, row[j])
-            for row in TRIPLETS
-            for i in range(3)
-            for j in range(3)
+            for row in rows
+            for i in range(len(row))
+            for j in range(len(row))
             if i != j
         )
     return sentences, seen, together
@@ -101,6 +116,90 @@ def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     assert ranked.pairs_together == ranked.pairs == 4
     assert (found["mr"].pairs, found["mr"].seen) == (0, 0)
     assert found["mrpc"].pairs * 2 == found["mrpc"].sentences
+
+
+# Encoders that were trained on text of the tasks
+
+
+@pytest.fixture
+def trained(here, tiny_encoder):
+    """The folder of an encoder, as a run on ``train.csv`` leaves it."""
+    data = {"source": "train.csv", "sha256": open_examples("train.csv").sha256}
+    recipe = {"encoder": {"name": ""}, "data": {"file": "train.csv", "columns": None}}
+    tiny_encoder.save(here / "runs/mine/last", {"recipe": recipe, "data": data})
+    (here / "runs/mine/recipe.yaml").touch()
+    return "runs/mine/last"
+
+
+def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
+    worked(
+        *("train", "unsup-simcse", "--encoder", tiny_bert, "--data", "train.csv"),
+        *("--data.columns", "sent0,sent1", "--output", "runs/mine", "--max-steps", "1"),
+        *("--evaluation.task", "none", "--evaluation.final", "none"),
+    )
+    said = worked("evaluate", "runs/mine", "--tasks", "own.tsv", "--json", "scores.jsonl")
+    (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
+    seen, _, together = counted_in_loops(letters, [row[:2] for row in TRIPLETS])
+    assert line == (
+        "warning: runs/mine was trained on train.csv, which has sentences of the tasks: own.tsv "
+        f"{seen} of 14; 'contrasent data leaks train.csv' shows them"
+    )
+    expected = {"file": "train.csv", "sentences": 14, "sentences_seen": seen}
+    expected |= {"pairs": 7, "pairs_together": together}
+    records = read_records(here / "scores.jsonl")
+    assert records and all(record.overlap == expected for record in records)
+
+
+@pytest.mark.parametrize(
+    ("change", "trouble"),
+    [
+        (lambda path: path.unlink(), "there is no such file here any more"),
+        (lambda path: path.write_text("sent0,sent1\na,b\n"), "train.csv has changed since"),
+        (lambda path: path.write_text(""), "train.csv is empty"),
+        (lambda path: path.write_bytes(b"\xff\xfe\xff" * 9), "train.csv"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_and_stops_nothing(trained, here, change, trouble):
+    change(here / "train.csv")
+    said = worked("evaluate", trained, "--tasks", "own.tsv", "--json", "scores.jsonl")
+    (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
+    assert f"train.csv; whether that has text of the tasks was not checked: {trouble}" in line
+    assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}
+
+
+@pytest.mark.parametrize("text", ["[]", '{"recipe": 3}', '{"recipe": {"data": {"file": 1}}}', ""])
+def test_a_folder_that_does_not_say_what_it_was_trained_on_has_no_overlap(trained, here, text):
+    if text:
+        (here / trained / "contrasent.json").write_text(text)
+    else:
+        (here / trained / "contrasent.json").unlink()
+    for model in (trained, "all-MiniLM-L6-v2", "org/unknown"):
+        assert not training_text(model)
+
+
+@pytest.mark.parametrize(
+    ("split", "parts", "expected"),
+    [
+        ("test", ["dev", "test", "all"], 1),
+        ("test", ["dev", "all"], 1),
+        ("test", ["dev", "train"], None),
+        ("dev", ["train", "dev"], 1),
+        ("dev", ["all", "train"], 1),
+        ("dev", ["all"], 0),
+        ("train", ["dev", "train", "all"], 1),
+    ],
+)
+def test_a_record_has_the_counts_of_its_own_part(encoder, split, parts, expected):
+    record = load_suite(["own.tsv"]).records(EncoderUse(encoder)).records[0]
+    counts = [TaskOverlap("mr", part, 9, number, 0, 0, 0, ()) for number, part in enumerate(parts)]
+    other = TaskOverlap("cr", split, 9, 5, 0, 0, 0, ())
+    asked = replace(record, task="mr", split=split)
+    found = overlap_of(asked, Overlap("b", (other, *counts)))
+    assert (found and found["sentences_seen"]) == expected
+    assert overlap_of(asked, None) is overlap_of(asked, Overlap("a", trouble="gone")) is None
+
+
+# The published overlap
 
 
 @pytest.mark.acceptance

@@ -1,7 +1,5 @@
 """``contrasent neighbours``: against loops over all sentences, the table, real text."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers.command_line import worked
@@ -69,10 +67,6 @@ def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k):
         assert [(it.text, it.row) for it in query.nearest] == [(a, c) for a, _, c in expected]
         for near, (_, cosine, _) in zip(query.nearest, expected, strict=True):
             assert near.score == pytest.approx(cosine, abs=1e-6)
-
-
-def test_the_query_itself_is_left_out_and_told(encoder, corpus):
-    found = find_neighbours(EncoderUse(encoder), corpus, Queries(QUERIES, "given"), 3)
     left_out = [query.left_out for query in found.queries]
     assert left_out == [("red cat", "Red  Cat"), (), (), ("old dog",)]
 
@@ -95,31 +89,26 @@ def written(tmp_path, *lines):
     return read_corpus(str(tmp_path / "lines.txt"))
 
 
-def test_equal_cosines_are_in_the_order_of_the_corpus(tmp_path):
-    rows = {"e": [2, 0], "c": [0, 1], "a": [7, 0], "d": [3, 0], "b": [1, 0], "q": [1, 0]}
-    corpus = written(tmp_path, "e", "c", "a", "d", "b")
-    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
-    assert [near.text for near in found.queries[0].nearest] == ["e", "a", "d"]
-
-
-def test_a_vector_of_zeros_is_near_nothing(tmp_path):
-    rows = {"a": [0, 0], "b": [-1, 0], "c": [0, 1], "q": [1, 0]}
-    corpus = written(tmp_path, "a", "b", "c")
-    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
-    assert found.without_vector == 1
-    assert [(near.text, near.score, near.row) for near in found.queries[0].nearest] == [
-        ("c", 0.0, 2),
-        ("b", -1.0, 1),
-    ]
+@pytest.mark.parametrize(
+    ("rows", "expected", "without"),
+    [
+        ({"e": [2, 0], "c": [0, 1], "a": [7, 0], "d": [3, 0], "b": [1, 0]}, "ead", 0),
+        ({"a": [0, 0], "b": [-1, 0], "c": [0, 1]}, "cb", 1),
+    ],
+)
+def test_equal_cosines_are_in_the_order_of_the_corpus_and_zeros_near_nothing(
+    tmp_path, rows, expected, without
+):
+    encoder = EncoderUse(Fixed({**rows, "q": [1, 0]}))
+    found = find_neighbours(encoder, written(tmp_path, *rows), Queries(("q",), ""), 3)
+    assert "".join(near.text for near in found.queries[0].nearest) == expected
+    assert found.without_vector == without
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (
-            {"a": [1, 0], "q": [0, 0]},
-            "queries: .* 1 of 1 texts an embedding of zeros.*'q'",
-        ),
+        ({"a": [1, 0], "q": [0, 0]}, "queries: .* 1 of 1 texts an embedding of zeros.*'q'"),
         ({"a": [np.nan, 0], "q": [1, 0]}, "1 of 1 texts an embedding with NaN.* first is 'a'"),
         ({"a": [1, 0], "q": [np.inf, 0]}, "1 of 1 texts an embedding with NaN.* first is 'q'"),
     ],
@@ -181,27 +170,3 @@ def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus)
         assert [len(query.nearest) for query in it.queries] == [2, 2]
     write_text(tmp_path / "again.jsonl", neighbour_lines(found))
     assert (tmp_path / "again.jsonl").read_bytes() == saved.read_bytes()
-
-
-def test_the_commands_neighbours_are_those_of_sentence_transformers(tmp_path, corpus):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    from helpers.tiny_models import SENTENCES, save_tiny
-
-    from contrasent.model.encoder import SentenceEncoder
-
-    model = tmp_path / "model"
-    encoder = SentenceEncoder.load(save_tiny(tmp_path / "tiny"), pooler="mean", head="none")
-    encoder.save(model)
-    (tmp_path / "some.txt").write_text("\n".join([*SENTENCES, *corpus.texts]))
-    corpus = read_corpus(str(tmp_path / "some.txt"))
-    said = worked(
-        *("neighbours", model, "--corpus", corpus.source, "--query", "a big dog"),
-        *("--top-k", 5, "--json", "-"),
-    )
-    other = sentence_transformers.SentenceTransformer(str(model), device="cpu")
-    rows = other.encode(["a big dog", *corpus.texts], normalize_embeddings=True)
-    cosines = rows[1:] @ rows[0]
-    order = np.argsort(-cosines, kind="stable")[:5]
-    nearest = json.loads(said.out)["queries"][0]["nearest"]
-    assert [it["score"] for it in nearest] == pytest.approx(cosines[order].tolist(), abs=1e-5)
-    assert [it["text"] for it in nearest] == [corpus.texts[place] for place in order]

@@ -47,8 +47,7 @@ def test_two_columns_without_a_header_are_labelled_where_that_is_said(tmp_path):
     assert task.parts["all"].texts == ("c", "a b", "d", "c")
 
 
-@pytest.mark.parametrize("heading", ["label", "stance"])
-@pytest.mark.parametrize("columns", [None, ["0", "1"]])
+@pytest.mark.parametrize(("heading", "columns"), [("label", None), ("stance", ["0", "1"])])
 def test_a_header_of_unknown_names_is_no_class(tmp_path, heading, columns):
     paths = [tmp_path / f"{part}.csv" for part in ("train", "dev", "test")]
     for path in paths:
@@ -63,15 +62,15 @@ def test_a_header_of_unknown_names_is_no_class(tmp_path, heading, columns):
     assert read_labelled(name, columns).class_names == ("neg", "pos")
 
 
+PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
+
+
 def test_scored_pairs_are_not_labelled_sentences(tmp_path):
     source = write(tmp_path / "p.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
     assert not holds_labels(source, None)
-    assert read_pairs(source)[0] == [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
+    assert read_pairs(source)[0] == PAIRS
     assert read_labelled(f"classify:{source}").of_pairs
     assert not holds_labels(str(tmp_path / "none.csv"), None)
-
-
-PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
 
 
 def test_classes_may_be_text_numbers_or_truths(tmp_path):
@@ -83,20 +82,13 @@ def test_classes_may_be_text_numbers_or_truths(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (("a", None), ":5: a sentence or the label is missing; mend the row or take it out"),
-        (("a", float("nan")), ":5: a sentence or the label is missing"),
-        (("a", " "), ":5: a sentence or the label is missing"),
-        (("a", 0.5), ":5: the label must be a name or a whole number that the data set names"),
-        ((" ", "x"), ":5: a sentence or the label is missing"),
-    ],
+    "row", [("a", None), ("a", float("nan")), ("a", " "), (" ", "x"), ("a", 0.5)]
 )
-def test_what_is_wrong_with_a_row_is_told(tmp_path, row, said):
+def test_what_is_wrong_with_a_row_is_told(tmp_path, row):
     source = write(tmp_path / "p.jsonl", names=NAMES, rows=[*ROWS, row])
-    with pytest.raises(DataError) as caught:
+    said = "the label must be a name" if row[1] == 0.5 else "a sentence or the label is missing"
+    with pytest.raises(DataError, match=rf"p.jsonl:5: {said}"):
         read_labelled(source)
-    assert str(caught.value).startswith(source + said)
 
 
 def test_what_cannot_be_learned_is_told(tmp_path):
@@ -112,11 +104,6 @@ def test_what_cannot_be_learned_is_told(tmp_path):
     pairs = write(tmp_path / "r.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
     with pytest.raises(DataError, match="every row needs a sentence and a class, or every row two"):
         read_labelled(f"classify:{source}+{pairs}")
-    with pytest.raises(DataError, match="there is no file"):
-        read_labelled(f"classify:{tmp_path}/none.csv")
-    (tmp_path / "p.csv").write_text("id,text,label\n")
-    with pytest.raises(DataError, match="every row needs"):
-        read_labelled(source)
 
 
 def test_names_are_split_where_files_end(tmp_path, monkeypatch):

@@ -1,16 +1,21 @@
-"""A user's folder of queries, documents and relevance."""
+"""A user's queries, documents and relevance: a folder, three files, data sets of the hub."""
 
 import gzip
 import json
+import re
 from math import log2
 
 import numpy as np
 import pytest
+from helpers.command_line import worked
+from helpers.tables import write
 
 from contrasent import evaluate
-from contrasent.errors import DataError
+from contrasent.data.readers import retrieval_sources
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
+from contrasent.model.lookup_encoders import WordEncoder
 
 CORPUS = {
     "d1": "red cat",
@@ -20,7 +25,10 @@ CORPUS = {
     "q2": "under house",
 }
 QUERIES = {"q1": "blue cat", "q2": "under house", "q3": "never"}
-JUDGED = [("q1", "d1", 2), ("q1", "d3", 1), ("q1", "d2", 0), ("q2", "d2", 1), ("q2", "q2", 1)]
+JUDGED = [
+    *(("q1", "d1", 2), ("q1", "d3", 1), ("q1", "d2", 0)),
+    *(("q2", "d2", 1), ("q2", "q2", 1), ("q2", "d1", -1)),
+]
 
 
 @pytest.fixture
@@ -36,24 +44,91 @@ def folder(tmp_path):
     return made
 
 
-def task_of(folder, split="test"):
-    return read_retrieval(TaskName(str(folder), split))
+def task_of(source):
+    return read_retrieval(TaskName(str(source)))
 
 
-def test_a_folder_is_read_as_beirs(folder):
-    task = task_of(folder)
-    assert task.corpus == tuple(CORPUS.values())
+def titled(folder):
+    """A query is the document with its text, whatever its title."""
+    lines = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    documents = [json.dumps({**line, "title": "On cats"}) for line in lines]
+    (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
+    return folder
+
+
+def zipped(folder, header=""):
+    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
+        (folder / f"{name}.jsonl").unlink()
+        rows = [header and "id\ttext\n", *(f"{it}\t{text}\n" for it, text in texts.items())]
+        (folder / f"{name}.tsv.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    (folder / "qrels/test.tsv").unlink()
+    rows = "".join("\t".join(map(str, row)) + "\n" for row in JUDGED)
+    (folder / "qrels.tsv").write_text(header + rows)
+    return folder
+
+
+def three_files(folder):
+    tables = {
+        "queries": (("n", "qid", "query"), QUERIES.items()),
+        "documents": (("n", "doc_id", "text"), CORPUS.items()),
+        "qrels": (("n", "corpus-id", "query-id", "score"), [(d, q, s) for q, d, s in JUDGED]),
+    }
+    files = [
+        write(folder / f"{name}.csv", names=names, rows=rows)
+        for name, (names, rows) in tables.items()
+    ]
+    return "retrieve:" + "+".join(files)
+
+
+FORMS = {
+    "jsonl": lambda it: it,
+    "titled": titled,
+    "tsv.gz": zipped,
+    "tsv.gz with headers": lambda it: zipped(it, "q\td\tgrade\n"),
+    "three files": three_files,
+    "BEIR": lambda _: "retrieve:BeIR/x",
+    "MTEB": lambda _: "retrieve:mteb/x",
+    "MTEB of languages": lambda _: "retrieve:mteb/y:de",
+    "MTEB's parts": lambda _: (
+        "retrieve:mteb/x:queries@queries+mteb/x:corpus@corpus+mteb/x:default@test"
+    ),
+}
+
+
+@pytest.fixture
+def published(hub):
+    """Data sets in the layouts of BEIR and MTEB, with the same content."""
+    judged = [{"query-id": q, "corpus-id": d, "score": g} for q, d, g in JUDGED]
+    queries, corpus = (
+        [{"_id": n, "title": "", "text": text} for n, text in texts.items()]
+        for texts in (QUERIES, CORPUS)
+    )
+    for name in ("BeIR/x", "mteb/x"):
+        hub.tables[name, "corpus"] = {"corpus": corpus}
+        hub.tables[name, "queries"] = {"queries": queries}
+    hub.tables["BeIR/x-qrels", None] = {"train": judged, "test": judged}
+    hub.tables["mteb/x", "default"] = {"dev": judged, "test": judged}
+    for config, rows in (("corpus", corpus), ("queries", queries), ("qrels", judged)):
+        hub.tables["mteb/y", f"de-{config}"] = {"test": rows}
+
+
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_task(form, folder):
+    task = task_of(FORMS[form](folder))
+    if form != "titled":
+        assert task.corpus == tuple(CORPUS.values())
     assert task.queries == ("blue cat", "under house")
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)
     assert task.description == "2 of 3 queries, those with a relevant document; 5 documents"
 
 
-def test_a_query_that_is_a_titled_document_does_not_find_itself(folder):
-    lines = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
-    titled = [json.dumps({**line, "title": "On cats"}) for line in lines]
-    (folder / "corpus.jsonl").write_text("\n".join(titled) + "\n")
-    assert task_of(folder).left_out == (None, 4)
+@pytest.mark.usefixtures("published")
+def test_the_parts_of_a_data_set_are_found():
+    assert retrieval_sources("BeIR/x", "test") == (
+        *("BeIR/x:queries@queries", "BeIR/x:corpus@corpus", "BeIR/x-qrels@test"),
+    )
 
 
 def test_metrics_are_those_of_a_loop(folder, encoder):
@@ -95,57 +170,52 @@ def test_equal_texts_are_embedded_once_behind_prompts_too(folder, tiny_encoder, 
     assert record.prompts == {"default": "find: ", "query": "find: ", "document": ""}
 
 
-@pytest.mark.parametrize("header", [True, False])
-def test_tables_are_read_too(folder, header):
-    expected = task_of(folder)
-    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
-        (folder / f"{name}.jsonl").unlink()
-        lines = [f"{number}\t{text}\n" for number, text in texts.items()]
-        text = "".join(["id\ttext\n", *lines] if header else lines)
-        with gzip.open(folder / f"{name}.tsv.gz", "wt") as file:
-            file.write(text)
-    (folder / "qrels/test.tsv").unlink()
-    rows = "".join(f"{query}\t{document}\t{grade}\n" for query, document, grade in JUDGED)
-    (folder / "qrels.tsv").write_text("q\td\tgrade\n" * header + rows)
-    found = task_of(folder)
-    assert (found.corpus, found.queries) == (expected.corpus, expected.queries)
-    assert (found.relevant, found.left_out) == (expected.relevant, expected.left_out)
-    assert found.sha256 != expected.sha256
+def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
+    glove = tmp_path / "glove.txt.gz"
+    glove.write_bytes(gzip.compress(b"cat 1 0\nred -1 0.5\nhouse -1 -1\nold -1 -1\n"))
+    (tmp_path / "q.tsv").write_text("q1\tcat\nq2\tnothing\n")
+    (tmp_path / "d.tsv").write_text("d1\tred\nd2\tunknown\nd3\told house\n")
+    (tmp_path / "r.tsv").write_text("q1\td2\t1\nq2\td1\t1\n")
+    task = f"retrieve:{tmp_path}/q.tsv+{tmp_path}/d.tsv+{tmp_path}/r.tsv"
+    WordEncoder.load(glove).save(tmp_path / "sif", {"transform": {"described": "SIF"}})
+    kept, said = (
+        worked("evaluate", it, "--tasks", task, "--json", "-") for it in (tmp_path / "sif", glove)
+    )
+    found, same = (
+        {r["metric"]: r["value"] for r in map(json.loads, it.out.splitlines())}
+        for it in (said, kept)
+    )
+    # d2 stands behind both, whose cosines are below 0; d1 behind the one that is no worse.
+    assert found["mrr@10"] == pytest.approx((1 / 3 + 1 / 2) / 2) and found == same
+    told = "1 of 2 queries and 1 of 3 documents have no known word: such a query finds"
+    assert re.search(rf"glove.txt.gz: q.tsv\+d.tsv\+r.tsv: {told}", said.err)
 
 
-REFUSED = {
-    "corpus.jsonl": [
-        ("", r"corpus.jsonl is empty; it needs at least one sentence"),
-        ('{"_id": "d1"}', r"corpus.jsonl:1: no column is known as the text; there are _id"),
-        (
-            '{"_id": true, "text": "a"}',
-            r"corpus.jsonl:1: every text needs an id of its own, .* not T",
-        ),
-        (
-            '{"_id": "", "text": "a"}',
-            r"corpus.jsonl:1: every text needs an id of its own, .* not ''",
-        ),
-        (
-            '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}',
-            r"corpus.jsonl:2: every text needs an id of its own, .* not '1'",
-        ),
-    ],
-    "qrels/test.tsv": [
-        ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
-        ("q1\td1\t1\nq1\td1\t0\n", r"test.tsv:2: the relevance of 'd1' for 'q1' is 0 here and 1"),
-        ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
-        ("q1\td1\n", r"test.tsv:1: no column is known as the query's id; there are q1, d1"),
-        ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
-    ],
-    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl, queries.tsv, .* one of each is needed")],
-}
+OWN_ID = "every text needs an id of its own, .* not"
+REFUSED = [
+    ("corpus.jsonl", "", r"corpus.jsonl is empty"),
+    ("corpus.jsonl", '{"_id": "d1"}', r"corpus.jsonl:1: no column is known as the text"),
+    ("corpus.jsonl", '{"_id": true, "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} T"),
+    ("corpus.jsonl", '{"_id": "", "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} ''"),
+    (
+        "corpus.jsonl",
+        '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}',
+        rf"corpus.jsonl:2: {OWN_ID} '1'",
+    ),
+    ("qrels/test.tsv", "q1\td9\t1\n", r"test.tsv:1: there is no document 'd9'"),
+    ("qrels/test.tsv", "d1\tq1\t1\n", r"test.tsv:1: there is no query 'd1'; a row is query, doc"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t0\n", r":2: the relevance of 'd1' for 'q1' is 0 here"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td2\thigh\n", r":2: the score must be a number, not 'high'"),
+    ("qrels/test.tsv", "q1\td1\n", r":1: no column is known as the query's id; there are q1, d1"),
+    ("qrels/test.tsv", "q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
+    ("queries.tsv", "q1\ta\n", r"own has queries.jsonl, queries.tsv, .* one of each is needed"),
+]
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [(file, text, message) for file, cases in REFUSED.items() for text, message in cases],
-)
+@pytest.mark.parametrize(("file", "text", "message"), REFUSED)
 def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
     (folder / file).write_text(text)
     with pytest.raises(DataError, match=message):
         task_of(folder)
+    with pytest.raises(ConfigError, match="name three, retrieve:QUERIES"):
+        task_of(f"retrieve:{folder}/queries.jsonl+{folder}/corpus.jsonl")

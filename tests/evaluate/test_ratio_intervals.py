@@ -12,12 +12,20 @@ from contrasent.evaluation import intervals as statistics
 from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Scores
-from contrasent.evaluation.intervals import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
+from contrasent.evaluation.intervals import (
+    Bootstrap,
+    Ratio,
+    holm,
+    interval,
+    intervals,
+    p_value,
+    ratio_draws,
+)
 from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.transfer import Part, TransferData
+from contrasent.evaluation.transfer import Part, TransferData, ratios_of
 
 BOOTSTRAP = Bootstrap(0.9, 80, 4)
 
@@ -162,25 +170,16 @@ def test_a_comparison_draws_the_same_rows_for_both():
 
 def test_the_average_is_over_the_papers_tasks():
     names = [TaskName(name) for name in ("mr", "cr", "own.csv")]
-    gains = dict(zip(names, (1, 2, 9), strict=True))
-    first = mean(np.arange(20) < 8)
-    one = Scores((), (), ratios={(name, "accuracy"): first for name in names})
-    ratios = {(name, "accuracy"): mean(np.arange(20) < 8 + gain) for name, gain in gains.items()}
-    other = Scores((), (), ratios=ratios)
-    found = [compare_ratios(over, one, other, bootstrap=BOOTSTRAP) for over in (names, names[1:])]
-    assert [list(comparison.tasks) for (comparison,) in found] == [names, names[1:]]
-    averages = [comparison.average for (comparison,) in found]
-    values = {name: (8 + gain) / 20 for name, gain in gains.items()}
-    assert found[0][0].values == pytest.approx({**values, "the average": (9 + 10) / 40})
-    del values[names[0]]
-    assert found[1][0].values == pytest.approx(values)
-    assert averages[0].difference == pytest.approx(1.5 / 20)
-    draws = [
-        [(first.top[r] < (r < 8 + gains[n])).mean() for r in drawn(n.label, 20)] for n in names[:2]
-    ]
-    bounds = averages[0].interval
-    assert (bounds.low, bounds.high) == pytest.approx(ends(np.mean(draws, axis=0)))
-    assert averages[1] is None
+    one, other = (
+        Scores((), (), ratios={(n, "accuracy"): mean(np.arange(20) < 8 + gain) for n, gain in them})
+        for them in (((n, 0) for n in names), zip(names, (1, 2, 9), strict=True))
+    )
+    (found,) = compare_ratios(names, one, other, bootstrap=BOOTSTRAP)
+    values = dict(zip(names, (9 / 20, 10 / 20, 17 / 20), strict=True))
+    assert found.values == pytest.approx({**values, "the average": (9 + 10) / 40})
+    assert found.average.difference == pytest.approx(1.5 / 20)
+    (alone,) = compare_ratios(names[1:], one, other, bootstrap=BOOTSTRAP)
+    assert alone.average is None and list(alone.tasks) == names[1:]
 
 
 def test_what_is_no_difference_is_0_however_sums_are_rounded():
@@ -260,3 +259,47 @@ def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
     ]
     assert record.value == pytest.approx(np.mean(one_by_one))
     assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
+
+
+# A user's own classes
+
+
+def judged(labels, predicted, folds=None, classes=3):
+    """The ratios of accuracy and macro-F1 of a user's own task."""
+    task = TransferData("x", {}, classes, "", class_names=("a",) * classes)
+    return ratios_of(task, Accuracy(None, 0, predicted, folds), labels)
+
+
+def macro_f1(labels, predicted):
+    """The same as scikit-learn's, much faster."""
+    pairs = [((labels == c), (predicted == c)) for c in range(3)]
+    return np.mean([2 * (a & b).sum() / max(a.sum() + b.sum(), 1) for a, b in pairs])
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_intervals_are_those_of_rows_drawn_again(folds):
+    draw = np.random.default_rng(3)
+    labels = draw.choice(3, size=60, p=[0.7, 0.2, 0.1])
+    predicted = np.where(draw.random(60) < 0.7, labels, draw.choice(3, size=60))
+    fold_of = draw.permutation(60) % folds if folds > 1 else None
+    ratios = judged(labels, predicted, fold_of)
+    whole = f1_score(labels, predicted, average="macro")
+    assert ratios["macro_f1"].value == pytest.approx(whole)
+    assert macro_f1(labels, predicted) == pytest.approx(whole)
+    found = intervals(ratios, Bootstrap(0.9, 4000), "x")
+    again = []
+    for _ in range(1500):
+        rows = draw.choice(60, size=60)
+        right = (labels[rows] == predicted[rows]).mean()
+        again.append((right, macro_f1(labels[rows], predicted[rows])))
+    low, high = np.quantile(again, [0.05, 0.95], axis=0)
+    for number, metric in enumerate(("accuracy", "macro_f1")):
+        bounds = found[metric]
+        assert (bounds.low, bounds.high) == pytest.approx((low[number], high[number]), abs=0.03)
+        assert bounds.error == pytest.approx(np.std(again, axis=0)[number], rel=0.12)
+
+
+def test_a_class_that_is_nowhere_does_not_count():
+    labels, predicted = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
+    expected = pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert judged(labels, predicted, classes=4)["macro_f1"].value == expected

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import ndcg_score
 
 from contrasent import evaluate
 from contrasent.errors import CheckpointError, ConfigError
@@ -48,19 +47,10 @@ def draw(seed, documents=30, queries=8):
     return scores, relevant
 
 
-def ranked_list(scores, grades, left_out=None):
-    """Every document as (score, grade), best first; of equal scores the less relevant first."""
-    found = [
-        (score, grades.get(document, 0), document)
-        for document, score in enumerate(scores)
-        if document != left_out
-    ]
-    return sorted(found, key=lambda it: (-it[0], it[1]))
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("k", [1, 5, 30])
 def test_metrics_are_those_of_loops_over_the_ranked_list(seed, k):
+    """Of equal scores the less relevant is first."""
     scores, relevant = draw(seed)
     found = [
         relevant_ranks(row, [*grades], [*grades.values()], left_out=None)
@@ -68,7 +58,8 @@ def test_metrics_are_those_of_loops_over_the_ranked_list(seed, k):
     ]
     recall = mrr = ndcg = 0.0
     for row, grades in zip(scores, relevant, strict=True):
-        ranking = [grade for _, grade, _ in ranked_list(row, grades)]
+        ranked = sorted((-score, grades.get(document, 0)) for document, score in enumerate(row))
+        ranking = [grade for _, grade in ranked]
         recall += sum(grade > 0 for grade in ranking[:k]) / len(grades)
         first = next(place for place, grade in enumerate(ranking, start=1) if grade)
         mrr += 1 / first if first <= k else 0
@@ -79,17 +70,6 @@ def test_metrics_are_those_of_loops_over_the_ranked_list(seed, k):
     assert recall_at_k(ranks, k) == pytest.approx(recall / len(scores))
     assert mrr_at_k(ranks, k) == pytest.approx(mrr / len(scores))
     assert ndcg_at_k(ranks, grades, k) == pytest.approx(ndcg / len(scores))
-
-
-def test_ndcg_is_scikit_learns_where_no_scores_are_equal():
-    _, relevant = draw(5)
-    scores = np.random.default_rng(1).normal(size=(len(relevant), 30))
-    truth = np.zeros_like(scores)
-    for row, grades in zip(truth, relevant, strict=True):
-        row[[*grades]] = [*grades.values()]
-    found = [relevant_ranks(s, [*g], [*g.values()]) for s, g in zip(scores, relevant, strict=True)]
-    ours = ndcg_at_k([r for r, _ in found], [g for _, g in found], 10)
-    assert ours == pytest.approx(ndcg_score(truth, scores, k=10))
 
 
 def test_a_rank_does_not_depend_on_the_other_queries():
@@ -109,7 +89,7 @@ def test_a_rank_does_not_depend_on_the_other_queries():
     assert [rank for query in queries for rank in ranks(query[None])] == expected
 
 
-def test_both_sentences_of_the_pairs_rated_5_are_queries():
+def test_both_sentences_of_the_pairs_rated_5_are_queries(encoder):
     task = stsb_retrieval(TASK)
     assert task.queries == (
         *("red cat", "old house", "red cat"),
@@ -121,28 +101,11 @@ def test_both_sentences_of_the_pairs_rated_5_are_queries():
     assert [task.corpus[row] for row in task.left_out] == [*task.queries]
     assert "6 queries, both sentences of the 3 pairs rated 5; 8 documents" in task.description
     assert "of 12 sentences" in task.description
-
-
-def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
     records = evaluate(encoder, ["stsb-retrieval"])
-    texts = list(dict.fromkeys(text for a, b, _ in SENTENCES for text in (a, b)))
-    pairs = [(a, b) for a, b, score in SENTENCES if score == "5.000" and a != b]
-    places = []
-    for query, wanted in [*pairs, *((b, a) for a, b in pairs)]:
-        u = encoder.embed(query).astype(float)
-
-        def cosine(text, u=u):
-            v = encoder.embed(text).astype(float)
-            return (u * v).sum() / np.sqrt((u * u).sum() * (v * v).sum())
-
-        ranked = sorted((t for t in texts if t != query), key=cosine, reverse=True)
-        places.append(ranked.index(wanted) + 1)
+    assert [record.metric for record in records] == ["recall@1", "recall@5", "recall@10"]
     for record in records:
-        k = int(record.metric.removeprefix("recall@"))
-        assert record.value == pytest.approx(np.mean([place <= k for place in places]))
         assert (record.task, record.split, record.aggregation) == (TASK.name, "test", "mean")
         assert (record.pairs, record.encoder) == (6, "some/words")
-    assert [record.metric for record in records] == ["recall@1", "recall@5", "recall@10"]
 
 
 def test_names_and_splits():
@@ -151,10 +114,8 @@ def test_names_and_splits():
     assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
     assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
     assert [names_of(text, Options()) for text in ("stsb", "mr")] == [None, None]
-    assert names_of("stsb-retrieval", Options(splits=("test", "dev"))) == [
-        TASK,
-        TaskName("stsb-retrieval", "dev"),
-    ]
+    both = names_of("stsb-retrieval", Options(splits=("test", "dev")))
+    assert both == [TASK, TaskName("stsb-retrieval", "dev")]
     with pytest.raises(ConfigError, match="has no score on all, only on train, dev, test"):
         names_of("stsb-retrieval-all", Options())
     with pytest.raises(ConfigError, match="'stsb-retrieval' is no file or scored pairs"):
@@ -197,4 +158,3 @@ def test_the_task_has_the_papers_size(shared):
     task = stsb_retrieval(TASK, shared / "data/senteval")
     assert len(task.queries) == 2 * 97
     assert "2,551 documents, the different ones of 2,758 sentences" in task.description
-    assert {round(100 * n / 194, 2) for n in (151, 153, 180, 185)} == {77.84, 78.87, 92.78, 95.36}

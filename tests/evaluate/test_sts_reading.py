@@ -1,13 +1,16 @@
+"""Pairs with scores: SentEval's files, a user's, and what is told of those that are wrong."""
+
 import gzip
 import hashlib
 
 import pytest
+from helpers import tables
 from helpers.tiny_sts import SUBSETS
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
-from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.sts_data import load, read_pairs
+from contrasent.evaluation.task_names import TaskName, task_names
 
 
 def write(folder, text, name="pairs.tsv"):
@@ -80,11 +83,8 @@ PARSED = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pairs.tsv", ROWS),
         ("pairs.TSV", ROWS.replace("\n", "\r\n")),
-        ("pairs.tsv.gz", ROWS),
         ("pairs.tsv", "\ufeff" + ROWS + "\n\n"),
-        ("pairs.csv", ROWS.replace("\t", ",")),
         ("pairs.csv.gz", '"a b","c\nd","1"\n' + ROWS.replace("\t", ",").split("\n", 1)[1]),
     ],
 )
@@ -94,7 +94,25 @@ def test_a_users_file_is_a_task(tmp_path, name, text):
     assert task.note == ""
 
 
-def test_a_header_is_recognised_and_said(tmp_path):
+NAMES = ["no", "left", "right", "rating"]
+
+
+@pytest.mark.parametrize("name", ["p.tsv", "p.parquet"])
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["LEFT", "right", "rating"], "chosen by"),
+        (["1", "2", "3"], "1 as first sentence, 2 as second sentence, 3 as score (chosen by"),
+    ],
+)
+def test_columns_can_be_chosen(tmp_path, name, columns, said):
+    found, sha256, note = read_pairs(
+        tables.write(tmp_path / name, names=NAMES, rows=PARSED), columns
+    )
+    assert (found, len(sha256)) == (PARSED, 64) and said in note
+
+
+def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
     name = write(tmp_path, "a\tb\tScore\n" + ROWS)
     task = load(name)
     assert only(task) == PARSED
@@ -102,11 +120,25 @@ def test_a_header_is_recognised_and_said(tmp_path):
         f"{name.name}: a as first sentence, b as second sentence, Score as score "
         "(in this order, below a header)"
     )
+    source = tables.write(tmp_path / "p.tsv", names=[*NAMES[:3], "how"], rows=PARSED)
+    with pytest.raises(DataError, match=r"p.tsv:1: the score must be a number, not 'how'"):
+        read_pairs(source, ["1", "2", "3"])
+
+
+def test_a_data_set_of_the_hub(hub):
+    rows = tables.records(("id", "sentence1", "sentence2", "score"), PARSED)
+    hub.tables["org/pairs", None] = {"test": rows}
+    (name,) = task_names(["org/pairs@test"])
+    task = load(name)
+    assert only(task) == PARSED and name.heading == "pairs@test"
+    hub.revision = "newer"
+    assert load(name).sha256 != task.sha256
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("no\tleft\tright\trating\n1\ta\tb\t2\n", ":1: no column is known as the first"),
         ("a\tb\n", ":1: no column is known as the first sentence; there are a, b; choose "),
         (ROWS + "a\tb\t1\t2\n", ":4: 4 columns, but the first row has 3; mend the row or take"),
         ("a good one\tnice\tgood\n" + ROWS, ":1: the score must be a number, not 'good'"),

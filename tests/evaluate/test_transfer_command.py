@@ -5,7 +5,8 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from helpers.command_line import rows
+from helpers.command_line import rows as cells_of
+from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
 
 import contrasent.evaluation.transfer as under_test
@@ -42,7 +43,7 @@ def command(runner):
 def test_the_table_is_the_papers(command, encoder):
     result = command("org/model", "--tasks", "transfer")
     assert result.exit_code == 0, result.output
-    (heading, _, row), protocol = rows(result)
+    (heading, _, row), protocol = cells_of(result)
     assert heading == PAPERS
     records = evaluate(encoder, ["transfer"])
     values = [r.value for r in records if r.metric == "accuracy"]
@@ -108,15 +109,18 @@ def test_accuracies_of_every_model_are_compared_with_the_first(command, tmp_path
     assert list(kept) == [("mr", "accuracy"), ("mrpc", "accuracy"), ("mrpc", "f1")]
     for one in kept.values():
         assert (one.baseline, one.difference, one.p_value) == ("words", 0, 1)
-    path = tmp_path / "half.jsonl"
-    asked = ("words", "half", "--tasks", "mr", "--splits", "dev,test", "--compare")
-    half = command(*asked, "--json", str(path))
-    found = {(r.encoder, r.split): r for r in read_records(path)}
-    for split, name in (("test", "MR"), ("dev", "MR dev")):
-        before, after = found["words", split], found["half", split]
-        difference = after.compared.difference
-        assert difference == pytest.approx(after.value - before.value, abs=1e-12)
-        assert after.compared.interval.low < difference < after.compared.interval.high
-        assert before.value != after.value and before.compared is None
-        shown = f"{name} accuracy {100 * difference:+.2f} {100 * after.compared.interval.low:+.2f}"
-        assert shown in " ".join(half.stdout.split())
+
+
+def test_own_files_of_mr_give_mrs_accuracy(data, encoder, tmp_path):
+    sides = [(data / f"MR/rt-polarity.{it}").read_text().splitlines() for it in ("pos", "neg")]
+    rows = [(line, it) for it, lines in zip(("pos", "neg"), sides, strict=True) for line in lines]
+    source = write(tmp_path / "mr.csv", names=("id", "text", "label"), rows=rows)
+    (expected,) = evaluate(encoder, ["mr"])
+    found = {(r.split, r.metric): r for r in evaluate(encoder, [source], splits=["dev", "test"])}
+    assert set(found) == {("test", "accuracy"), ("test", "macro_f1"), ("dev", "accuracy")}
+    accuracy, f1 = found["test", "accuracy"], found["test", "macro_f1"]
+    assert accuracy.value == expected.value and 0 < f1.value < 1
+    assert (accuracy.aggregation, f1.aggregation) == ("mean", "all")
+    assert accuracy.pairs == f1.pairs == len(rows) and accuracy.interval is None
+    assert (accuracy.classifier["name"], accuracy.classifier["folds"]) == ("senteval", 2)
+    assert accuracy.task == source and len(accuracy.data_sha256) == 64

@@ -18,7 +18,6 @@ TINY = {
     "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),
     "dev": Preset("dev", 2, "rmsprop", 32, 1, 2, max_epochs=16),
 }
-SEEDS = [1111, 3]
 
 
 @pytest.fixture(autouse=True)
@@ -41,48 +40,29 @@ def of_folds(reached, part):
     return np.mean([right[reached.folds == fold].mean() for fold in np.unique(reached.folds)])
 
 
-def scores(reached):
-    """The accuracies of dev and test."""
-    return reached.dev_rows.value, reached.test
-
-
-def pair(part):
-    return part.features, part.labels
-
-
 @pytest.mark.parametrize("preset", TINY)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nested_folds(preset, seed):
-    data = parts(["all"])
-    reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
-    dev, test, predicted = senteval.nested(*pair(data["all"]), 2, TINY[preset], seed)
-    assert scores(reached) == pytest.approx((dev, test), abs=1e-12)
-    assert reached.predicted.tolist() == predicted.tolist()
-    assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
-    assert of_folds(reached, data["all"]) == pytest.approx(test, abs=1e-12)
-
-
-@pytest.mark.parametrize("preset", TINY)
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("classes", [2, 4])
-def test_folds_of_the_training_part(preset, seed, classes):
-    data = parts(["train", "test"], classes)
+@pytest.mark.parametrize("seed", [1111, 3])
+@pytest.mark.parametrize(
+    ("names", "theirs", "classes"),
+    [
+        ("all", senteval.nested, 2),
+        ("train test", senteval.by_folds, 2),
+        ("train test", senteval.by_folds, 4),
+        ("train dev test", senteval.by_dev_part, 2),
+    ],
+)
+def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
+    data = parts(names.split(), classes)
     reached = cross_validate(data, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
-    dev, test, predicted = senteval.by_folds(
-        pair(data["train"]), pair(data["test"]), classes, TINY[preset], seed
+    given = [(part.features, part.labels) for part in data.values()]
+    dev, test, predicted = theirs(
+        *(given[0] if names == "all" else given), classes, TINY[preset], seed
     )
-    assert scores(reached) == pytest.approx((dev, test), abs=1e-12)
+    assert (reached.dev_rows.value, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
-
-
-@pytest.mark.parametrize("preset", TINY)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_dev_part(preset, seed):
-    data = parts(["train", "dev", "test"])
-    reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
-    dev, test, predicted = senteval.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
-    assert scores(reached) == pytest.approx((dev, test), abs=1e-12)
-    assert reached.predicted.tolist() == predicted.tolist()
+    if names == "all":
+        assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
+        assert of_folds(reached, data["all"]) == pytest.approx(test, abs=1e-12)
 
 
 @pytest.mark.parametrize(

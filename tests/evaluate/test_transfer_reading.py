@@ -2,7 +2,6 @@
 
 import hashlib
 
-import numpy as np
 import pytest
 from helpers.tiny_transfer import write_transfer
 
@@ -34,20 +33,16 @@ def test_blank_lines_count_and_shorter_sentences_come_first(root):
     assert task.sha256 == hashlib.sha256(good.read_bytes() + bad.read_bytes()).hexdigest()
 
 
-def test_subjective_sentences_are_class_0(root):
-    put(root, "SUBJ/subj.objective", b"fact here\n")
-    put(root, "SUBJ/subj.subjective", b"opinion\n")
-    part = load_transfer("subj", root).parts["all"]
-    assert dict(zip(part.texts, part.labels.tolist(), strict=True)) == {
-        "fact here": 1,
-        "opinion": 0,
-    }
-
-
-def test_questions_are_latin_1_without_their_fine_class(root):
+def test_classes_and_parts_are_those_of_the_task(root):
+    """Questions are Latin-1, without their fine class; subjective sentences are class 0."""
     put(
         root, "TREC/train_5500.label", "NUM:dist How far ?\nHUM:ind Who is Pel\xe9 ?\n".encode("l1")
     )
+    put(root, "SUBJ/subj.objective", b"fact here\n")
+    put(root, "SUBJ/subj.subjective", b"opinion\n")
+    part = load_transfer("subj", root).parts["all"]
+    assert (part.texts, part.labels.tolist()) == (("opinion", "fact here"), [0, 1])
+    assert list(load_transfer("sst2", root).parts) == ["train", "dev", "test"]
     task = load_transfer("trec", root)
     assert task.parts["train"].texts == ("How far ?", "Who is Pel\xe9 ?")
     assert task.parts["train"].labels.tolist() == [5, 3]
@@ -56,33 +51,18 @@ def test_questions_are_latin_1_without_their_fine_class(root):
 
 def test_paraphrases_have_a_mark_a_header_and_literal_quotes(root):
     path = "MRPC/msr_paraphrase_test.txt"
-    put(
-        root,
-        path,
-        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\t" One " said\tone\n'
-        "0\t9\t1\ta\tb  c\n".encode(),
-    )
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    rows = '1\t7\t8\t" One " said\tone\n0\t9\t1\ta\tb  c\n'
+    put(root, path, f"\ufeff{header}{rows}".encode())
     task = load_transfer("mrpc", root)
     assert task.of_pairs
     assert task.parts["test"].texts == ("a", '" One " said', "b c", "one")
     assert task.parts["test"].labels.tolist() == [0, 1]
-
-
-def test_pairs_are_ordered_by_both_lengths_and_the_class(root):
-    rows = ["1\t0\t0\ta\tb b", "0\t0\t0\tc\td d", "0\t0\t0\te\tf", "1\t0\t0\tg g\th"]
-    text = "\n".join(["Quality\tI\tI\tS\tS", *rows]) + "\n"
-    put(root, "MRPC/msr_paraphrase_test.txt", text.encode())
+    # Pairs are ordered by both lengths and the class.
+    rows = ("1\t0\t0\ta\tb b", "0\t0\t0\tc\td d", "0\t0\t0\te\tf", "1\t0\t0\tg g\th")
+    put(root, path, (header + "\n".join(rows) + "\n").encode())
     part = load_transfer("mrpc", root).parts["test"]
     assert part.texts == ("e", "c", "a", "g g", "f", "d d", "b b", "h")
-
-
-def test_sentiments_have_three_parts(root):
-    task = load_transfer("sst2", root)
-    assert list(task.parts) == ["train", "dev", "test"]
-    for part in task.parts.values():
-        lengths = [len(text.split()) for text in part.texts]
-        assert lengths == sorted(lengths)
-        assert np.bincount(part.labels).tolist() == [24, 24]
 
 
 @pytest.mark.parametrize(

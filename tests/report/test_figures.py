@@ -22,11 +22,9 @@ from contrasent.report.figures import (
     figure_data,
     figure_kinds,
     sts_colours,
-    write_pictures,
 )
 from contrasent.report.figures.curves import (
     DIMENSIONS,
-    TRAJECTORIES,
     densities,
     density,
     run_lines,
@@ -120,21 +118,6 @@ def test_named_encoders_have_panels_of_their_own(monkeypatch):
     assert len(left.lines) == 2 and styles[0][0] != styles[1][0] and styles[0][1] != styles[1][1]
 
 
-def test_densities_stand_in_rows_by_panel(monkeypatch):
-    rows = labelled([geometry(name) for name in ("one", "two", "three", "four", "five")])
-    found = axes_of(
-        lambda: densities(figure_data(rows, (), supervised=["three"]).panels), monkeypatch
-    )
-    assert [axes.get_title() for axes in found] == [
-        *("unsupervised\none", "unsupervised\ntwo", "unsupervised\nfour"),
-        *("unsupervised\nfive", "supervised\nthree"),
-    ]
-    below = [bool(axes.get_xlabel()) for axes in found]
-    assert below == [False, True, True, False, True]
-    (alone,) = axes_of(lambda: densities({"": {"x": geometry()}}), monkeypatch)
-    assert alone.get_title() == "x"
-
-
 def test_densities_of_a_panel_have_one_scale(monkeypatch):
     found = geometry()
     (axes,) = axes_of(lambda: densities({"": {"x": found}}), monkeypatch)
@@ -150,15 +133,6 @@ def test_other_pairs_do_not_share_a_figure():
         pictures([geometry(), geometry("b", pairs="stsb>4")], ())
     with pytest.raises(DataError, match="stsb-dev>4 and stsb>4 are different pairs"):
         pictures((), [run(), run(pairs="stsb>4")])
-
-
-def test_files_are_whole(tmp_path):
-    folder = tmp_path / "new" / "figures"
-    drawn = pictures((), [run()])
-    written = write_pictures(folder, drawn)
-    assert [path.name for path in written] == [f"{TRAJECTORIES}.svg", f"{TRAJECTORIES}.png"]
-    assert [path.read_bytes() for path in written] == [drawn[0].svg, drawn[0].png]
-    assert sorted(folder.iterdir()) == sorted(written)
 
 
 def test_the_colour_is_the_average_where_every_encoder_has_it():

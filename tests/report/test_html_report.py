@@ -2,10 +2,8 @@
 
 import base64
 import dataclasses
-import re
 from hashlib import sha256
 from statistics import NormalDist
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -155,30 +153,6 @@ def test_the_summary_holds_the_key_number_of_each_table(root):
         assert card.one("strong").text == printed(rows_of(root, name)[label][column])
 
 
-def svg_of(image):
-    kind, _, data = image.attributes["src"].partition(",")
-    assert kind == "data:image/svg+xml"
-    return unquote(data)
-
-
-def test_figures_are_drawn_in_the_page_and_say_what_they_show(root):
-    pictures = list(root.one("section", id="figures").all("figure"))
-    assert [it.one("h3").text for it in pictures] == [
-        "Alignment and uniformity",
-        "Singular values",
-        "Cosines by human rating",
-        "Alignment and uniformity over training",
-    ]
-    for it in pictures:
-        caption, drawing = it.one("figcaption").text, it.one("img").attributes
-        assert drawing["alt"] == f"{it.one('h3').text}. {caption}"
-        wide = float(re.search(r'viewBox="0 0 ([\d.]+)', svg_of(it.one("img")))[1])
-        assert drawing["style"] == f"width: {1.36 * wide:.0f}px"
-        assert "stsb-dev>4" in caption
-    for it in pictures[:3]:
-        assert "STS-B dev (dev split)" in it.one("figcaption").text
-
-
 def test_ids_are_unique_and_every_reference_has_its_target(root):
     ids = [it.attributes["id"] for it in root.all() if "id" in it.attributes]
     assert len(ids) == len(set(ids))
@@ -257,27 +231,6 @@ def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
                 assert float(item.one("data").attributes["value"]) == hit.score
                 assert item.one("span").text == hit.text
     assert "corpus.txt: 10 sentences, 9 of them different" in browser.text
-
-
-def test_each_protocol_has_a_table_of_its_own():
-    sure = {"metric": "pearson", "aggregation": "mean"}
-    root = read(
-        page(
-            Contents(
-                records=(
-                    record(value=0.1, protocol="simcse"),
-                    record(value=0.2, protocol="senteval", regressor="senteval", **sure),
-                    record(value=0.3, **sure),
-                    record(task="sts12", value=0.4, protocol="senteval", **sure),
-                    record(task="sts12", value=0.5),
-                )
-            )
-        )
-    )
-    first, second = (rows_of(root, name)["alpha"] for name in ("sts", "sts-2"))
-    assert [printed(first[it]) for it in ("STS12", "STS-B", "Avg.")] == ["50.00", "10.00", "30.00"]
-    assert [printed(second[it]) for it in ("STS12", "STS-B", "Avg.")] == ["40.00", "20.00", "30.00"]
-    assert "SentEval's regressor" in root.one("figure", id="sts-2").text
 
 
 def test_what_makes_numbers_hard_to_compare_is_said_first():
@@ -361,32 +314,6 @@ def test_encoders_that_differ_in_anything_have_rows_of_their_own(changes, said):
     assert used[1]["training seed"].text == str(changes.get("seed", "-"))
 
 
-@pytest.mark.parametrize(
-    ("tables", "column", "of"),
-    [
-        ("transfer transfer-2", "MR", lambda way, value: accuracy("mr", value, preset=way)),
-        (
-            "task-1 task-2",
-            "accuracy",
-            lambda way, value: record(
-                task="own/mine.tsv",
-                metric="accuracy",
-                value=value,
-                classifier={"name": way, "seed": 7},
-            ),
-        ),
-    ],
-)
-def test_two_ways_to_learn_have_two_tables(tables, column, of):
-    root = root_of(of("test", 0.25), of("fasttest", 0.75))
-    shown = [printed(rows_of(root, name)["alpha"][column]) for name in tables.split()]
-    assert shown == ["25.00", "75.00"]
-    if column == "accuracy":
-        said = root.one("figure", id="task-1").one("figcaption").text
-        assert "mine.tsv, test split: 10 examples; x 100." in said
-        assert "Classifier on frozen embeddings: name test, seed 7." in said
-
-
 def test_an_encoder_is_compared_with_the_row_of_its_own_pooler():
     one = record(pooler="cls", value=0.9)
     beta = record(encoder="runs/beta", pooler="mean", compared=compared())
@@ -417,14 +344,57 @@ def test_the_average_that_was_compared_stands_beneath_its_tasks():
     assert "Holm's adjustment is over the 7 tasks of a metric" in said
 
 
-def test_mteb_has_a_table_of_its_own():
-    made = {"versions": {"mteb": "2.12.5"}, "task": "STSBenchmark"}
-    main = record(metric="cosine_spearman", value=0.75, protocol="mteb", **made)
-    rest = record(metric="spearman", value=0.25, **made)
-    other = record(protocol="simcse", value=0.5)
-    root = root_of(main, rest, other)
-    row = rows_of(root, "mteb")["alpha"]
-    assert (list(row), printed(row["STSBenchmark"])) == (["encoder", "STSBenchmark"], "75.00")
-    assert list(rows_of(root, "sts")["alpha"]) == ["encoder", "STS-B"]
-    assert "MTEB 2.12.5" in root.one("figure", id="mteb").text
-    assert "Own data" not in root.text
+def own(way, value):
+    how = {"name": way, "seed": 7}
+    return record(task="own/mine.tsv", metric="accuracy", value=value, classifier=how)
+
+
+PEARSON = {"metric": "pearson", "aggregation": "mean"}
+BY_MTEB = {"versions": {"mteb": "2.12.5"}, "task": "STSBenchmark"}
+# Records, the cells of each table, and what is said of one of them.
+TABLES = {
+    "protocols": (
+        [
+            record(value=0.1, protocol="simcse"),
+            record(value=0.2, protocol="senteval", regressor="senteval", **PEARSON),
+            record(value=0.3, **PEARSON),
+            record(task="sts12", value=0.4, protocol="senteval", **PEARSON),
+            record(task="sts12", value=0.5),
+        ],
+        {
+            "sts": {"STS12": "50.00", "STS-B": "10.00", "Avg.": "30.00"},
+            "sts-2": {"STS12": "40.00", "STS-B": "20.00", "Avg.": "30.00"},
+        },
+        "SentEval's regressor",
+    ),
+    "presets": (
+        [accuracy("mr", 0.25), accuracy("mr", 0.75, preset="fasttest")],
+        {"transfer": {"MR": "25.00"}, "transfer-2": {"MR": "75.00"}},
+        "preset fasttest",
+    ),
+    "classifiers": (
+        [own("test", 0.25), own("fasttest", 0.75)],
+        {"task-1": {"accuracy": "25.00"}, "task-2": {"accuracy": "75.00"}},
+        "Classifier on frozen embeddings: name fasttest, seed 7.",
+    ),
+    "mteb": (
+        [
+            record(metric="cosine_spearman", value=0.75, protocol="mteb", **BY_MTEB),
+            record(metric="spearman", value=0.25, **BY_MTEB),
+            record(protocol="simcse", value=0.5),
+        ],
+        {"sts": {"STS-B": "50.00"}, "mteb": {"STSBenchmark": "75.00"}},
+        "MTEB 2.12.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_cannot_be_compared_has_tables_of_its_own(name):
+    records, tables, said = TABLES[name]
+    root = root_of(*records)
+    for of, cells in tables.items():
+        (row,) = rows_of(root, of).values()
+        assert {heading: printed(row[heading]) for heading in list(row)[1:]} == cells
+    assert said in root.one("figure", id=of).text
+    assert name == "classifiers" or "Own data" not in root.text

@@ -33,14 +33,6 @@ def printed(rows, *, width=80, terminal=False):
     return file.getvalue().split("\n")
 
 
-def test_the_table_of_the_papers():
-    lines = printed({"before": BEFORE})
-    assert " ".join(lines[0].split()) == "STS12 STS13 STS14 STS15 STS16 STS-B SICK-R Avg."
-    row = ["before", "70.00", "80.00", "75.56", "85.00", "79.00", "82.00", "77.00"]
-    assert lines[2].split() == [*row, f"{100 * (0.7 + 0.8 + 0.755555 + 0.85 + 2.38) / 7:.2f}"]
-    assert lines[3] == ""
-
-
 def test_the_average_is_of_unrounded_values():
     values = [*[0.100049] * 6, 0.10009]
     cells = printed({"m": seven(*values)})[2].split()[1:]

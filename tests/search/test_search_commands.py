@@ -52,43 +52,6 @@ def test_encode_writes_rows_and_speaks_on_stderr_only(run, loaded):
     assert "rows.npy: 4 rows of 8 dimensions, " in told.stderr and "sentences/s" in told.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("nowhere.txt", "rows.npy"), "there is no file nowhere.txt"),
-        (("empty.txt", "rows.npy"), "empty.txt is empty"),
-        (("texts.txt", "rows.csv"), "must be a file that ends in .npy or .parquet"),
-        (("texts.txt", "there.npy"), "there.npy exists already; pass --overwrite"),
-        (("texts.txt", "rows.npy", "--shard-size", "0"), "--shard-size cannot be"),
-    ],
-)
-def test_encode_refuses_before_it_loads_the_encoder(run, loaded, tmp_path, words, said):
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "there.npy").write_text("precious")
-    before = sorted(tmp_path.iterdir())
-    told = run("encode", "m", *words, expect=2)
-    assert said in told.stderr and told.stdout == "" and loaded == []
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_similarity_prints_a_cosine(run):
-    assert run("similarity", "m", "a", "a").stdout == "1.0000\n"
-    encoder = DummyEncoder()
-    a, b = encoder.vector("a").astype(float), encoder.vector("b").astype(float)
-    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
-    assert run("similarity", "m", "a", "b").stdout == f"{cosine:.4f}\n"
-    told = json.loads(run("similarity", "m", "a", "b", "--json").stdout)
-    assert told == {
-        "cosine": pytest.approx(cosine, abs=1e-12),
-        "model": "m",
-        "pooler": "cls",
-        "head": "none",
-        "engine": "torch",
-        "precision": "fp32",
-        "fingerprint": encoder.fingerprint(),
-    }
-
-
 def test_build_search_add_info(run, loaded):
     told = run("build", "m", "texts.txt", "index", "--precision", "fp32")
     assert "index: 4 texts of 8 dimensions" in told.stderr and told.stdout == ""

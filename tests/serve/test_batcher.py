@@ -2,11 +2,7 @@
 
 import asyncio
 import random
-import shutil
-import signal
-import subprocess
 import threading
-import time
 from functools import partial
 
 import numpy as np
@@ -16,12 +12,7 @@ from helpers.tiny_models import WORDS, save_tiny, static_encoder
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.serve.batching import (
-    Embedded,
-    SharedCache,
-    StoppedError,
-    VectorCache,
-)
+from contrasent.serve.batching import Embedded, SharedCache, StoppedError, VectorCache
 
 
 def texts_of(count, seed=0):
@@ -206,29 +197,6 @@ def test_the_cache_forgets_what_was_not_used_for_longest():
 # The cache that servers share
 
 
-@pytest.fixture
-def redis(tmp_path):
-    """A Redis or Valkey server of Debian's packages, and its process."""
-    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
-    program = shutil.which("valkey-server") or shutil.which("redis-server")
-    if program is None:
-        pytest.skip("neither valkey-server nor redis-server is installed")
-    socket = tmp_path / "redis.sock"
-    where = ("--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path), "--save", "")
-    process = subprocess.Popen([program, *where], stdout=subprocess.DEVNULL)
-    while not socket.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    yield f"unix://{socket}", process
-    process.kill()
-    process.wait()
-
-
-def sharing(encoder, url, cache_mb=1):
-    shared = SharedCache(url, encoder, "fp32", bitwise=False)
-    return batcher_of(encoder, shared=shared, cache_mb=cache_mb)
-
-
 class Store(dict):
     """What a Redis server does here, in memory."""
 
@@ -243,40 +211,20 @@ class Store(dict):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "static"])
-def test_a_shared_cache_answers_where_vectors_are_cut(kind, tiny_bert, monkeypatch):
+def test_a_shared_cache_answers_and_is_not_needed(kind, tiny_bert, monkeypatch):
     pytest.importorskip("redis", reason="contrasent[redis] is not installed")
     encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
     encoder = encoder if kind == "encoder" else static_encoder(encoder, 8)
     encoder.truncate_dim = 6
+    shared = SharedCache("redis://localhost:1", encoder, "fp32", bitwise=False)
+    assert len({shared._key(text) for text in (("a", 0), ("a", 7), ("a7", 0), ("a ", 0))}) == 4
     store = Store()
-    for computed in (["a dog"], []):
-        batcher = sharing(encoder, "redis://localhost:1", cache_mb=0)
-        batcher.shared._client = store
+    for client, computed in ((store, ["a dog"]), (store, []), (shared._client, ["a dog"])):
+        batcher = batcher_of(encoder, shared=shared, cache_mb=0)
+        shared._client = client  # at last the one that reaches no server
         slow = Slow(batcher, monkeypatch)
         slow.go.set()
         row = run(batcher, partial(batcher.embed, keys(["a dog"])))[0].row
         expected = encoder.encode("a dog", normalize=False, precision="fp32")
         np.testing.assert_allclose(row[:6], expected, atol=1e-5)
         assert slow.texts == computed
-
-
-def test_other_texts_and_lengths_have_other_keys(encoder):
-    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
-    cache = SharedCache("redis://localhost:1", encoder, "fp32", bitwise=False)
-    named = {cache._key(text) for text in (("a", 0), ("a", 7), ("a7", 0), ("a ", 0))}
-    assert len(named) == 4
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_shared_cache_that_does_not_answer_is_no_error(number, encoder, redis):
-    batcher, texts = sharing(encoder, redis[0]), texts_of(20)
-
-    async def twice():
-        await batcher.embed(keys(texts[:10]))
-        redis[1].send_signal(number)
-        return await batcher.embed(keys(texts[10:]))
-
-    rows = np.stack([entry.row for entry in run(batcher, twice)])
-    expected = encoder.encode(texts[10:], normalize=False, precision="fp32")
-    np.testing.assert_allclose(rows, expected, atol=1e-5, rtol=0)

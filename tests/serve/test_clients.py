@@ -67,7 +67,7 @@ def test_schemathesis_finds_nothing_against_the_openapi_document(server, tmp_pat
     )
     command = ("-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--checks", "all")
     # Of a path with two methods the router names the first alone in Allow.
-    how = ("--mode", "all", "--max-examples", "60", "--continue-on-failure", "--seed", "7")
+    how = ("--mode", "all", "--max-examples", "30", "--continue-on-failure", "--seed", "7")
     how = ("--exclude-checks", "allow_header_conformance", *how)
     run = subprocess.run(
         (sys.executable, *command, *how), check=False, cwd=tmp_path, capture_output=True, text=True

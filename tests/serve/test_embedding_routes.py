@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,12 +19,9 @@ from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES, static_encoder
 
-from contrasent.cli import serve as cli
-from contrasent.errors import ConfigError
 from contrasent.model.conventions import Conventions
 from contrasent.serve import application, routes
 from contrasent.serve.bodies import EmbedRequest, OpenAIRequest, SimilarityRequest
-from contrasent.serve.processes import bind, serve
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +123,9 @@ def test_token_ids_are_refused_with_what_to_do(server):
     ("host", "headers", "status"),
     [
         ("", {}, 200),
-        ("", {"host": "localhost:1"}, 200),
         ("", {"host": "[::1]:8080"}, 200),
         ("", {"host": "EVIL.example"}, 400),
         ("", {"host": ""}, 400),
-        ("", {"host": "["}, 400),
         ("", {"host": "192.168.0.1"}, 400),
         ("", {"host": "localhost.evil.example"}, 400),
         ("0.0.0.0", {"host": "192.168.0.1:80"}, 200),
@@ -138,7 +134,6 @@ def test_token_ids_are_refused_with_what_to_do(server):
         ("*", {"host": "evil.example"}, 200),
         ("", {"host": "localhost:3", "origin": "http://localhost:3"}, 200),
         ("", {"origin": "http://localhost:3"}, 403),
-        ("", {"origin": "null"}, 403),
         ("", {"host": "localhost", "origin": "https://localhost.evil"}, 403),
     ],
 )
@@ -167,20 +162,6 @@ def test_who_runs_out_of_memory_is_told_what_to_do(encoder, monkeypatch, caplog)
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_cosines(server, expected):
-    inputs = {"source_sentence": SENTENCES[0], "sentences": SENTENCES[1:]}
-    close(server.call("/similarity", {"inputs": inputs}).json, expected[1:] @ expected[0])
-    lists = {"first": SENTENCES[:3], "second": SENTENCES[2:]}
-    close(server.call("/matrix", lists).json, expected[:3] @ expected[2:].T)
-
-
-@pytest.fixture(scope="module")
-def static(encoder):
-    table = static_encoder(encoder, 4)
-    table.max_tokens = 16
-    return table
-
-
 def test_a_static_table_puts_one_prompt_before_a_text(encoder):
     table = static_encoder(encoder, 4)
     prompts = {"query": "big green river", "document": ""}
@@ -192,8 +173,10 @@ def test_a_static_table_puts_one_prompt_before_a_text(encoder):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "static"])
-def test_what_is_cut_is_told_and_refused_on_request(kind, request):
-    encoder = request.getfixturevalue(kind)
+def test_what_is_cut_is_told_and_refused_on_request(kind, encoder):
+    if kind == "static":
+        encoder = static_encoder(encoder, 4)
+        encoder.max_tokens = 16
     longest = encoder.max_tokens - (2 if kind == "encoder" else 0)
     full, long = (" ".join(["dog"] * n) for n in (longest, longest + 1))
     assert encoder.count_truncated(["a", full, long]) == 1
@@ -210,11 +193,8 @@ def test_what_is_cut_is_told_and_refused_on_request(kind, request):
     [
         ("/embed", {"inputs": []}, 400, "Empty"),
         ("/embed", b"{", 422, "Validation"),
-        ("/embed", [1], 422, "Validation"),
         ("/embed", b'{"inputs": "\xff"}', 400, "Validation"),
-        ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {"inputs": "a \ud800"}, 422, "Validation"),
-        ("/embed", {"inputs": "a", "dimensions": 17}, 422, "Validation"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation"),
         ("/embed", {"inputs": ["a"] * 501}, 413, "Validation"),
         ("/embed", {"inputs": "a" * 60_000}, 413, "Validation"),
@@ -232,15 +212,6 @@ def test_refusals_look_as_those_of_others(server, path, body, status, kind):
     told = answer.json["error"]
     assert told["message"] if path.startswith("/v1") else told
     assert server.call("/health").status == 200
-
-
-def test_a_port_that_another_server_took_meanwhile_is_explained():
-    with bind(cli.ServeOptions(model="m", port=0)) as bound:
-        second = cli.ServeOptions(model="m", port=bound.getsockname()[1])
-        with bind(second) as late:
-            bound.listen()
-            with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {second.port}"):
-                serve(pytest.fail, second, late)
 
 
 def test_a_body_that_is_not_said_to_be_json_is_refused(server):
@@ -359,14 +330,24 @@ def until(reached):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
-def test_workers_answer_as_one_and_end_well(tiny_bert, number, code):
-    command = ("serve", tiny_bert, "--port", 0, "--workers", 2, "--threads", 1, "--name", "tiny")
-    process = started(*command, env={"CONTRASENT_API_KEY": "secret"})
+@contextmanager
+def workers(tiny_bert, *more, **how):
+    """A server of two processes, and its address; nothing of it is left."""
+    process = started("serve", tiny_bert, "--port", 0, "--workers", 2, *more, **how)
     try:
         line = next(line for line in process.stderr if '"listening"' in line)
-        url, key = json.loads(line)["url"].rstrip("/"), {"authorization": "Bearer secret"}
+        url = json.loads(line)["url"].rstrip("/")
         until(lambda: call(f"{url}/health").status == 200)
+        yield process, url
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+def test_workers_answer_as_one_and_end_well(tiny_bert, number, code):
+    key, secret = {"authorization": "Bearer secret"}, {"CONTRASENT_API_KEY": "secret"}
+    with workers(tiny_bert, "--threads", 1, "--name", "tiny", env=secret) as (process, url):
         for n in range(20):
             assert call(f"{url}/embed", {"inputs": [f"dog {n}"]}, **key).status == 200
         page = call(f"{url}/metrics", **key).body.decode()
@@ -374,49 +355,24 @@ def test_workers_answer_as_one_and_end_well(tiny_bert, number, code):
         process.send_signal(number)
         log = process.stderr.read()  # until all workers have closed it
         assert process.wait(30) == code, log
-        requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
-        assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
-        assert len({r["request_id"] for r in requests}) == len(requests)
-    finally:
-        process.kill()
-        process.communicate()
+    requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
+    assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
+    assert len({r["request_id"] for r in requests}) == len(requests)
 
 
 def test_who_still_waits_when_the_time_to_drain_is_over_is_told(tiny_bert):
-    process = started("serve", tiny_bert, "--port", 0, "--drain", 1, "--workers", 2)
-    try:
-        line = next(line for line in process.stderr if '"listening"' in line)
-        url = urlsplit(json.loads(line)["url"])
-        until(lambda: call(f"{url.geturl()}health").status == 200)
-        with socket.create_connection((url.hostname, url.port)) as waiting:
+    with workers(tiny_bert, "--drain", 1) as (process, url):
+        where = urlsplit(url).hostname, urlsplit(url).port
+        with socket.create_connection(where) as waiting:
             waiting.sendall(b"POST /embed HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 9\r\n\r\n{")
-            until(lambda: b"in_progress 2.0" in call(f"{url.geturl()}metrics").body)
+            until(lambda: b"in_progress 2.0" in call(f"{url}/metrics").body)
             process.send_signal(signal.SIGTERM)
-            until(lambda: not is_open(url.port))
             answer = waiting.makefile("rb").read()
         log = process.stderr.read()
         assert process.wait(30) == 0, log
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b"the server is stopping" in answer
-        assert "Traceback" not in log, log
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def is_open(port):
-    """Whether connections are taken."""
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_a_model_that_is_named_by_a_dot_has_the_name_of_its_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "best").mkdir()
-    names = [
-        cli.ServeOptions(model=model).served_name for model in (".", "best", "best/..", "org/model")
-    ]
-    assert names == [tmp_path.name, "best", tmp_path.name, "model"]
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"the server is stopping" in answer
+    assert "Traceback" not in log, log
 
 
 def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):

@@ -1,23 +1,20 @@
 """Search and changes over HTTP against the index itself, and the page in a browser."""
 
-import copy
 import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
-from contrasent.model.conventions import Conventions
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.serve import asgi_application, routes
+from contrasent.serve import routes
 from contrasent.serve.routes import EmbeddingRoutes
 
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
@@ -175,65 +172,3 @@ def test_refusals(server, index, path, body, status):
     assert answer.status == status
     assert answer.json["error"]
     assert len(Index.open(index.folder)) == len(TEXTS)
-
-
-@pytest.mark.acceptance
-def test_the_page_in_a_browser(server):
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        phone = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
-        asked, faults = [], []
-        phone.on("request", lambda request: asked.append(request.url))
-        phone.on("pageerror", lambda error: faults.append(str(error)))
-        phone.goto(f"{server.url}/")
-        phone.get_by_role("searchbox").fill(SENTENCES[1])
-        phone.keyboard.press("Enter")
-        phone.locator("#hits li").first.wait_for()
-        assert SENTENCES[1] in phone.locator("#hits li").first.inner_text()
-        # By keyboard from tab to tab.
-        phone.get_by_role("tab", name="Search").focus()
-        phone.keyboard.press("ArrowRight")
-        phone.get_by_role("button", name="Compare").click()
-        phone.locator("#matrix td").nth(5).wait_for()
-        assert phone.locator("#matrix tr").count() == 3
-        phone.get_by_role("tab", name="About").click()
-        phone.get_by_text("texts in the index").wait_for()
-        for tab in ("search", "compare", "about"):
-            phone.goto(f"{server.url}/#{tab}")
-            assert phone.evaluate("document.documentElement.scrollWidth") <= 360
-        assert not faults
-        assert all(url.startswith((server.url, "data:", "blob:")) for url in asked)
-        browser.close()
-
-
-def test_queries_and_texts_have_the_prompts_of_an_index(encoder, tmp_path):
-    prompting = copy.copy(encoder)
-    prompting.conventions = Conventions(prompts={"query": "the dog ", "document": "no man "})
-    both = [Index.build(prompting, TEXTS, tmp_path / name, precision="fp32") for name in "ab"]
-
-    with serving(batcher_of(prompting), both[0]) as server:
-        server.call("/index", {"texts": ["a new text"]})
-        both[1].add(prompting, ["a new text"])
-        found = server.call("/search", {"queries": ["runs", "a new"], "top_k": 5}).json
-        assert of_index(both[1].search(prompting, ["runs", "a new"], 5)) == as_rows(
-            found["results"]
-        )
-        for path, key in (("/embed", "inputs"), ("/v1/embeddings", "input")):
-            row = server.call(path, {key: ["runs"], "prompt_name": "query"}).json
-            row = row[0] if path == "/embed" else row["data"][0]["embedding"]
-            [expected] = prompting.encode(["the dog runs"], prompt="", precision="fp32")
-            np.testing.assert_allclose(row, expected / np.linalg.norm(expected), atol=1e-5)
-
-
-def test_an_application_for_another_server_leaves_its_threads_as_they_were(tiny_bert):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        asgi_application(str(tiny_bert), device="cpu", pooler="mean", head="none", precision="fp32")
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)

@@ -1,7 +1,11 @@
-import pytest
-from helpers.tiny_sts import SUBSETS
+"""Names of tasks, and how the kinds of tasks share them out."""
 
-from contrasent.errors import ConfigError
+import pytest
+from helpers.tiny_transfer import write_transfer
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS, TaskName, averaged, task_names
 
 
@@ -13,16 +17,6 @@ def test_the_seven_tasks_are_in_the_order_of_the_papers():
     assert labels(["sts"]) == ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"]
     headings = [name.heading for name in task_names(["sts"])]
     assert headings == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
-
-
-def test_the_subsets_are_sentevals():
-    assert {task: len(subsets) for task, subsets in SUBSETS.items()} == {
-        "sts12": 5,
-        "sts13": 3,
-        "sts14": 6,
-        "sts15": 5,
-        "sts16": 5,
-    }
 
 
 @pytest.mark.parametrize(
@@ -87,3 +81,34 @@ def test_a_task_that_does_not_exist_is_explained(asked, splits, said):
 def test_the_average_is_over_test_splits_and_over_all_pairs_where_there_is_no_test_split():
     names = task_names(["sts12", "sickr-all", "stsb-dev", "stsb", "stsb-all", "p.tsv"])
     assert [name.label for name in averaged(names)] == ["sts12", "sickr-all", "stsb"]
+
+
+def test_each_kind_takes_its_names_and_the_tables_have_an_order_of_their_own(senteval):
+    write_transfer(senteval)
+    source = senteval / "STS/STSBenchmark/sts-test.csv"
+    source.write_text(source.read_text() + "g\tf\t2012\t1\t5.000\tred cat\tred dog\n")
+    suite = load_suite(["stsb-retrieval", "mr", "stsb", "mr-dev"], Options(senteval))
+    labels = {kind.name: [name.label for name in read.names] for kind, read in suite.kinds}
+    assert list(labels) == ["sts", "transfer", "retrieval"]
+    assert labels["transfer"] == ["mr", "mr-dev"]
+    assert [learned.splits for learned in suite.tasks("transfer")] == [("test", "dev")]
+
+
+def test_a_folder_that_is_not_there_stops_everything_before_the_work(senteval, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "corpus.tsv").write_text("d1\tred cat\n")
+    (own / "queries.tsv").write_text("q1\tcat\n")
+    (own / "qrels.tsv").write_text("q1\td1\t1\n")
+    gone = Options(senteval / "gone")
+    assert load_suite([str(own)], gone).tasks("retrieval")
+    for task in ("stsb", "mr", "stsb-retrieval"):
+        with pytest.raises(DataError, match=r"no folder \S+gone \(--data-dir\)"):
+            load_suite([str(own), task], gone)
+
+
+def test_wrong_ways_to_ask_are_refused():
+    with pytest.raises(ConfigError, match="no task to score in an empty list"):
+        load_suite([])
+    with pytest.raises(ConfigError, match="Did you mean 'test'"):
+        Options(splits=["tset"])
