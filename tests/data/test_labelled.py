@@ -91,10 +91,7 @@ WRONG = [
     ([row for row in ROWS if row[2] in ("entailment", "contradiction")], TWO),
     ([("a", "b", 0), ("c", "d", 1)] * 2, TWO),
     ([("a", "b", "entailment"), ("c", "d", "not_entailment")], ":3: unknown label 'not_entailm"),
-    (
-        [("a", "b", 0), ("c", "d", 3)],
-        ":3: the label is .*3.*; all are words .* 0 to 2",
-    ),
+    ([("a", "b", 0), ("c", "d", 3)], ":3: the label is .*3.*; all are words .* 0 to 2"),
     ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all numbers"),
     ([("a", "b", "-")] * 3, "holds 0 examples"),
 ]

@@ -197,11 +197,7 @@ REFUSED = [
     ("corpus.jsonl", '{"_id": "d1"}', r"corpus.jsonl:1: no column is known as the text"),
     ("corpus.jsonl", '{"_id": true, "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} T"),
     ("corpus.jsonl", '{"_id": "", "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} ''"),
-    (
-        "corpus.jsonl",
-        '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}',
-        rf"corpus.jsonl:2: {OWN_ID} '1'",
-    ),
+    ("corpus.jsonl", '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}', rf":2: {OWN_ID} '1'"),
     ("qrels/test.tsv", "q1\td9\t1\n", r"test.tsv:1: there is no document 'd9'"),
     ("qrels/test.tsv", "d1\tq1\t1\n", r"test.tsv:1: there is no query 'd1'; a row is query, doc"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t0\n", r":2: the relevance of 'd1' for 'q1' is 0 here"),
