@@ -78,7 +78,7 @@ def test_names_that_are_certain_need_not_be_known():
 @pytest.mark.parametrize(
     ("first", "below", "said"),
     [
-        ("Betreff,Inhalt", ["der Drucker geht nicht,bitte neu starten"] * 3, "Betreff,Inhalt"),
+        ("Betreff,Inhalt", ["der Drucker geht nicht,bitte neu starten und melden"] * 3, "Betreff"),
         ("a dog barks,7-a", ["a cat sleeps,8-b"] * 3, "column 1 holds ids"),
         ("a dog barks,3/4/21", ["a cat sleeps,12:30 PM"] * 3, "column 1 holds ids"),
         ("a dog barks,dog", ["a cat sleeps,cat"] * 10, "column 1 holds single words"),

@@ -83,12 +83,7 @@ def sentences(path):
 @pytest.mark.parametrize(
     ("name", "content", "read", "expected"),
     [
-        (
-            "f.txt",
-            MAC,
-            sentences,
-            MAC.split(),
-        ),
+        ("f.txt", MAC, sentences, MAC.split()),
         ("f.txt", MAC, lambda path: document_lengths(open_examples(path)).tolist(), [2, 3]),
         ("f.csv", 'a,"b\rc"\rd,e\r', lambda path: list(open_examples(path))[1], ("d", "e")),
         ("f.txt", "a 3\rb 4\r", lambda path: read_frequencies(Path(path)), {"a": 3, "b": 4}),

@@ -1,15 +1,18 @@
 """About two hundred sentences for a tiny encoder, and what it was trained into."""
 
+import os
+
 import pytest
 from helpers.command_line import worked
 from helpers.tiny_sentences import SENTENCES, sentence, write
 
 
 @pytest.fixture(scope="session", autouse=True)
-def alone(tmp_path_factory):
-    """No cache and no data of the user's."""
-    base = tmp_path_factory.mktemp("user")
+def alone(tmp_path_factory, request):
+    """No cache and no data of the user's; processes find the package and the helpers."""
+    base, root = tmp_path_factory.mktemp("user"), request.config.rootpath
     with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", f"{root}{os.pathsep}{root / 'tests'}")
         patched.setenv("CONTRASENT_CACHE", str(base / "cache"))
         patched.setenv("XDG_DATA_HOME", str(base / "data"))
         patched.delenv("CONTRASENT_DATA", raising=False)

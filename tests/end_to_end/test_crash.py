@@ -111,15 +111,6 @@ class Trials:
         return wrong + self.go_on()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def python_path(request):
-    """Let processes find the package and the helpers as this one does."""
-    root = request.config.rootpath
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", f"{root}{os.pathsep}{root / 'tests'}")
-        yield
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("often", "row"), HOW_OFTEN)
 def test_whatever_happens_the_command_again_ends_alike(often, row, tmp_path, tiny_starts):
