@@ -75,8 +75,9 @@ def test_nli_sentences_are_all_sentences_of_its_rows(tmp_path):
 
 def test_looking_downloads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "_download", lambda name: pytest.fail(f"{name} was downloaded"))
-    listed = listing(PaperRequest("paper", {}, (42,)), list(load_tables().values()), tmp_path)
-    assert len(listed.rows) == len(load_tables())
+    tables = [*load_tables().values()][::4]
+    listed = listing(PaperRequest("paper", {}, (42,)), tables, tmp_path)
+    assert len(listed.rows) == len(tables)
 
 
 def test_every_recipe_takes_its_settings_at_every_scale():

@@ -171,7 +171,7 @@ def test_a_part_of_a_table_leaves_the_rest_in_its_files(copy):
     assert (seeds["dropout 0.2"], seeds["dropout 0.5"]) == (1, 2)
     assert cells["dropout 0.2", "STS-B dev"]["reason"] == "1 of 2 seeds"
     told = worked("reproduce", "verdicts", "simcse/T3", "--output", copy)
-    assert "dropout 0.1 - > dropout 0.5" in told.out and "scale smoke" in told.out
+    assert "| S6 |" in told.out and "scale smoke" in told.out
 
 
 @dataclass(frozen=True)
