@@ -5,17 +5,17 @@ The command line calls what these functions call; `contrasent` exports them by n
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from contrasent.errors import ConfigError, DataError, pick, warn
 from contrasent.options import (
     AnalysisOptions,
     EvaluationOptions,
+    FoundText,
     Loading,
     MapOptions,
     Measuring,
@@ -33,10 +33,10 @@ from contrasent.settings import checked
 if TYPE_CHECKING:
     from contrasent.adaptation.tuning import Tuning, TuningTrial
     from contrasent.data.examples import Examples, Rows
-    from contrasent.evaluation.embed import DescribedEncoder
+    from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
     from contrasent.evaluation.geometry import Geometry
+    from contrasent.evaluation.judge import Judgement
     from contrasent.evaluation.suite import Suite
-    from contrasent.fitting import FittingText
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from contrasent.training.scoring import Result
 
 Given = TypeVar("Given", bound=RunOptions)
-logger = logging.getLogger("contrasent")
 
 _SETTINGS = {"encoder": "encoder.name", "data": "data.file", "columns": "data.columns"} | {
     name: f"train.{name}"
@@ -96,26 +95,22 @@ def train(
     Args:
         recipe: a packaged recipe (``contrasent recipes`` lists them), a YAML file, or what
             `load_recipe` made.
-        data: a file or data set as ``--data`` takes it, or examples: strings, pairs, triplets,
-            or dicts with the column names of a file, such as a ``datasets.Dataset``. Examples are
-            kept in the cache, under a name that their content decides, so that a run can resume.
-        objective: the name of another objective, or a class of your own at the top of a module;
-            the settings of the recipe's objective are dropped then.
+        data: a file or data set as ``--data`` takes it, or examples, kept in the cache: strings,
+            pairs, triplets, or dicts with the column names of a file (``datasets.Dataset``).
+        objective: another objective than the recipe's: its name, or a class of your own.
         show_progress: a progress bar on standard error.
         on_step: called with the metrics of every step, in order, soon after it.
         on_evaluation: called with the dev score of every evaluation.
         **settings: settings by dotted name: ``**{"train.warmup_steps": 32}``.
 
     Returns:
-        Folders of the ``best`` and ``last`` encoder, the best dev score in [-1, 1], and records
-        before and after; None if ``resume`` finds the run complete.
+        Folders of the ``best`` and ``last`` encoder, dev score, and records before and after; None
+        if ``resume`` finds the run complete.
 
     Raises:
-        ContrasentError: a recipe, setting, file or encoder is not what it should be, told before
-            training; or the loss is not finite.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> run = contrasent.train(
         ...     "unsup-simcse", encoder="bert-base-uncased", data="sentences.txt",
         ...     output="runs/mine", batch_size=32,
@@ -184,15 +179,10 @@ def tune(
         on_trial: called with every trial that has ended.
         **settings: of every trial, by dotted name.
 
-    Returns:
-        Trials with their settings and dev scores, the best one and its run, the start's dev score,
-        and records of both on the final tasks.
-
     Raises:
-        ContrasentError: a setting cannot be searched, nothing decides, or every trial failed.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> contrasent.tune(
         ...     "unsup-simcse", ["train.learning_rate=1e-5,3e-5"], encoder="bert-base-uncased",
         ...     data="sentences.txt",
@@ -237,10 +227,9 @@ def pretrain(
             ``runs/pretrain-mlm`` by default.
 
     Raises:
-        ContrasentError: as `train`.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
     """
     if from_scratch:
@@ -291,14 +280,12 @@ def fit(
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
 
     Raises:
-        ConfigError: no such kind or setting; the encoder has a map already; ``output`` exists.
-        DataError: there is too little text.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
-    from contrasent.fitting import FITTERS, save_fitted
+    from contrasent.fitting import FITTERS, fitting_text, save_fitted
     from contrasent.model.encoder import SentenceEncoder
 
     fitter = FITTERS[pick("map", kind, FITTERS)]
@@ -323,25 +310,6 @@ def fit(
     return encoder
 
 
-def fitting_text(
-    data: str | Path | Sequence[str | Path],
-    output: str | Path | None,
-    columns: Sequence[str] | None,
-    data_dir: str | Path | None,
-) -> FittingText:
-    """The text to fit on, told in the log, once it is known that ``output`` can be written."""
-    from contrasent.fitting import open_fitting_text, require_output
-
-    if output is not None:
-        require_output(Path(output))
-    names = [data] if isinstance(data, str | Path) else data
-    text = open_fitting_text([str(name) for name in names], columns, data_dir)
-    for origin in text.origins:
-        seen = "; target text: test sentences were seen" if origin.target else ""
-        logger.info("%s: %d sentences%s", origin.source, origin.sentences, seen)
-    return text
-
-
 @takes(MiningOptions)
 def mine(
     encoder: str | Path | Encoder,
@@ -354,8 +322,7 @@ def mine(
 ) -> Mined:
     """Find hard negatives for pairs, as ``contrasent data mine`` does.
 
-    They are near the anchor, and farther than its positive by a margin (Moreira et al. 2024,
-    NV-Retriever). The anchor and its positives are never taken, however they are written.
+    They are near the anchor, and farther than its positive by a margin (Moreira et al. 2024).
 
     Args:
         encoder: an encoder, or the name of one.
@@ -369,11 +336,9 @@ def mine(
         The examples, and counts and cosines.
 
     Raises:
-        ConfigError: an option is out of range; ``output`` exists.
-        DataError: the text cannot be read, is no pairs, or is too little.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
         >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
     """
@@ -421,37 +386,51 @@ def analyze(
 
     Args:
         encoder: an encoder, or the name of one.
-        pairs: rated pairs, and which of them are positive: a task or file, ``>`` or ``>=``, and a
-            rating.
+        pairs: a task or file of rated pairs, ``>`` or ``>=``, and a rating.
         show_progress: a progress bar on standard error.
         **options: by name.
 
     Returns:
         Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
-        and rank correlation; the singular spectrum ``(D,)``; cosines in groups of their ratings.
+        and rank correlation, the singular spectrum, and cosines in groups of their ratings.
 
     Raises:
-        ConfigError: ``pairs`` cannot be read, or no such precision.
-        DataError: the data is missing or damaged.
-        CheckpointError: no such encoder, or an embedding is zero or not finite.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
     """
-    from contrasent.evaluation.embed import EncoderUse
     from contrasent.evaluation.geometry import measure
     from contrasent.evaluation.rated_pairs import RatedPairs
-    from contrasent.model.loading import load_encoder
 
     given = checked(AnalysisOptions, {"pairs": pairs, **options})
     read = RatedPairs.read(given.pairs, given.data_dir, given.columns)
+    return measure(_use(encoder, given, None, show_progress), read)
+
+
+def _use(
+    encoder: DescribedEncoder | str | Path, how: Measuring, seed: int | None, show_progress: bool
+) -> EncoderUse:
+    from contrasent.evaluation.embed import EncoderUse
+    from contrasent.model.loading import load_encoder
+
     if isinstance(encoder, str | Path):
-        encoder = load_encoder(str(encoder), **shared(given, Loading))
-    resolve = getattr(encoder, "resolve_precision", str)
-    use = EncoderUse(encoder, resolve(given.precision_name), show_progress=show_progress)
-    return measure(use, read)
+        encoder = load_encoder(str(encoder), **shared(how, Loading))
+    precision = getattr(encoder, "resolve_precision", str)(how.precision_name)
+    return EncoderUse(encoder, precision, seed, show_progress)
+
+
+@overload
+def evaluate(
+    encoder: DescribedEncoder | str | Path, tasks: str | Sequence[str] | Suite = ..., **options: Any
+) -> Records: ...
+
+
+@overload
+def evaluate(
+    encoder: DescribedEncoder | str | Path, *, text: str | Path | Rows, **options: Any
+) -> Judgement: ...
 
 
 @takes(EvaluationOptions)
@@ -459,48 +438,49 @@ def evaluate(
     encoder: DescribedEncoder | str | Path,
     tasks: str | Sequence[str] | Suite = ("sts",),
     *,
+    text: str | Path | Rows | None = None,
+    compare: Sequence[DescribedEncoder | str | Path] = (),
     seed: int | None = None,
     show_progress: bool = False,
     **options: Any,
-) -> Records:
+) -> Records | Judgement:
     """Score an encoder on similarity, transfer and retrieval tasks.
 
-    By default STS as in SimCSE (Gao et al. 2021): Spearman correlation of cosines, one over all
-    pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018). The options are those of
-    ``contrasent evaluate``.
+    By default STS as in SimCSE (Gao et al. 2021); transfer tasks as in SentEval (Conneau & Kiela
+    2018). Or is it good enough for a ``text``, as ``contrasent evaluate --text`` tells?
 
     Args:
         encoder: a folder, a training run, a Hugging Face id or a file of word vectors, or an object
-            with ``name``, ``pooler`` and ``encode``, whose mode (training or not) stays as it is.
-        tasks: names as the command takes them, in a list or between commas; or what `load_suite`
-            read.
+            with ``name``, ``pooler`` and ``encode``.
+        tasks: names as the command takes them; or what `load_suite` read.
+        text: in place of tasks, text without labels, as `train` takes it, to be judged on.
+        compare: other encoders, to be judged on the text too.
         seed: the seed of the training run that made the encoder, for the records.
-        show_progress: a progress bar while encoding.
+        show_progress: a progress bar on standard error.
         **options: by name.
 
     Returns:
-        A record per metric, aggregation, subset and split, never multiplied by 100. Tasks that
-        could not be scored are warned of, and are the ``problems`` of what is returned.
+        A record per metric, aggregation, subset and split, never multiplied by 100; the
+        ``problems`` of it are tasks without a score.
 
     Raises:
-        ConfigError: an option is unknown, or is one of the tasks that `load_suite` read.
-        DataError: a task's data is missing or damaged, or no task has a score; everything is read
-            before the encoder is loaded.
-        CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
-        MissingExtraError: a data set of the hub is asked for, and its package is not installed.
+        ContrasentError: what is given cannot be used.
 
     Example:
-        >>> import contrasent
         >>> records = contrasent.evaluate("my-encoder", ["pairs.tsv"])
         >>> print(records.table())
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
-    from contrasent.evaluation.embed import EncoderUse
+    from contrasent.evaluation.judge import judge
     from contrasent.evaluation.protocols import Options
     from contrasent.evaluation.suite import Suite, load_suite
-    from contrasent.model.loading import load_encoder
     from contrasent.report.scores_table import Records
 
+    if text is not None:
+        how = checked(EvaluationOptions, options)
+        uses = [_use(it, how, seed, show_progress) for it in (encoder, *compare)]
+        reading = shared(how, FoundText)
+        return judge(uses[0], text, compare=uses[1:], columns=how.columns, **reading)
     if isinstance(tasks, Suite):
         if reading := sorted(set(options) - set(fields_of(Measuring))):
             raise ConfigError(f"a suite has its own {', '.join(reading)}; give it to load_suite")
@@ -510,11 +490,7 @@ def evaluate(
         suite = load_suite(how.tasks, Options.of(how))
         if suite.problems:
             raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
-    if isinstance(encoder, str | Path):
-        encoder = load_encoder(str(encoder), **shared(how, Loading))
-    resolve = getattr(encoder, "resolve_precision", str)
-    precision = resolve(how.precision_name)
-    scores = suite.records(EncoderUse(encoder, precision, seed, show_progress))
+    scores = suite.records(_use(encoder, how, seed, show_progress))
     if not scores.records:
         raise DataError("; ".join(problem.message for problem in scores.problems))
     records = Records(suite, scores)

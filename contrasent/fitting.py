@@ -6,6 +6,7 @@ Shapes: N sentences, n of a batch, W words, D width of an embedding or vector, C
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening,
 from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate
+
+logger = logging.getLogger("contrasent")
 
 _AT_ONCE = 8192
 """Sentences that are embedded at a time."""
@@ -119,6 +122,23 @@ def open_fitting_text(
             texts.append([sentences])
             origins.append(Origin(task.heading, len(sentences), "", read.sha256, target=True))
     return FittingText(texts, tuple(origins))
+
+
+def fitting_text(
+    data: str | Path | Sequence[str | Path],
+    output: str | Path | None,
+    columns: Sequence[str] | None,
+    data_dir: str | Path | None,
+) -> FittingText:
+    """The text to fit on, told in the log, once it is known that ``output`` can be written."""
+    if output is not None:
+        require_output(Path(output))
+    names = [data] if isinstance(data, str | Path) else data
+    text = open_fitting_text([str(name) for name in names], columns, data_dir)
+    for origin in text.origins:
+        seen = "; target text: test sentences were seen" if origin.target else ""
+        logger.info("%s: %d sentences%s", origin.source, origin.sentences, seen)
+    return text
 
 
 def finite_rows(

@@ -259,7 +259,7 @@ class NewFile(Replacing):
 
 
 @settings
-class EvaluationOptions(Measuring, DataFolder):
+class EvaluationOptions(Measuring, DataFolder, FoundText):
     """What is scored, and by whose protocol."""
 
     splits: Listed = ("test",)

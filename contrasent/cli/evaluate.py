@@ -36,9 +36,11 @@ from contrasent.options import (
     AsJsonLines,
     DataFolder,
     EvaluationOptions,
+    FoundText,
     Listed,
     Measuring,
     Named,
+    shared,
 )
 from contrasent.progress import reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings
@@ -63,12 +65,19 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
     leak_check: bool = True
     """Look for the tasks' text in what an encoder of ours was trained on, and warn."""
 
+    text: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """In place of tasks: is the first model good enough for this text? Without labels or training,
+    beside BM25, both together, and the other models."""
+
     def __call__(self) -> None:
         from contrasent.evaluation import Bootstrap, Options, load_suite
 
         reading = Options.of(self)
         refuse_existing_file(self.html, overwrite=self.overwrite)
         refuse_existing_file(self.json, overwrite=self.overwrite)
+        if self.text is not None:
+            self._judge(self.text)
+            return
         if self.compare and len(set(self.models)) < 2:
             raise ConfigError("--compare holds the other models to the first: name two or more")
         suite = load_suite(self.tasks, reading)
@@ -92,6 +101,22 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
             contents = _write(suite, rows, bootstrap, self.json)
             write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
         raise_failures(failures)
+
+    def _judge(self, text: str) -> None:
+        from contrasent.evaluation.judge import judge
+        from contrasent.records import lines_of_kind
+        from contrasent.report.comparison import judgement_lines, judgement_tables
+        from contrasent.report.contents import Contents
+
+        encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
+        reading = shared(self, FoundText)
+        judged = judge(encoder, text, compare=others, columns=self.columns, **reading)
+        judged = replace(judged, records=with_command(judged.records))
+        if not write_lines(self.json, lines_of_kind("judgement", [judged])):
+            say("\n".join(judgement_lines(judged)))
+            print_tables(*judgement_tables(judged))
+            say(f"\n{judged.sentence}")
+        write_html(self.html, Contents(judged.records, warnings=(judged.sentence,)))
 
 
 def _write(

@@ -101,8 +101,7 @@ class SifCommand(FitOptions):
     """A word and its count per line; else words of the text are counted."""
 
     def __call__(self) -> None:
-        from contrasent.api import fitting_text
-        from contrasent.fitting import fit_sif, save_fitted
+        from contrasent.fitting import fit_sif, fitting_text, save_fitted
         from contrasent.model import WordEncoder
 
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)

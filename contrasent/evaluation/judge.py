@@ -31,12 +31,12 @@ from contrasent.records import Compared, Record
 from contrasent.search.words import Scores as Matrix
 from contrasent.search.words import WordIndex, fuse
 
-WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5)
-SOLVED, CHANCE, WIDE = 0.97, 0.03, 0.05
-"""Scores of encoder and BM25 from and up to which a task decides nothing (of keywords, which are
-BM25's own, those of the encoder alone); and half an interval that is too wide to tell."""
+WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SOLVED, FOUND, CHANCE, WIDE = 0.97, 0.9, 0.03, 0.05
+"""Scores of both from which, of keywords by the encoder alone, and of both up to which a task
+decides nothing; and half an interval that is too wide to tell."""
 
-METRIC, BM25, KEYWORDS = "ndcg@10", "BM25", "keywords"
+METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
 _TEXTS, _WORDS_A_SECOND, _SECONDS, _LONGEST = 20_000, 2_000, 50, 512
 _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 
@@ -49,7 +49,7 @@ Values = list[dict[str, Vector]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundText:
+class ExampleHit:
     """A text that was found, shortened, and whether it was to be."""
 
     text: str
@@ -64,8 +64,8 @@ class ExampleQuery:
     task: str
     query: str
     wanted: str
-    dense: tuple[FoundText, ...]
-    words: tuple[FoundText, ...]
+    dense: tuple[ExampleHit, ...]
+    words: tuple[ExampleHit, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,16 +116,8 @@ def judge(
     by_words = [WordIndex(task.corpus).scores(task.queries) for task in tasks]
     dense = _dense(use, tasks)
     values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}
-    deciding = []
-    for n, task in enumerate(tasks):
-        own, by_bm25 = (float(values[name][n][METRIC].mean()) for name in values)
-        least = own if task.name.name.startswith(KEYWORDS) else min(own, by_bm25)
-        if least >= SOLVED:
-            undecided[task.name.name] = f"{100 * least:.1f}: solved"
-        elif max(own, by_bm25) <= CHANCE:
-            undecided[task.name.name] = f"{100 * max(own, by_bm25):.1f}: as by chance"
-        else:
-            deciding.append(n)
+    deciding, reasons = _decide(tasks, *values.values())
+    undecided |= reasons
     weight, fused = _fusion(tasks, dense, by_words, deciding)
     fusion = f"{use.encoder.name} + {BM25}"
     if weight is not None:
@@ -149,10 +141,7 @@ def judge(
                 alone = comparison.tasks[names[deciding[0]]]
                 differences[name] = comparison.average or alone
         records += of_system
-    level = fmean(
-        [float(values[use.encoder.name][n][METRIC].mean()) for n in deciding or range(len(tasks))]
-    )
-    verdict, sentence = _verdict(use.encoder.name, level, differences, weight, len(deciding))
+    verdict, sentence = _verdict(use.encoder.name, differences, weight, over, undecided)
     return Judgement(
         encoder=use.encoder.name,
         text=source,
@@ -167,6 +156,32 @@ def judge(
         sentence=sentence,
         queries=tuple(islice(_examples(tasks, dense, by_words), _SHOWN)),
     )
+
+
+def _decide(
+    tasks: Sequence[RetrievalTask], own: Values, by_words: Values
+) -> tuple[list[int], dict[str, str]]:
+    """The tasks that the verdict rests on, and why others do not.
+
+    Halves of a sentence share fewer words than what people ask: they are asked where no other task
+    decides. Keywords share all: they are asked where the encoder does not find them.
+    """
+    deciding, why = list[int](), dict[str, str]()
+    for n, task in enumerate(tasks):
+        dense, words = (float(of[n][METRIC].mean()) for of in (own, by_words))
+        exact = task.name.name.startswith(KEYWORDS)
+        if (exact and dense >= FOUND) or min(dense, words) >= SOLVED:
+            why[task.name.name] = f"{100 * dense:.1f}, solved"
+        elif max(dense, words) <= CHANCE:
+            why[task.name.name] = f"{100 * max(dense, words):.1f}, as by chance"
+        else:
+            deciding.append(n)
+    kinds = {n: tasks[n].name.name.partition(" ")[0] for n in deciding}
+    if set(kinds.values()) - {HALVES, KEYWORDS}:
+        for n in [n for n in deciding if kinds[n] == HALVES]:
+            deciding.remove(n)
+            why[tasks[n].name.name] = "other tasks are nearer to what people ask"
+    return deciding, why
 
 
 def _as_use(encoder: Judged) -> EncoderUse:
@@ -267,7 +282,11 @@ def _scores(
 
 
 def _verdict(
-    name: str, level: float, differences: Mapping[str, Compared], weight: float | None, tasks: int
+    name: str,
+    differences: Mapping[str, Compared],
+    weight: float | None,
+    deciding: Sequence[str],
+    undecided: Mapping[str, str],
 ) -> tuple[Verdict, str]:
     """The first that holds of: another encoder, BM25, or the fusion is better; it beats BM25."""
 
@@ -277,14 +296,15 @@ def _verdict(
         return f"{100 * by.difference:+.1f}{reach} nDCG@10"
 
     if weight is None:
-        solved = level >= SOLVED
-        why = "it has solved every task" if solved else "no task made of this text can tell"
-        return ("good", f"Good enough: {why}.") if solved else ("unclear", f"Cannot tell: {why}.")
+        solved = [it for it, why in undecided.items() if why.endswith("solved")]
+        if any(not it.startswith(KEYWORDS) for it in solved):
+            return "good", f"{name} is good enough: it solves the tasks made of this text."
+        return "unclear", "Cannot tell: no task made of this text tells encoders apart."
     fusion = f"{name} + {BM25}"
     by_words, fused = differences[BM25], differences[fusion]
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
-    on = f"on {tasks} task{'s' * (tasks != 1)} made of this text"
+    on = f"on {len(deciding)} task{'s' * (len(deciding) != 1)} made of this text"
     hybrid = f"hybrid search with weight {weight:g}"
     if others:
         best = max(others, key=lambda it: gains[it].difference)
@@ -292,15 +312,17 @@ def _verdict(
     if BM25 in gains:
         return "words", (
             f"BM25 is better here than {name}: {better(by_words)} {on}. Use {hybrid} "
-            f"({better(fused)}), or try 'contrasent adapt'."
+            f"({better(fused)}), BM25 alone, or try 'contrasent adapt'."
         )
     if fusion in gains:
         return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on}."
     ends = by_words.interval
     if ends and ends.high < 0:
+        only_halves = all(it.startswith(HALVES) for it in deciding)
+        nothing = f"hybrid search brings nothing ({better(fused)})"
+        hybrid = "halves of texts cannot tell if hybrid search helps" if only_halves else nothing
         return "good", (
-            f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and hybrid search "
-            f"brings nothing ({better(fused)})."
+            f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and {hybrid}."
         )
     if ends and (ends.high - ends.low) / 2 < WIDE:
         return "room", (
@@ -315,10 +337,10 @@ def _examples(
 ) -> Iterator[ExampleQuery]:
     """A query of each task, then the next of each."""
 
-    def found(task: RetrievalTask, scores: Vector, q: int) -> tuple[FoundText, ...]:
+    def found(task: RetrievalTask, scores: Vector, q: int) -> tuple[ExampleHit, ...]:
         order = (row for row in np.argsort(-scores, kind="stable") if row != task.left_out[q])
         return tuple(
-            FoundText(_short(task.corpus[row]), float(scores[row]), row in task.relevant[q])
+            ExampleHit(_short(task.corpus[row]), float(scores[row]), row in task.relevant[q])
             for row in islice(order, _HITS)
         )
 

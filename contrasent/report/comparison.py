@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 from contrasent.evaluation.compare import Gain, SeedScores
-from contrasent.records import Compared
+from contrasent.evaluation.judge import METRIC, Judgement
+from contrasent.evaluation.task_names import short_name
+from contrasent.progress import one_line
+from contrasent.records import Compared, Record
 from contrasent.report.contents import Contents, Identity, PageRow, identity
-from contrasent.report.scores_table import metric_heading, quantity
-from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score
+from contrasent.report.scores_table import Column, metric_heading, quantity, scores_table
+from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score, text_table
 
 Difference = tuple[PageRow, str, str, Compared]
 """A row, a task or the average, its metric, and how the row differs from another in it."""
@@ -122,3 +126,39 @@ def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
         "chose the step, so its difference has none."
     )
     return Table(headings, tuple(rows), (note,), f"{len(names)} seeds")
+
+
+def judgement_lines(judged: Judgement) -> list[str]:
+    """The facts of a text, and what its tasks tell."""
+    of = {it.task: f"{it.pairs} queries" for it in judged.records}
+    deciding = [f"{task}: {of[task]}" for task in judged.deciding]
+    others = [f"{task} decides nothing: {why}" for task, why in judged.undecided.items()]
+    return [*judged.facts.lines(), "", *judged.facts.cautions(), *deciding, *others, ""]
+
+
+def judgement_tables(judged: Judgement) -> list[Table]:
+    """Scores on the tasks of a text, and example queries with what was found."""
+    rows: dict[str, list[Record]] = {}
+    for record in judged.records:
+        rows.setdefault(short_name(record.encoder), []).append(record)
+    of_metric = [it for it in judged.records if it.metric == METRIC]
+    columns = [
+        Column(name.name.partition(" ")[0], ((name, metric),))
+        for name, metric in dict.fromkeys(map(quantity, of_metric))
+    ]
+    note = f"nDCG@10 x 100, {judged.sampled:,} texts, 95 % intervals by drawing queries again."
+    weight = f"BM25 in the fusion: {judged.weight:g}, chosen on other queries than it is scored on."
+    notes = [note, *([weight] if judged.weight is not None else [])]
+    tables = [scores_table(rows, columns, notes).with_best()]
+    for it in judged.queries:
+        hits = zip_longest(it.dense, it.words)
+        cells = [
+            [one_line(f"{'* ' * hit.right}{hit.text}") if hit else "" for hit in row]
+            for row in hits
+        ]
+        title = f"{it.task.partition(' ')[0]}: {one_line(it.query)}"
+        headings = ("", short_name(judged.encoder), "BM25")
+        tables.append(
+            text_table(headings, [(f"#{n}", *row) for n, row in enumerate(cells, 1)], title=title)
+        )
+    return tables

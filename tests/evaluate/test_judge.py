@@ -1,17 +1,27 @@
 """A text without labels: the tasks made of it, the weight of BM25, and planted texts."""
 
+import json
 from collections import Counter
+from dataclasses import asdict
 from itertools import chain, pairwise
+from statistics import fmean
 
 import numpy as np
+import pytest
+from helpers.command_line import worked
 
+import contrasent
 from contrasent.data.documents import find_documents, sentences_of
 from contrasent.data.examples import open_examples
+from contrasent.errors import DataError
+from contrasent.evaluation.judge import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
-from contrasent.search.words import words
+from contrasent.metrics import ndcg_at_k, relevant_ranks
+from contrasent.search.words import WordIndex, fuse, words
 
 RANDOM = np.random.default_rng(7)
-COMMON = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
+WIDTH = 128
+COMMON = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]
 
 
 def said(count, draw=RANDOM):
@@ -19,10 +29,9 @@ def said(count, draw=RANDOM):
 
 
 def part_numbers():
-    """Texts whose halves have the same number, and else nothing in common."""
-    return [
-        f"{said(7)} zx{n}q{n * 7919 % 997} . {said(7)} zx{n}q{n * 7919 % 997}" for n in range(120)
-    ]
+    """Texts whose halves have the same two numbers, and else nothing in common."""
+    numbers = (f"zx{n} kq{n * 7919 % 997}" for n in range(120))
+    return [f"{said(6)} {it}. {said(6)} {it}" for it in numbers]
 
 
 def paraphrases():
@@ -37,7 +46,7 @@ def paraphrases():
 
 def vectors(path, synonyms):
     """A file of vectors of the common words, equal ones of synonyms."""
-    drawn = np.random.default_rng(0).normal(size=(len(COMMON), 24))
+    drawn = np.random.default_rng(0).normal(size=(len(COMMON), WIDTH))
     rows = [(word, drawn[n - n % 2 if synonyms else n]) for n, word in enumerate(COMMON)]
     path.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in rows))
     return path
@@ -48,8 +57,8 @@ def written(path, lines):
     return path
 
 
-def tasks_of(path, columns=None):
-    examples = open_examples(str(path), columns)
+def tasks_of(path, documents=None):
+    examples = open_examples(str(path), documents=documents)
     sample = sample_texts(examples, find_documents(examples).lengths, 1000, 100_000, 256)
     tasks, lacking = text_tasks(sample)
     return {task.name.name.split()[0]: task for task in tasks}, lacking
@@ -68,7 +77,7 @@ DOCUMENTS = [
 
 def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
     path = written(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in DOCUMENTS])
-    tasks, lacking = tasks_of(path)
+    tasks, lacking = tasks_of(path, documents=True)
     assert set(tasks) == {"halves", "rest", "next", "answers", "titles", "keywords"}
     assert set(lacking) == {"pairs"}
     texts = {line for lines in DOCUMENTS for line in lines}
@@ -96,3 +105,100 @@ def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
                 assert len(words(query)) == 4
                 rarest = sorted(often[it] for it in set(words(found[0])))
                 assert sorted(often[it] for it in words(query)) == rarest[:4]
+
+
+def judged_by_command(tmp_path, lines, synonyms):
+    text = written(tmp_path / "text.txt", lines)
+    model = vectors(tmp_path / "words.txt", synonyms)
+    out = tmp_path / "judged.json"
+    shown = worked("evaluate", model, "--text", text).out
+    page = tmp_path / "page.html"
+    worked("evaluate", model, "--text", text, "--json", out, "--html", page)
+    judged = json.loads(out.read_text())
+    assert judged["sentence"] in shown
+    assert judged["sentence"].split(":")[0] in page.read_text()
+    return judged
+
+
+def test_bm25_wins_where_texts_share_numbers_that_the_encoder_does_not_know(tmp_path):
+    judged = judged_by_command(tmp_path, part_numbers(), False)
+    assert judged["verdict"] == "words"
+    assert judged["weight"] > 0.3
+    assert judged["differences"]["BM25"]["interval"]["low"] > 0.3
+    assert sum(it["words"][0]["right"] for it in judged["queries"]) >= 8
+    assert len(judged["queries"]) == 10
+
+
+def test_an_encoder_that_knows_synonyms_is_good_enough_and_a_better_one_is_told(tmp_path):
+    judged = judged_by_command(tmp_path, paraphrases(), True)
+    assert judged["verdict"] == "good"
+    assert judged["differences"]["BM25"]["interval"]["high"] < -0.3
+    other = written(tmp_path / "other.txt", (tmp_path / "words.txt").read_text().splitlines())
+    draws = np.random.default_rng(1).normal(size=(len(COMMON), WIDTH))
+    worse = [f"{word} {' '.join(map(str, row))}" for word, row in zip(COMMON, draws, strict=True)]
+    written(tmp_path / "words.txt", worse)
+    better = contrasent.evaluate(
+        tmp_path / "words.txt", text=tmp_path / "text.txt", compare=[other]
+    )
+    assert better.verdict == "other"
+    assert better.sentence.startswith(str(other))
+    assert {it.encoder for it in better.records} >= {str(other), "BM25"}
+
+
+class Noisy:
+    """Finds a text by its words, and not always."""
+
+    name, pooler = "noisy", "sum"
+
+    def encode(self, texts, **_):
+        rows = []
+        for text in texts:
+            draw = np.random.default_rng(sum(map(ord, text)))
+            seeds = [sum((k + 1) * ord(c) for k, c in enumerate(word)) for word in words(text)]
+            known = [np.random.default_rng(it).normal(size=12) for it in seeds]
+            rows.append(sum(known) + draw.normal(size=12) * len(known) ** 0.5)
+        return np.array(rows, np.float32)
+
+
+def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
+    path = written(tmp_path / "text.txt", part_numbers()[:90])
+    judged = judge(Noisy(), path)
+    tasks, _ = tasks_of(path)
+    chosen = [tasks[name.split()[0]] for name in judged.deciding]
+    assert chosen
+
+    def values(task, weight):
+        dense = Noisy().encode(task.queries), Noisy().encode(task.corpus)
+        queries, corpus = (it / np.linalg.norm(it, axis=1, keepdims=True) for it in dense)
+        scores = fuse(queries @ corpus.T, WordIndex(task.corpus).scores(task.queries), weight)
+        found = zip(scores, task.relevant, task.left_out, strict=True)
+        ranks = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
+        return [ndcg_at_k([places], [grades], 10) for places, grades in ranks]
+
+    table = {weight: [values(task, weight) for task in chosen] for weight in WEIGHTS}
+
+    def best(part):
+        return max(WEIGHTS, key=lambda weight: fmean(fmean(it[part]) for it in table[weight]))
+
+    of_even, of_odd = best(slice(1, None, 2)), best(slice(0, None, 2))
+    assert judged.weight == best(slice(None))
+    for n, task in enumerate(chosen):
+        even, odd = table[of_even][n][::2], table[of_odd][n][1::2]
+        (record,) = (
+            it
+            for it in judged.records
+            if (it.task, it.metric, it.encoder) == (task.name.name, "ndcg@10", "noisy + BM25")
+        )
+        assert record.value == pytest.approx(fmean([*even, *odd]), abs=1e-6)
+    json.dumps(asdict(judged))
+
+
+def test_too_little_text_is_refused_and_what_tells_nothing_is_said(tmp_path):
+    path = written(tmp_path / "text.txt", part_numbers()[:20])
+    with pytest.raises(DataError, match="too little text"):
+        judge(Noisy(), path)
+    unrelated = judge(
+        Noisy(), written(path, [said(16, np.random.default_rng(n)) for n in range(400)])
+    )
+    assert unrelated.verdict in ("unclear", "words")
+    assert "halves of text.txt" in unrelated.undecided
