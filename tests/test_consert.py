@@ -11,11 +11,9 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.functional import nt_xent
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import consert
-from contrasent.training.embedding import GradientCache, embedding
 
 ROWS = [[2, 10, 11, 12, 13, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 35, 36, 37, 3], [2, 40, 3]]
 
@@ -39,19 +37,6 @@ def rows_of(batch):
 # NT-Xent
 
 
-@pytest.mark.parametrize("temperature", [0.1, 1.0])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_nt_xent_and_its_gradients_are_those_of_the_formula(temperature, repeated, rng):
-    first, second = rng(4, 6).requires_grad_(), rng(4, 6).requires_grad_()
-    texts = [0, 1, 0, 3] * 2
-    excluded = [[a == b for b in texts] for a in texts] if repeated else None
-    mask = None if excluded is None else torch.tensor(excluded)
-    ours = nt_xent(first, second, temperature, excluded=mask)
-    expected = oracles.nt_xent(first, second, temperature, excluded)
-    torch.testing.assert_close(ours, expected)
-    oracles.equal_gradients(ours, expected, [first, second])
-
-
 # The edits
 
 
@@ -66,20 +51,6 @@ def test_shuffling_moves_tokens_within_their_sentences(keep_first):
     assert len({tuple(rows[2]) for rows in seen}) > 35
     if not keep_first:
         assert {rows[3][0] for rows in seen} == {2, 40, 3}
-
-
-def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
-    """The paper's way: transformers' own forward, with the positions in another order."""
-    torch.manual_seed(0)
-    batch = pack(ROWS[:1])
-    shuffled = consert.shuffle_tokens(batch, keep_first=False)
-    ours = mean_encoder(shuffled).pooled[0]
-    # Token ROWS[0][k] has the position that it is moved to.
-    positions = torch.tensor([[rows_of(shuffled)[0].index(token) for token in ROWS[0]]])
-    states = mean_encoder.backbone.model(
-        input_ids=torch.tensor(ROWS[:1]), position_ids=positions, output_hidden_states=True
-    ).hidden_states
-    torch.testing.assert_close(ours, (states[-1] + states[-2]).mean(1) / 2, rtol=1e-4, atol=1e-5)
 
 
 def test_feature_cut_off_takes_the_same_features_of_all_tokens_of_a_sentence():
@@ -129,27 +100,6 @@ def test_edits_change_what_the_embedding_layer_gives(edit, tiny_bert, rng):
         last = model.encoder(state).last_hidden_state[0]
         torch.testing.assert_close(ours[-1][start:end], last, rtol=1e-4, atol=1e-5)
         start = end
-
-
-@pytest.mark.parametrize("other", ["twin", "gradcache"])
-def test_factors_reach_two_encoders_and_chunks(other, mean_encoder, recipe_settings):
-    objective = built(mean_encoder)
-    torch.manual_seed(0)
-    batch = objective.prepare(pack(ROWS))
-    expected = mean_encoder(batch).pooled
-    if other == "twin":
-        twin = copy.deepcopy(mean_encoder)
-        embed = embedding(mean_encoder, objective, recipe_settings, "fp32", twin=twin)
-    else:
-        embed = GradientCache(mean_encoder, 3, "fp32").embed
-    torch.testing.assert_close(embed(batch)[0].pooled, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture
-def recipe_settings():
-    from contrasent.settings import TrainSettings
-
-    return TrainSettings()
 
 
 # The objective

@@ -45,19 +45,6 @@ def linear(objective, head, states):
 # What the transformer is given
 
 
-@pytest.mark.parametrize("projector", ["batchnorm", "mlp"])
-@pytest.mark.parametrize("known", ["pooled", "projected"])
-def test_the_transformer_knows_the_embedding_it_should(known, projector, encoder, noted):
-    objective = build(encoder, rtd_embedding=known, projector=projector)
-    batch = batch_of(encoder)
-    encoded, _ = scored(encoder, noted.transformer(objective), batch)
-    expected = encoded.pooled
-    if known == "projected":
-        expected = objective.projector(encoded.pooled)
-    _, embeddings = noted.call
-    assert_close(embeddings, expected.flatten(0, 1), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("source", ["same", "next", "both"])
 @pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
 @pytest.mark.parametrize("data_views", [1, 3])

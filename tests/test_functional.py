@@ -1,8 +1,14 @@
+"""Every loss against loops over single numbers: its value, its gradients, its ends."""
+
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import oracles
 from helpers.oracles import compare
 
+from contrasent import functional, objectives
+from contrasent.data.batch import Need, pack
 from contrasent.functional import (
     alignment,
     corrective_lm,
@@ -11,6 +17,8 @@ from contrasent.functional import (
     info_nce,
     uniformity,
 )
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.is_bert import jensen_shannon
 
 
 def test_cosine_matrix_is_the_cosine_of_every_pair(rng):
@@ -97,26 +105,14 @@ def test_alignment_and_uniformity_at_their_ends():
 # Corrective language modelling
 
 
-def drawn(tokens, share=0.4, seed=0):
-    """True for about a ``share`` of the tokens, of which at least one is and one is not."""
-    generator = torch.Generator().manual_seed(seed)
-    marks = torch.rand(tokens, generator=generator) < share
-    marks[0], marks[-1] = True, False
-    return marks
-
-
 def test_corrective_language_modelling_is_the_formula(rng):
     edited = torch.tensor([1, 0, 1, 0, 1, 0, 0, 0, 1]) == 1
     chosen = torch.tensor([1, 1, 0, 0, 1, 1, 0, 0, 0]) == 1
     targets, logits, copy_logits = torch.tensor([4, 0, 4, 2]), rng(4, 5), rng(9)
     compare(
-        lambda logits: corrective_lm(logits, targets, copy_logits, edited, chosen)[0],
-        lambda logits: oracles.corrective_lm(logits, targets, copy_logits, edited, chosen)[0],
+        lambda *given: corrective_lm(given[0], targets, given[1], edited, chosen),
+        lambda *given: oracles.corrective_lm(given[0], targets, given[1], edited, chosen),
         logits,
-    )
-    compare(
-        lambda copy_logits: corrective_lm(logits, targets, copy_logits, edited, chosen)[1],
-        lambda copy_logits: oracles.corrective_lm(logits, targets, copy_logits, edited, chosen)[1],
         copy_logits,
     )
 
@@ -138,3 +134,151 @@ def test_without_a_masked_token_there_is_nothing_to_recover(rng):
     recovery, copying = corrective_lm(logits, targets, rng(4), none, none)
     assert recovery == 0
     assert copying.isfinite()
+
+
+# Losses of embeddings, each with what it also measures
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize(
+    ("name", "texts", "shape"), [("nt_xent", 8, (4, 6)), ("self_guided", 4, (3, 4, 6))]
+)
+def test_contrasts_with_and_without_repeated_texts(name, texts, shape, repeated, temperature, rng):
+    numbers = [0, 1, 0, 3, 0, 1, 0, 3][:texts]
+    excluded = [[a == b for b in numbers] for a in numbers] if repeated else None
+    mask = torch.tensor(excluded) if repeated else None
+    compare(
+        lambda *rows: getattr(functional, name)(*rows, temperature, excluded=mask),
+        lambda *rows: getattr(oracles, name)(*rows, temperature, excluded),
+        rng(4, 6),
+        rng(*shape),
+    )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_contrastive_tension_is_the_formula(reduction, rng):
+    same = [1, 0, 0, -1, 1, 0]
+    compare(
+        lambda *sides: functional.contrastive_tension(
+            *sides, torch.tensor(same), reduction=reduction
+        ),
+        lambda *sides: oracles.contrastive_tension(*sides, same, reduction),
+        rng(6, 4),
+        rng(6, 4),
+    )
+
+
+@pytest.mark.parametrize("own_score", [True, False])
+@pytest.mark.parametrize("context", [1, 2])
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("places", [[3, 4, 5, 6, 7], [3, 4, 105, 106, 107], [3, 104, 7, 4, 6]])
+def test_quick_thoughts_is_the_formula(places, left_out, context, own_score, rng):
+    """In one document, at a border between two, and out of order with a sentence alone."""
+    near = [[0 < abs(a - b) <= context for b in places] for a in places]
+    excluded = [[left_out and (i == j or {i, j} == {0, 3}) for j in range(5)] for i in range(5)]
+    mask = torch.tensor(excluded)
+    compare(
+        lambda *sides: functional.neighbours(
+            *sides, torch.tensor(near), own_score=own_score, excluded=mask
+        ),
+        lambda *sides: oracles.neighbours(*sides, near, own_score, excluded),
+        rng(5, 4),
+        rng(5, 4),
+    )
+
+
+@pytest.mark.parametrize("own_score", [True, False])
+def test_without_any_neighbour_there_is_nothing_to_learn(own_score, rng):
+    first, second = rng(3, 4).requires_grad_(), rng(3, 4).requires_grad_()
+    none = torch.zeros(3, 3).bool()
+    loss, right = functional.neighbours(first, second, none, own_score=own_score)
+    loss.backward()
+    assert loss == 0 and right == 0
+    assert not first.grad.any() and not second.grad.any()
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_is_bert_is_the_formula(left_out, rng):
+    lengths = [4, 1, 7, 2]
+    excluded = [[left_out and {i, j} in ({0, 3}, {1}) for j in range(4)] for i in range(4)]
+    mask = torch.tensor(excluded)
+    compare(
+        lambda *given: jensen_shannon(*given, torch.tensor(lengths), excluded=mask),
+        lambda *given: oracles.jensen_shannon(*given, lengths, excluded),
+        rng(14, 5),
+        rng(4, 5),
+    )
+
+
+@pytest.mark.parametrize("name", ["list_net", "list_mle"])
+def test_rankings_are_those_of_the_loops(name, rng):
+    teacher = rng(5, 5)
+    compare(
+        lambda student: getattr(functional, name)(student, teacher),
+        lambda student: getattr(oracles, name)(student, teacher),
+        rng(5, 5),
+    )
+
+
+# Objectives that are a formula of the embeddings
+
+
+def scored(name, batch, term, data_views=1, **settings):
+    """The objective, and its term as a function of the embeddings ``(V, B, 6)``."""
+    objective = objectives.build(name, settings, width=6, data_views=data_views)
+    return objective, lambda pooled: objective(Encoded(pooled, {}), batch)[term]
+
+
+def batch_of(views, examples=4, **columns):
+    ids = [[2, 5 + n, 3] for n in range(views * examples)]
+    return replace(pack(ids, views), columns={Need[name]: it for name, it in columns.items()})
+
+
+@pytest.mark.parametrize("loss", ["cosine", "mse"])
+def test_distillation_is_the_formula(loss, rng):
+    wanted = rng(4, 6)
+    _, formula = scored("distil", batch_of(1, TARGETS=wanted), "distillation", loss=loss)
+    compare(formula, lambda rows: oracles.distillation(rows[0], wanted, loss), rng(1, 4, 6))
+
+
+def test_mixcse_is_the_formula(rng):
+    _, formula = scored("mixcse", batch_of(2), "contrast", temperature=0.5, mix=0.3)
+    compare(formula, lambda views: oracles.mixed_contrast(*views, 0.5, 0.3), rng(2, 4, 6))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [["u", "v", "difference"], ["u", "v"], ["difference", "product"], ["v", "max_square"]],
+    ids=" ".join,
+)
+def test_classes_of_pairs_are_the_formula(features, rng):
+    labels = [2, 0, 1, 0]
+    batch = batch_of(2, LABELS=torch.tensor(labels))
+    objective, formula = scored("nli_softmax", batch, "nli", 2, features=features)
+    linear = objective.classifier.linear
+    compare(
+        formula,
+        lambda views: oracles.pair_classes(*views, labels, linear.weight, linear.bias, features),
+        rng(2, 4, 6),
+    )
+
+
+@pytest.mark.parametrize(("anchors", "positives"), [(1, 1), (2, 2), (2, 3), (3, 1)])
+def test_declutr_is_the_formula(anchors, positives, rng):
+    """Anchor a of document b is row (a, b); its positives are the views behind the anchors."""
+    settings = {"anchors": anchors, "positives": positives, "mlm_weight": 0.0, "temperature": 0.2}
+    views, documents = anchors * (1 + positives), 3
+    objective, formula = scored("declutr", batch_of(views, documents), "contrast", **settings)
+    assert objective.views == views and objective.aligned == (anchors == 1)
+
+    def loop(pooled):
+        first, second = [], []
+        for a in range(anchors):
+            for b in range(documents):
+                own = [pooled[anchors + a * positives + p, b] for p in range(positives)]
+                first.append(pooled[a, b])
+                second.append(sum(own) / positives)
+        return oracles.nt_xent(first, second, 0.2)
+
+    compare(formula, loop, rng(views, documents, 6))

@@ -1,7 +1,5 @@
 """IS-BERT: its formula in loops, its convolutions, and the folder with them."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.objectives.is_bert import jensen_shannon
 
 ROWS = [[2, 10, 11, 3], [5], [2, 20, 21, 22, 30, 31, 3], [2, 3]]
 LENGTHS = [len(row) for row in ROWS]
@@ -46,47 +43,6 @@ def convolved_by_hand(states, convolutions):
                 row.append(total)
         rows.append(torch.stack(row))
     return torch.stack(rows)
-
-
-@pytest.mark.parametrize("left_out", [False, True])
-def test_the_loss_and_its_gradients_are_those_of_the_formula(left_out, rng):
-    tokens, sentences = rng(sum(LENGTHS), 5).requires_grad_(), rng(4, 5).requires_grad_()
-    excluded = [[{i, j} in ({0, 3}, {1}) for j in range(4)] for i in range(4)]
-    mask = torch.tensor(excluded) if left_out else None
-    loss, found = jensen_shannon(tokens, sentences, torch.tensor(LENGTHS), excluded=mask)
-    expected, right = oracles.jensen_shannon(
-        tokens, sentences, LENGTHS, excluded if left_out else None
-    )
-    torch.testing.assert_close(loss, expected)
-    assert found.item() == pytest.approx(right)
-    oracles.equal_gradients(loss, expected, [tokens, sentences])
-
-
-def test_it_is_the_loss_of_the_authors_code(rng):
-    """Scores times a mask of 0 and 1, whose zeros add nothing, by nodes and nodes (B - 1)."""
-    tokens, sentences = rng(sum(LENGTHS), 5), rng(4, 5)
-    owner = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
-    own = torch.nn.functional.one_hot(owner, 4).float()
-    scores, sp = tokens @ sentences.T, torch.nn.functional.softplus
-    positive = (math.log(2) - sp(-scores * own)).sum() / len(tokens)
-    masked = scores * (1 - own)
-    negative = (sp(-masked) + masked - math.log(2)).sum() / (len(tokens) * 3)
-    loss, _ = jensen_shannon(tokens, sentences, torch.tensor(LENGTHS))
-    torch.testing.assert_close(loss, negative - positive)
-
-
-@pytest.mark.parametrize("widths", [[1], [3], [5, 1], [1, 3, 5]])
-def test_convolutions_are_those_of_each_sentence_by_itself(widths, rng):
-    torch.manual_seed(0)
-    convolutions, states = Convolutions(6, widths, 2), rng(sum(LENGTHS), 6).requires_grad_()
-    found = convolutions(states, pack(ROWS))
-    parts = torch.split(states, LENGTHS)
-    expected = torch.cat([convolved_by_hand(part, convolutions) for part in parts])
-    torch.testing.assert_close(found, expected)
-    assert found.shape == (sum(LENGTHS), convolutions.width) == (14, 2 * len(widths))
-    given, weights = [states, *convolutions.parameters()], rng(*found.shape)
-    totals = (found * weights).sum(), (expected * weights).sum()
-    oracles.equal_gradients(*totals, given, atol=1e-5)
 
 
 def test_a_step_is_computed_as_the_paper_says(encoder):

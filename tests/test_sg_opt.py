@@ -6,7 +6,6 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.functional import self_guided
 from contrasent.model.encoder import SentenceEncoder
 
 ROWS = [[2, 10, 11, 3], [2, 20, 21, 22, 3], [2, 30, 3]]
@@ -21,18 +20,6 @@ def built(encoder, **settings):
     return objectives.build(
         "sg_opt", {"projection": 8, **settings}, width=16, data_views=1, encoder=encoder
     )
-
-
-@pytest.mark.parametrize("temperature", [0.1, 1.0])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_the_loss_and_its_gradients_are_those_of_the_formula(temperature, repeated, rng):
-    own, guides = rng(4, 6).requires_grad_(), rng(3, 4, 6).requires_grad_()
-    excluded = [[(i, m) in ((0, 2), (2, 0)) for m in range(4)] for i in range(4)]
-    mask = torch.tensor(excluded) if repeated else None
-    ours = self_guided(own, guides, temperature, excluded=mask)
-    expected = oracles.self_guided(own, guides, temperature, excluded if repeated else None)
-    torch.testing.assert_close(ours, expected)
-    oracles.equal_gradients(ours, expected, [own, guides])
 
 
 def test_a_step_is_computed_as_the_paper_says(encoder):

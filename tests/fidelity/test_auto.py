@@ -158,13 +158,6 @@ def test_saved_and_loaded_it_embeds_the_same(folder, pooler, tmp_path):
     assert np.array_equal(loaded.encode(SENTENCES, precision="fp32"), rows)
 
 
-def test_a_sentence_has_the_same_embedding_alone_and_in_company(folder):
-    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
-    together = encoder.encode(SENTENCES, precision="fp32")
-    alone = np.concatenate([encoder.encode([s], precision="fp32") for s in SENTENCES])
-    np.testing.assert_allclose(alone, together, rtol=0, atol=1e-5)
-
-
 def convbert(vocabulary):
     sizes = {"embedding_size": 16, "head_ratio": 1, "conv_kernel_size": 3, **SIZES}
     return transformers.ConvBertConfig(vocab_size=vocabulary, **sizes)

@@ -143,53 +143,10 @@ def test_the_replaced_token_gets_no_gradient():
     assert found["first"].abs().min() > 0
 
 
-def test_layers_computed_again_give_the_same_gradient():
-    model = family("bert", 0.1)
-    backbone, sentences, first = PackedBert(model), ids_of([3, 8, 5], VOCABULARY), normal(3, WIDTH)
-    found = []
-    for wanted in (False, True):
-        backbone.set_checkpointing(wanted)
-        torch.manual_seed(2)
-        found.append(gradients(model, first, injected(backbone, sentences, first)))
-    assert found[0].keys() == found[1].keys()
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-6, atol=1e-7, msg=name)
-
-
 # Dropout
 
 
-def test_the_other_tokens_drop_as_without_it():
-    backbone, sentences = PackedBert(family("bert", 0.3)).train(), ids_of([6, 2, 9], VOCABULARY)
-    torch.manual_seed(0)
-    plain = backbone(pack(sentences), [0])[0]
-    torch.manual_seed(0)
-    given = injected(backbone, sentences, normal(3, WIDTH))[0]
-    others = torch.ones(17, dtype=torch.bool)
-    others[pack(sentences).offsets[:-1]] = False
-    assert given[others].equal(plain[others])
-
-
 # Ways of computing
-
-
-def test_first_rows_alone_are_those_of_the_whole():
-    backbone, sentences = PackedBert(family("roberta")).eval(), ids_of([6, 2, 9], VOCABULARY)
-    first, batch = normal(3, WIDTH), pack(sentences)
-    whole = backbone(batch, [-1], first_state=first)[-1][batch.offsets[:-1]]
-    rows = backbone(batch, [-1], first_only=True, first_state=first)[-1]
-    torch.testing.assert_close(rows, whole, rtol=0, atol=BAR)
-
-
-@pytest.mark.parametrize("sentences", [1, 40])
-def test_it_is_heard_while_weights_are_promised_to_stay(sentences):
-    backbone = PackedBert(family("bert")).eval()
-    ids, first = ids_of([30] * sentences, VOCABULARY), normal(sentences, WIDTH)
-    expected = injected(backbone, ids, first)
-    with torch.no_grad(), backbone.serving(), torch.autocast("cpu", torch.bfloat16):
-        found = injected(backbone, ids, first)
-    for layer, state in enumerate(expected):
-        assert torch.cosine_similarity(found[layer].float(), state, dim=-1).min() > 0.999
 
 
 def test_an_architecture_without_such_a_layer_is_refused():

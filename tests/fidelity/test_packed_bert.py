@@ -88,16 +88,6 @@ def test_first_rows_alone_are_those_of_the_whole(model, lengths):
         torch.testing.assert_close(gradient, expected[name], rtol=0, atol=BAR, msg=name)
 
 
-def test_a_sentence_has_the_same_states_alone_and_in_company(model):
-    sentences = ids_of([7, 1, 30, 2], VOCABULARY)
-    backbone = PackedBert(model)
-    together = packed_states(backbone, sentences)
-    alone = [packed_states(backbone, [sentence]) for sentence in sentences]
-    for layer, states in enumerate(together):
-        expected = torch.cat([one[layer] for one in alone])
-        torch.testing.assert_close(states, expected, rtol=0, atol=BAR)
-
-
 def test_bf16_is_close(model):
     backbone, batch = PackedBert(model).eval(), pack(ids_of([7, 1, 30, 2, 64], VOCABULARY))
     with torch.no_grad():

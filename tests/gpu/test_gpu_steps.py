@@ -120,14 +120,3 @@ def test_a_step_waits_for_nothing(precision, tiny_encoder, cuda):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.stack(losses).isfinite().all()
-
-
-def test_dropout_makes_two_views_of_a_sentence(tiny_encoder, cuda):
-    encoder = tiny_encoder.to(cuda).train()
-    encoder.backbone.set_dropout(0.0)
-    for layer in encoder.backbone.model.encoder.layer:
-        layer.attention.self.dropout.p = 0.5
-    batch = pack([[5, 6, 7, 8, 9]] * 16, views=2).to(cuda)
-    with matrix_precision("bf16", cuda):
-        views = encoder(batch).pooled.flatten(0, 1)
-    assert len(views.unique(dim=0)) == 16

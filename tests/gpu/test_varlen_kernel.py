@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import attention as packing
@@ -74,28 +73,6 @@ def test_first_tokens_alone_are_those_of_the_whole(lengths, cuda):
     assert relative(mine, theirs) < 1e-2
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_it_is_what_torch_makes_public(cuda):
-    width, lengths = 64, LENGTHS["random"]
-    runs = runs_of(lengths, cuda)
-    packed = drawn(sum(lengths), 3, width, cuda, torch.bfloat16)
-    got = packing.packed_attention(packed, HEADS, runs, 0.0)
-    parts = packed.view(-1, 3, HEADS, width).unbind(1)
-    offsets = runs.offsets.long()
-    nested = [
-        torch.nested.nested_tensor_from_jagged(
-            part.contiguous(), offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
-        ).transpose(1, 2)
-        for part in parts
-    ]
-    jagged = F.scaled_dot_product_attention(*nested).transpose(1, 2).values()
-    torch.testing.assert_close(got, jagged.flatten(1), rtol=0, atol=0)
-    public = pytest.importorskip("torch.nn.attention.varlen", reason="torch before 2.10")
-    longest = max(lengths)
-    alone = public.varlen_attn(*parts, runs.offsets, runs.offsets, longest, longest)
-    torch.testing.assert_close(got, alone.flatten(1), rtol=0, atol=0)
-
-
 def kept_weights(length, sentences, rate, device):
     """Attention weights after dropout, ``(sentences, H, length, length)``.
 
@@ -120,15 +97,6 @@ def test_weights_are_dropped_at_the_rate_and_scaled(rate, cuda):
     kept = weights[weights != 0].float()
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / 32 / (1 - rate)), rtol=1e-2, atol=0)
     assert len({tuple(row) for row in dropped.flatten(2).flatten(0, 1).tolist()}) == 200 * HEADS
-
-
-def test_dropout_follows_the_seed(cuda):
-    masks = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        masks.append(kept_weights(16, 4, 0.3, cuda)[1] == 0)
-    assert masks[0].equal(masks[1])
-    assert not masks[0].equal(masks[2])
 
 
 def test_the_gradient_is_of_the_weights_that_were_kept(cuda):

@@ -5,6 +5,7 @@ Numbers are torch scalars, so that autograd gives the gradient of the formula as
 
 import math
 
+import pytest
 import torch
 
 
@@ -14,41 +15,6 @@ def cosine(u, v):
 
 def dot(u, v):
     return (u * v).sum()
-
-
-def scored_pairs(first, second, scores, loss, temperature=0.05, margin=0.5):
-    """CoSENT and AnglE (Li and Li 2023, eq. 4 and 8), cosine regression, contrastive loss."""
-    cosines = [cosine(u, v) for u, v in zip(first, second, strict=True)]
-    if loss in ("cosine", "contrastive"):
-        total = 0.0
-        for found, score in zip(cosines, scores, strict=True):
-            distance = 1 - found
-            apart = max(margin - distance, 0 * distance)
-            of_pair = 0.5 * (distance if score > 0.5 else apart) ** 2
-            total = total + ((found - score) ** 2 if loss == "cosine" else of_pair)
-        return total / len(cosines)
-    values = cosines
-    if loss == "angle":
-        values = [angle(u, v) for u, v in zip(first, second, strict=True)]
-    total = torch.ones(())
-    for low, of_low in zip(values, scores, strict=True):
-        for high, of_high in zip(values, scores, strict=True):
-            if of_low < of_high:
-                total = total + torch.exp((low - high) / temperature)
-    return torch.log(total)
-
-
-def angle(u, v):
-    """``|Re + Im|`` of the product of one vector and the other's conjugate."""
-    half = -(-len(u) // 2)
-    numbers = []
-    for unit in (u / u.norm(), v / v.norm()):
-        parts = [*unit, *[torch.zeros(())] * (len(unit) % 2)]
-        numbers.append(list(zip(parts[:half], parts[half:], strict=True)))
-    total = 0.0
-    for (a, b), (c, d) in zip(*numbers, strict=True):
-        total = total + a * c + b * d + b * c - a * d
-    return abs(total)
 
 
 def info_nce(anchor, candidates, temperature, own_weight=1.0, excluded=None, similarity=cosine):
@@ -123,6 +89,47 @@ def nt_xent(first, second, temperature, excluded=None):
         numerator = torch.exp(cosine(rows[i], rows[other]) / temperature)
         total = total - torch.log(numerator / denominator)
     return total / count
+
+
+def mixed_contrast(first, second, temperature, share):
+    """MixCSE: all mixtures are candidates; those of an own positive count e^0."""
+    count, total = len(first), 0.0
+
+    def weight(u, v, own):
+        return torch.exp((torch.zeros(()) if own else cosine(u, v)) / temperature)
+
+    def mixed(rows, i):
+        return (share * rows[i] + (1 - share) * rows[(i + 1) % count]).detach()
+
+    for i in range(count):
+        rest = sum(weight(first[i], second[j], own=False) for j in range(count))
+        for j in range(count):
+            rest = rest + weight(first[i], mixed(second, j), own=(j + 1) % count == i)
+            rest = rest + weight(mixed(first, i), second[j], own=(i + 1) % count == j)
+        total = total - torch.log(weight(first[i], second[i], own=False) / rest)
+    return total / count
+
+
+def list_net(student, teacher):
+    """ListNet (Cao et al. 2007): cross-entropy of the softmaxes over the other sentences."""
+    total = 0.0
+    for i in range(len(student)):
+        others = [j for j in range(len(student)) if j != i]
+        wanted, found = ([torch.exp(it[i][j]) for j in others] for it in (teacher, student))
+        for p, q in zip(wanted, found, strict=True):
+            total = total - p / sum(wanted) * torch.log(q / sum(found))
+    return total / len(student)
+
+
+def list_mle(student, teacher):
+    """ListMLE (Xia et al. 2008): minus log of the probability of the teacher's order."""
+    total = 0.0
+    for i in range(len(student)):
+        order = [j for j in torch.argsort(teacher[i], descending=True).tolist() if j != i]
+        for k, j in enumerate(order):
+            rest = sum(torch.exp(student[i][m]) for m in order[k:])
+            total = total - torch.log(torch.exp(student[i][j]) / rest)
+    return total / len(student)
 
 
 def self_guided(own, guides, temperature, excluded=None):
@@ -256,13 +263,22 @@ def batch_norm_head(rows, first, scale, shift, second):
 
 
 def compare(formula, loop, *tensors):
-    """The formula's value and gradients in float32 against the loop's in float64."""
+    """The formula's values and gradients in float32 against the loop's in float64."""
     single = [t.clone().requires_grad_() for t in tensors]
     double = [t.double().requires_grad_() for t in tensors]
-    value, expected = formula(*single), loop(*double)
-    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
-    gradients = torch.autograd.grad(value, single)
-    for got, wanted in zip(gradients, torch.autograd.grad(expected, double), strict=True):
+    found, expected = (
+        values if isinstance(values, tuple) else (values,)
+        for values in (formula(*single), loop(*double))
+    )
+    for value, wanted in zip(found, expected, strict=True):
+        number = torch.as_tensor(wanted).item()
+        assert torch.as_tensor(value).item() == pytest.approx(number, rel=1e-5, abs=1e-6)
+    losses = [
+        [it for it in some if getattr(it, "requires_grad", False)] for some in (found, expected)
+    ]
+    assert len(losses[0]) == len(losses[1])
+    gradients = torch.autograd.grad(sum(losses[0]), single)
+    for got, wanted in zip(gradients, torch.autograd.grad(sum(losses[1]), double), strict=True):
         assert wanted.abs().max() > 1e-6
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-6)
 

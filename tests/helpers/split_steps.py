@@ -149,13 +149,13 @@ def gradients(case, masked_lm, how):
     return step.loss, named
 
 
-def difference(case, masked_lm, how, whole):
+def difference(whole, split):
     """How far loss and gradients of a split step are from those of a whole one, relatively.
 
     A gradient that is all rounding errors, such as that of the bias of a key, counts beside the
     gradient of all weights.
     """
-    (loss, expected), (split_loss, split_gradients) = whole, gradients(case, masked_lm, how)
+    (loss, expected), (split_loss, split_gradients) = whole, split
     if split_gradients.keys() != expected.keys():
         return ["other weights", *sorted(split_gradients.keys() ^ expected.keys())]
     total = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
@@ -168,7 +168,8 @@ def difference(case, masked_lm, how, whole):
 
 
 def compare(rank, count, masked_lm, folder, cases):
-    """Write how far the split steps of all cases are from whole ones; a process of ``count``."""
+    """Take the split steps of all cases; the first process of ``count`` writes how far they are
+    from whole ones."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # accelerate looks at them
@@ -176,16 +177,18 @@ def compare(rank, count, masked_lm, folder, cases):
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
     shared, differences = split_of_group(), {}
+    alone = dataclasses.replace(shared, rank=0, processes=1)
     for name in cases:
-        whole = gradients(CASES[name], masked_lm, dataclasses.replace(shared, rank=0, processes=1))
-        differences[name] = {
-            words: difference(CASES[name], masked_lm, dataclasses.replace(how, chunk=chunk), whole)
-            for words, how, chunk in (
-                ("processes", shared, None),
-                ("chunks", dataclasses.replace(shared, rank=0, processes=1), CHUNK),
-                ("both", shared, CHUNK),
-            )
-        }
+        case, found = CASES[name], differences.setdefault(name, {})
+        whole = None if rank else gradients(case, masked_lm, alone)
+        for words, how, chunk in (
+            ("chunks", alone, CHUNK),
+            ("processes", shared, None),
+            ("both", shared, CHUNK),
+        ):
+            if how is shared or not rank:
+                split = gradients(case, masked_lm, dataclasses.replace(how, chunk=chunk))
+                found[words] = rank or difference(whole, split)
     if not rank:
         (folder / "differences.json").write_text(json.dumps(differences))
     if cases == tuple(CASES):

@@ -6,7 +6,6 @@ from helpers.run_files import metrics
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
 
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.training.run import train
@@ -65,12 +64,3 @@ def test_a_saved_encoder_is_the_same(tmp_path, infersent):
     loaded.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again", device="cpu")
     assert again.fingerprint() == loaded.fingerprint()
-
-
-def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
-    for start in (tiny_bert, tmp_path / "run" / "best"):
-        if not start.exists():
-            train(infersent(), tmp_path / "run")
-        changed = {"encoder__name": str(start), "encoder__lstm": 6, "encoder__pooler": "mean"}
-        with pytest.raises(ConfigError, match=r"encoder\.lstm is 6, for a new LSTM over a \.txt"):
-            train(infersent(**changed), tmp_path / "other")

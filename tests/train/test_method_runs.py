@@ -3,44 +3,19 @@
 import numpy as np
 import pytest
 import torch
-import transformers
-from helpers.interrupted import kill_after
-from helpers.run_files import logged_losses, logged_steps, metrics
-from helpers.tiny_models import save_tiny_masked_lm
+from helpers.run_files import logged_losses, metrics
 from helpers.tiny_sentences import sentence
-from safetensors.torch import load_file
 
 from contrasent.data.batch import Need
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.diffcse import OPERATIONS
 from contrasent.training.run import train
 from contrasent.training.run_folder import complete
 from contrasent.training.setup import prepare
 
-SG_OPT = {"data__max_tokens": 32, "objective__projection": 16, "train__max_steps": 8}
 IS_BERT = {"data__max_tokens": 32, "encoder__channels": 4, "train__max_steps": 8}
-TENSION = {
-    "data__max_tokens": 32,
-    "objective__negatives": 2,
-    "train__batch_size": 10,
-    "train__max_steps": 6,
-    "evaluation__every": 2,
-}
-
-
-def test_sg_opt_freezes_the_embeddings_and_keeps_near_the_start(trained, tmp_path, tiny_bert):
-    trained("sg-opt", **SG_OPT)
-    start = load_file(tiny_bert / "model.safetensors")
-    last = load_file(tmp_path / "run" / "last" / "model.safetensors")
-    same = {name for name in last if last[name].equal(start[name])}
-    assert {name for name in last if name.startswith("embeddings.")} <= same
-    assert "encoder.layer.0.output.dense.weight" not in same
-    distances = [line["term_distance"] for line in logged_steps(tmp_path / "run")]
-    # The warm-up begins at a rate of 0, so the second step still starts at the start.
-    assert distances[:2] == [0.0, 0.0] and distances[-1] > 0
 
 
 def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
@@ -107,48 +82,7 @@ def diffcse(recipe, tiny_masked_lm):
 # What is logged and what is saved
 
 
-def test_the_state_holds_the_discriminator_and_no_generator(diffcse, tmp_path):
-    with kill_after("save_state"):
-        train(diffcse(objective__edit_operation="all"), tmp_path / "run")
-    (state,) = (tmp_path / "run" / "state").iterdir()
-    assert {path.stem for path in state.glob("*.safetensors")} == {
-        *("encoder", "objective", "optimizer", "random")
-    }
-    names = load_file(state / "objective.safetensors")
-    kinds = {".".join(name.split(".")[:3]) for name in names if not name.startswith("projector")}
-    assert kinds == {"difference.conditional.transformer", "difference.conditional.heads"}
-    heads = {name.split(".")[3] for name in names if ".heads." in name}
-    assert heads == {"replace", "insert", "delete"}
-    assert not any("decoder" in name or "cls.predictions" in name for name in names)
-
-
 # Other encoders, other data
-
-
-@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
-def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
-    kind, diffcse, tmp_path, monkeypatch
-):
-    folder = save_tiny_masked_lm(tmp_path / kind, kind)
-    special = set(transformers.AutoTokenizer.from_pretrained(folder).all_special_ids)
-    ends = []
-    for name in OPERATIONS:
-
-        def noting(batch, editing, original=OPERATIONS[name]):
-            edit = original(batch, editing)
-            before, after = (x.token_ids.split(x.lengths.tolist()) for x in (batch, edit.batch))
-            ends.extend(
-                [old[0] == new[0], old[-1] == new[-1], int(new[0]) in special]
-                for old, new in zip(before, after, strict=True)
-            )
-            assert edit.edited.any() and not edit.edited[edit.batch.offsets[:-1]].any()
-            return edit
-
-        monkeypatch.setitem(OPERATIONS, name, noting)
-    settings = {"objective__edit_operation": "all", "train__max_steps": 2}
-    train(diffcse(encoder__name=str(folder), **settings), tmp_path / "run")
-    assert len(logged_steps(tmp_path / "run")) == 2
-    assert ends and all(all(row) for row in ends)
 
 
 FILES = ("last/model.safetensors", "best/model.safetensors")

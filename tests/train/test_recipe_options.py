@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import yaml
-from helpers.careless import PLAIN, prepare, train
-from helpers.command_line import refused, tree, worked
+from helpers.careless import PLAIN, prepare
+from helpers.command_line import worked
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
@@ -50,25 +50,6 @@ def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--batch-size", "8", "--train.batch_size", "16"),
-            "batch_size 8 and train.batch_size 16 are the same setting; give one of them",
-        ),
-        (
-            ("--encoder.name", "other"),
-            "encoder tiny and encoder.name other are the same setting; give one of them",
-        ),
-    ],
-)
-def test_a_setting_is_given_once(desk, words, said):
-    before = tree(desk)
-    assert refused(*train(*words)) == said
-    assert tree(desk) == before
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_wrong_path_is_told_before_torch_is_imported(name):
     encoder = PLAIN[:2] if name == "train" else ()
@@ -85,15 +66,3 @@ def test_a_wrong_path_is_told_before_torch_is_imported(name):
     assert done.returncode == 2
     message = "error: there is no file none.txt; look for a misspelling, or give a full path\n"
     assert (done.stdout, done.stderr) == ("[]\n", message)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("device", ["warp", "cuda:99", "meta"])
-def test_a_device_that_is_not_here_is_refused(desk, command, device):
-    before = tree(desk)
-    words = ("--data", "text.txt", "--output", "out", "--device", device)
-    encoder = () if command == "pretrain" else PLAIN[:2]
-    message = refused(*COMMANDS[command], *encoder, *words)
-    assert message.startswith(f"cannot compute on the device '{device}' here: ")
-    assert message.endswith("; name another one, such as cpu, cuda or cuda:1, or leave it out")
-    assert tree(desk) == before

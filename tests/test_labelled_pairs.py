@@ -1,0 +1,164 @@
+"""Objectives of labelled and of scored pairs, against sentence-transformers; and Matryoshka."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers.command_line import refused, worked
+from helpers.tiny_runs import write_data
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import losses
+
+from contrasent import objectives
+from contrasent.data.batch import Need, pack
+from contrasent.data.examples import open_pairs
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_classes_are_those_of_sentence_transformers(product, tiny_bert, tmp_path):
+    """The same folder in both libraries, the same pairs and the same classifier."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder.save(tmp_path / "saved")
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    loss = losses.SoftmaxLoss(theirs, 16, 3, concatenation_sent_multiplication=product)
+    features = ["u", "v", "difference", *(["product"] if product else [])]
+    objective = objectives.build("nli_softmax", {"features": features}, width=16, data_views=2)
+    objective.classifier.linear.load_state_dict(loss.classifier.state_dict())
+
+    sides = ["a dog runs", "the old man"], ["the dog is in the street", "music"]
+    labels = torch.tensor([1, 2])
+    ids = [row for side in sides for row in encoder.tokenizer.ids(side, None)[0]]
+    batch = dataclasses.replace(pack(ids, views=2), columns={Need.LABELS: labels})
+    ours = objective(encoder(batch), batch)["nli"]
+    expected = loss([theirs.preprocess(side) for side in sides], labels)
+    torch.testing.assert_close(ours, expected)
+    ours.backward()
+    expected.backward()
+    classifiers = objective.classifier.linear.weight.grad, loss.classifier.weight.grad
+    torch.testing.assert_close(*classifiers, rtol=1e-4, atol=1e-6)
+    name = "embeddings.word_embeddings.weight"
+    ours_of = dict(encoder.backbone.model.named_parameters())[name].grad
+    theirs_of = next(p.grad for n, p in theirs.named_parameters() if n.endswith(name))
+    torch.testing.assert_close(ours_of, theirs_of, rtol=1e-4, atol=1e-6)
+
+
+def given(rng, width=6, pairs=5):
+    pooled = rng(2, pairs, width).requires_grad_()
+    scores = torch.tensor([0.2, 1.0, 0.0, 0.2, 0.7])[:pairs]
+    batch = pack([[2, 4 + n, 3] for n in range(2 * pairs)], 2)
+    return pooled, dataclasses.replace(batch, columns={Need.SCORES: scores[:, None]})
+
+
+def terms_of(name, pooled, batch, **settings):
+    width = pooled.shape[-1]
+    objective = objectives.build(name, settings, width=width, data_views=len(pooled))
+    return objective, objective(Encoded(pooled, {}), batch)
+
+
+KINDS = {
+    "cosent": losses.CoSENTLoss,
+    "angle": losses.AnglELoss,
+    "cosine": losses.CosineSimilarityLoss,
+    "contrastive": losses.ContrastiveLoss,
+}
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_losses_of_scores_are_those_of_sentence_transformers(loss, rng):
+    pooled, batch = given(rng)
+    scores = batch.columns[Need.SCORES][:, 0]
+    if loss == "contrastive":
+        scores = (scores > 0.5).float()
+    ours = terms_of("scored_pairs", pooled, batch, loss=loss)[1][loss]
+    theirs = KINDS[loss](torch.nn.Identity())
+    expected = theirs.compute_loss_from_embeddings(list(pooled), scores)
+    torch.testing.assert_close(ours, expected)
+    gradients = (torch.autograd.grad(it, pooled)[0] for it in (ours, expected))
+    torch.testing.assert_close(*gradients)
+
+
+def test_an_odd_width_has_one_more_dimension_of_zeros(rng):
+    pooled, batch = given(rng, 5)
+    found, padded = (
+        terms_of("scored_pairs", rows, batch, loss="angle")[1]["angle"]
+        for rows in (pooled, torch.nn.functional.pad(pooled, (0, 1)))
+    )
+    torch.testing.assert_close(found, padded)
+
+
+def test_scores_are_read_and_brought_to_one(tmp_path):
+    path = tmp_path / "pairs.tsv"
+
+    def column(text, **settings):
+        path.write_text(text)
+        objective = objectives.build("scored_pairs", settings, width=4, data_views=2)
+        return objective.columns(open_pairs(str(path), "scores"))[Need.SCORES][:, 0]
+
+    text = "a dog\ta cat\t2\na\tb\t5\n\tempty\t1\n"
+    np.testing.assert_allclose(column(text, loss="cosent"), [2, 5])
+    np.testing.assert_allclose(column(text, loss="cosine"), [0.4, 1.0])
+    np.testing.assert_allclose(column(text, loss="contrastive", top_score=10), [0.2, 0.5])
+    for wrong, settings, said in (
+        (text, {"top_score": 4}, r"to 5, but .* to objective\.top_score, 4;"),
+        ("a\tb\t-1\nc\td\t1\n", {}, "scores from -1 to 1, but loss cosine takes scores from 0"),
+        ("a\tb\t3\nc\td\tmany\n", {}, "pairs.tsv:2: the score must be a number, not 'many'"),
+    ):
+        with pytest.raises(DataError, match=said):
+            column(wrong, loss="cosine", **settings)
+
+
+@pytest.mark.parametrize("name", ["scored_pairs", "simcse"])
+def test_matryoshka_is_a_sum_over_dimensions(name, rng):
+    pooled, batch = given(rng, 8)
+    head = {"head": "none"} if name == "simcse" else {}
+    settings = {"matryoshka": [2, 4], "matryoshka_weights": [0.5, 2.0]}
+    _, terms = terms_of(name, pooled, batch, **head, **settings)
+    expected = 0.0
+    for size, weight in ((2, 0.5), (4, 2.0), (8, 1.0)):
+        _, of_size = terms_of(name, pooled[..., :size], batch, **head)
+        expected = expected + weight * sum(of_size.values())
+    torch.testing.assert_close(sum(terms.values()), expected)
+
+
+def test_each_dimension_has_a_head_of_its_own(rng):
+    pooled, batch = given(rng, 8)
+    objective, terms = terms_of("simcse", pooled, batch, matryoshka=[4], keep_head=True)
+    widths = {part.head.linear.in_features for part in objective.parts.values()}
+    assert widths == {4, 8} and set(terms) == {"contrast_4", "contrast_8"}
+    kept = []
+    encoder = SimpleNamespace(save=lambda *_, kept_head: kept.append(kept_head))
+    objective.save(encoder, "folder", {"step": 5})
+    assert kept == [objective.parts["8"].head]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"matryoshka": [4, 4]}, "give different numbers of dimensions"),
+        ({"matryoshka": [9]}, "needs no more than 8 dimensions, not 9"),
+        ({"matryoshka": [4], "matryoshka_weights": [1, 2]}, "as many weights as there are"),
+        ({"matryoshka": [4], "mlm_weight": 0.1}, "read embeddings only.*needs the"),
+    ],
+)
+def test_dimensions_that_cannot_be(settings, said, tiny_masked_lm):
+    encoder = SentenceEncoder(tiny_masked_lm, pooler="cls", head="none", device="cpu")
+    with pytest.raises(ConfigError, match=said):
+        objectives.build("simcse", settings, width=8, data_views=1, encoder=encoder)
+
+
+def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    data, run = write_data(tmp_path / "scored.csv"), tmp_path / "run"
+    command = ["train", "scored-pairs", "--encoder", str(tiny_bert), "--data", str(data)]
+    command += ["--data.max_tokens", "32", "--max-steps", "2", "--output", str(run)]
+    command += ["--evaluation.task", "none", "--evaluation.final", "none"]
+    worked(*command, "--objective.matryoshka", "[4, 8]")
+    assert "matryoshka" in (run / "recipe.yaml").read_text()
+    evaluate = ("evaluate", str(run), "--tasks", str(data), "--truncate-dim")
+    assert '"dimensions": 4' in worked(*evaluate, "4", "--json", "-").out
+    assert "truncate_dim is 17; give a number from 1 to 16" in refused(*evaluate, "17")
