@@ -157,6 +157,7 @@ MISTAKES = [
     (("index", "build", "tiny", "none.txt", "index"), ("no file none.txt", "misspelling")),
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
+    (("fit", "whitening", "tiny", "--data", "text.txt", "--output", "taken"), ("taken exists",)),
     (("neighbors", "tiny", "--corpus", "none.txt"), ("'neighbors'", "'neighbours'")),
     (("calibrate", "tiny", "pairs.tsv>="), ("pairs.tsv>=",)),
     (("calibrate", "tiny", "text.txt"), ("'text.txt' cannot be read as rated pairs", ".tsv, .csv")),

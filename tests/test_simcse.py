@@ -108,12 +108,18 @@ def test_how_many_sentences_of_an_example_are_used(data_views, hard_negatives, v
     assert build(data_views, hard_negatives=hard_negatives).views == views
 
 
-def test_the_head_starts_as_the_authors_does():
+@pytest.mark.parametrize("head", ["mlp", "batchnorm"])
+def test_heads_start_as_the_authors_do(head):
     torch.manual_seed(0)
-    layer = objectives.build("simcse", {}, width=512, data_views=2).head.linear
-    assert layer.bias.abs().max() == 0
-    assert layer.weight.mean().item() == pytest.approx(0, abs=2e-4)
-    assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    state = objectives.build("simcse", {"head": head}, width=256, data_views=2).head.state_dict()
+    matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
+    assert {tuple(matrix.shape) for matrix in matrices} == (
+        {(256, 256)} if head == "mlp" else {(512, 256), (256, 512)}
+    )
+    for matrix in matrices:
+        assert matrix.mean().item() == pytest.approx(0, abs=3e-4)
+        assert matrix.std().item() == pytest.approx(0.02, rel=0.02)
+    assert not any(tensor.any() for name, tensor in state.items() if name.endswith("bias"))
     assert build(head="none").state_dict() == {}
 
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import worked
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -90,17 +90,3 @@ def test_target_text_is_named(tiny_folder, tmp_path):
     info = json.loads((tmp_path / "fitted" / "contrasent.json").read_text())["transform"]
     assert info["target"] is True
     assert info["text"][0]["source"] == "STS-B all"
-
-
-@pytest.mark.parametrize("kind", ["whitening", "flow"])
-def test_what_is_there_stays(kind, tiny_folder, text_file, tmp_path):
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / "precious").write_text("x")
-    before = tree(tmp_path)
-    for output in (there, text_file):
-        message = refused("fit", kind, tiny_folder, "--data", text_file, "--output", output)
-        assert (
-            message == f"{output} exists already; name another folder with --output, or remove it"
-        )
-    assert tree(tmp_path) == before

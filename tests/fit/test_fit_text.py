@@ -4,7 +4,6 @@ import hashlib
 
 import pytest
 
-from contrasent.errors import DataError
 from contrasent.fitting import open_fitting_text
 
 
@@ -63,10 +62,3 @@ def test_a_split_or_a_task_with_one_split(senteval):
     assert sorted(set(open_fitting_text(["sts13"], data_dir=senteval))) == sorted(
         f"{subset} {side}" for subset in ("FNWN", "headlines", "OnWN") for side in "ab"
     )
-
-
-def test_a_file_goes_before_a_task_of_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "stsb").mkdir()
-    with pytest.raises(DataError, match="stsb is a folder"):
-        open_fitting_text(["stsb"])

@@ -63,13 +63,6 @@ def test_a_model_without_a_head_is_refused(tiny_bert):
         MaskedLm.load(tiny_bert)
 
 
-def test_a_new_head_is_started_with_a_warning(tiny_bert):
-    with pytest.warns(UserWarning, match="bert has no masked-LM head .*starting with a new one"):
-        masked_lm = MaskedLm.load(tiny_bert, new_head=True)
-    assert masked_lm.tied
-    assert all(parameter.isfinite().all() for parameter in masked_lm.head.parameters())
-
-
 @pytest.mark.acceptance
 def test_minilm_knows_english(shared):
     folder = shared / "data" / "weights" / "minilm-mlm"

@@ -5,7 +5,6 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import SpecialIds
-from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import mask_tokens
 
 SPECIAL = SpecialIds(mask=4, first=2, last=3, pad=0, every=(0, 1, 2, 3, 4))
@@ -50,9 +49,3 @@ def test_special_tokens_and_those_not_chosen_stay():
     assert special.sum() == 2 * batch.sentences
     assert not found.chosen[special].any()
     assert torch.equal(found.token_ids[~found.chosen], batch.token_ids[~found.chosen])
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused():
-    special = SpecialIds(mask=None, first=2, last=3, pad=0, every=(2, 3))
-    with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token can be"):
-        mask_tokens(sentences(1), 0.15, special, VOCABULARY)

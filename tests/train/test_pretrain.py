@@ -16,33 +16,18 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.recipe import load_recipe
 from contrasent.training.run import train
 
 WEIGHTS = "last/model.safetensors"
 
 
-@pytest.fixture(scope="module")
-def masked_lm(tmp_path_factory):
-    return save_tiny_masked_lm(tmp_path_factory.mktemp("mlm") / "bert")
-
-
 @pytest.fixture
-def pretraining(masked_lm, text_file):
+def pretraining(recipe, tiny_masked_lm):
     """Make a recipe: 40 sentences, batches of 8, 5 steps an epoch."""
 
-    def make(**overrides):
-        settings = {
-            "encoder.name": str(masked_lm),
-            "data.file": str(text_file),
-            "data.max_tokens": 32,
-            "train.batch_size": 8,
-            "train.learning_rate": 1e-3,
-            "train.precision": "fp32",
-            "evaluation.every": 2,
-            **{key.replace("__", "."): value for key, value in overrides.items()},
-        }
-        return load_recipe("pretrain-mlm", settings)
+    def make(**changes):
+        common = {"encoder__name": str(tiny_masked_lm), "evaluation__task": "none"}
+        return recipe("pretrain-mlm", data__max_tokens=32, **{**common, **changes})
 
     return make
 
@@ -83,8 +68,8 @@ def test_loss_and_gradients_are_those_of_transformers(model_type, tmp_path):
     assert not theirs
 
 
-def test_a_run_learns_the_text_and_leaves_a_masked_lm(pretraining, tmp_path, masked_lm):
-    before = copy.deepcopy(MaskedLm.load(masked_lm))
+def test_a_run_learns_the_text_and_leaves_a_masked_lm(pretraining, tmp_path, tiny_masked_lm):
+    before = copy.deepcopy(MaskedLm.load(tiny_masked_lm))
     train(pretraining(train__epochs=20, train__learning_rate=5e-3), tmp_path / "run")
     losses = [line["loss"] for line in metrics(tmp_path / "run")]
     assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
@@ -120,10 +105,10 @@ def command(model, text, output, *words):
     )
 
 
-def test_one_command_trains_and_says_what_is_next(tmp_path, masked_lm, text_file):
-    said = worked(*command(masked_lm, text_file, tmp_path / "run"))
+def test_one_command_trains_and_says_what_is_next(tmp_path, tiny_masked_lm, text_file):
+    said = worked(*command(tiny_masked_lm, text_file, tmp_path / "run"))
     assert f"masked language model: {tmp_path / 'run' / 'last'}" in said.out
-    again = worked(*command(masked_lm, text_file, tmp_path / "run", "--resume"))
+    again = worked(*command(tiny_masked_lm, text_file, tmp_path / "run", "--resume"))
     assert "is complete: nothing to resume" in again.err
     assert "masked language model" not in again.out
 
