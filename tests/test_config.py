@@ -1,11 +1,14 @@
+"""Recipes: those of the papers, how they are read and written, and what is wrong with one."""
+
 import dataclasses
 
 import pytest
 from helpers.tiny_runs import TINY
 
 from contrasent.cli.parameters import describe
+from contrasent.errors import ConfigError
 from contrasent.objectives import config_of
-from contrasent.recipe import Recipe, fields_of, load_recipe, recipes, to_yaml
+from contrasent.recipe import Recipe, fields_of, load_recipe, recipes, to_yaml, validate
 from contrasent.settings import (
     DataSettings,
     EncoderSettings,
@@ -13,6 +16,7 @@ from contrasent.settings import (
     TrainSettings,
     ViewSettings,
     explanations,
+    settings,
 )
 
 # Gao et al. 2021, Table A.1: batch size and learning rate. Supervised: BERT and RoBERTa alike.
@@ -106,24 +110,21 @@ def test_a_recipe_of_diffcse_has_its_papers_numbers_and_its_authors_ways(name):
 
 @pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
 def test_a_recipe_for_own_text_names_no_encoder_and_masks_duplicates(name):
-    recipe = load_recipe(name)
-    supervised = name.startswith("sup")
-    expected = (64, 5e-5 if supervised else 3e-5)
-    assert (recipe.train.batch_size, recipe.train.learning_rate) == expected
+    recipe, supervised = load_recipe(name), name.startswith("sup")
+    assert (recipe.train.batch_size, recipe.train.learning_rate) == (64, (3e-5, 5e-5)[supervised])
     assert recipe.encoder.name == recipe.data.file == ""
     assert recipe.objective["exclude_duplicates"]
     assert recipe.objective["hard_negatives"] == (None if supervised else 0)
-    assert recipe.encoder.head == ("mlp" if supervised else "none")
-    assert recipe.objective["head"] == ("none" if supervised else "mlp")
+    heads = recipe.encoder.head, recipe.objective["head"]
+    assert heads == (("mlp", "none") if supervised else ("none", "mlp"))
 
 
 def test_diffcse_for_own_text_edits_as_the_paper_says_and_masks_duplicates():
     recipe = load_recipe("diffcse")
     made = config_of("diffcse", {k: v for k, v in recipe.objective.items() if k != "name"})
     assert recipe.encoder.name == recipe.data.file == ""
-    assert (made.edit, made.edit_positions, made.generator_dropout) == ("sample", "masked", False)
-    assert (made.generator, made.rtd_padding) == (None, "ignored")
     assert made == config_of("diffcse", {}), "the recipe says what the defaults are"
+    assert (made.edit, made.edit_positions, made.generator_dropout) == ("sample", "masked", False)
 
 
 @pytest.mark.parametrize("name", ["pretrain-mlm", "scored-pairs"])
@@ -185,3 +186,77 @@ def test_overrides_are_read_as_yaml(dotted, text, value):
     section, key = dotted.split(".")
     recipe = load_recipe("unsup-simcse", {dotted: text})
     assert getattr(getattr(recipe, section), key) == value
+
+
+# Wrong recipes and overrides; the commonest stand in ``test_mistakes.py``
+
+NO_STRING = "input should be a valid string"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"train": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
+        ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
+        ({"train.learning_rate": ".inf"}, "cannot be inf: input should be a finite"),
+        ({"encoder.name": "null"}, "encoder.name cannot be None"),
+        ({"data.file": "C: odd"}, f"data.file cannot be {{'C': 'odd'}}: {NO_STRING}"),
+    ],
+    ids=str,
+)
+def test_a_wrong_override_is_explained(overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        load_recipe("unsup-simcse", overrides)
+
+
+WRONG = {
+    "train:\n  trackers:\n  - a\n  - 3\n": f":2: train.trackers.1 cannot be 3: {NO_STRING}",
+    "# mine\ntrain: 3\n": ":2: train cannot be 3: a section holds settings, each as NAME: VALUE",
+    "\nobjective: simcse\n": ":2: objective cannot be 'simcse': input should be a valid dictionary",
+    "train:\n  seed: 1\n  seed: 2\n": ":3: train.seed is set twice, first at line 2",
+    "train: {}\ndata: {}\ntrain: {}\n": ":3: train is set twice, first at line 1",
+    f"a: {'[' * 5000}": ": maximum recursion",
+    "a\x00b": "",
+    "!!python/object/apply:os.getcwd []": ":1: not YAML: could not determine a constructor",
+}
+
+
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:20])
+def test_a_wrong_recipe_file_is_explained_with_its_line(text, file):
+    with pytest.raises(ConfigError, match=f"mine.yaml{WRONG[text]}"):
+        load_recipe(file(text))
+
+
+def test_a_wrong_file_is_not_saved_by_an_override(file):
+    with pytest.raises(ConfigError, match=r"mine\.yaml:2: train\.epochs cannot be 0"):
+        load_recipe(file("train:\n  epochs: 0\n"), {"train.epochs": 1})
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train:\ndata: null\n", "{}"])
+def test_what_is_left_out_is_the_default(text, file):
+    assert load_recipe(file(text)) == Recipe()
+    assert load_recipe(file(text), {"train.epochs": "4"}).train.epochs == 4
+
+
+def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.yml").write_bytes(b"\xef\xbb\xbftrain:\n  epochs: 4\n")
+    assert load_recipe(tmp_path / "a.yml").train.epochs == 4
+
+
+def test_settings_of_ones_own_are_checked_in_the_same_way():
+    @settings
+    class Own:
+        """Own settings."""
+
+        size: int = 3
+        """A size."""
+
+    assert validate(Own, {"size": 4}, "objective") == Own(size=4)
+    with pytest.raises(ConfigError, match=r"unknown setting of 'objective': 'siz'; .*'size'"):
+        validate(Own, {"siz": 4}, "objective")
+    with pytest.raises(
+        ConfigError, match=r"objective\.size cannot be 'x': input should be a valid"
+    ):
+        validate(Own, {"size": "x"}, "objective")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Own().size = 4

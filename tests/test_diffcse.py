@@ -1,15 +1,96 @@
-"""DiffCSE: its contrastive term, what edits are for, the weight, and what is refused."""
+"""DiffCSE: edits as further views, its conditional tasks in loops, and what is refused.
+
+The whole of it beside its authors' method: ``tests/fidelity/test_diffcse_reference.py``.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 import torch
 from helpers import oracles
-from helpers.tiny_diffcse import batch_of, build, scored, sentences, still_encoder
-from helpers.tiny_models import save_tiny_masked_lm
+from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
+from torch.testing import assert_close
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Batch, pack
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives import diffcse
+from contrasent.objectives.diffcse import OPERATIONS
+
+EDITS = ["replace", "insert", "delete"]
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+FOLLOWING = [
+    "the tree",
+    "happy people eat food",
+    "a cat !",
+    "not one bird reads",
+    "two dog s",
+    "water",
+    "the sad man",
+]
+
+
+def still_encoder(folder):
+    """An encoder in training, without dropout: two forward passes give the same states."""
+    encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu").train()
+    encoder.backbone.set_dropout(0.0)
+    return encoder
+
+
+def build(encoder, data_views=1, **settings):
+    torch.manual_seed(0)
+    return objectives.build(
+        "diffcse", settings, width=encoder.width, data_views=data_views, encoder=encoder
+    )
+
+
+def batch_of(encoder, examples=4, views=2):
+    """The first sentences, each with the sentence that follows it."""
+    ids, _ = encoder.tokenizer.ids(SENTENCES[:examples], None)
+    after, _ = encoder.tokenizer.ids(FOLLOWING[:examples], None)
+    return replace(pack(ids * views, views=views), next_sentences=pack(after))
+
+
+def scored(encoder, objective, batch):
+    """Embeddings, which keep their gradient, and terms of a batch as the training makes them."""
+    torch.manual_seed(7)
+    prepared = objective.prepare(batch)
+    encoded = encoder(prepared, objective.layers)
+    encoded.pooled.retain_grad()
+    return encoded, objective(encoded, prepared)
+
+
+def sentences(batch):
+    return [part.tolist() for part in batch.token_ids.split(batch.lengths.tolist())]
+
+
+@dataclass
+class Noted:
+    """What was edited, ``(operation, batch, edit)``; and for what the transformer was called."""
+
+    edits: list = field(default_factory=list)
+    calls: list = field(default_factory=list)
+
+    @property
+    def call(self):
+        (only,) = self.calls
+        return only
+
+    def transformer(self, objective):
+        """Note the batches and embeddings that the conditional transformer is given."""
+        objective.difference.conditional.register_forward_pre_hook(
+            lambda _, given: self.calls.append(given)
+        )
+        return objective
+
+    def noting(self, name, operation):
+        def edit(batch, editing):
+            self.edits.append((name, batch, operation(batch, editing)))
+            return self.edits[-1][2]
+
+        return edit
 
 
 @pytest.fixture
@@ -17,44 +98,23 @@ def encoder(tiny_masked_lm):
     return still_encoder(tiny_masked_lm)
 
 
-def looped(objective, pooled):
-    """The projected embeddings, number by number."""
-    projector, rows = objective.projector, pooled.double()
-    if objective.config.projector == "mlp":
-        return torch.tanh(rows @ projector.linear.weight.T.double() + projector.linear.bias)
-    if objective.config.projector == "batchnorm":
-        weights = [weight.double() for weight in projector.parameters()]
-        return oracles.batch_norm_head(rows.flatten(0, 1), *weights).view(rows.shape)
-    return rows
+@pytest.fixture
+def noted(monkeypatch):
+    found = Noted()
+    for name, operation in OPERATIONS.items():
+        monkeypatch.setitem(OPERATIONS, name, found.noting(name, operation))
+    return found
 
 
-def excluded(anchors, positives, candidates):
-    """Candidates that are the anchor or its positive in so many words."""
-    pairs = list(zip(anchors, positives, strict=True))
-    return [[text in pair for text in candidates] for pair in pairs]
-
-
-# The contrastive term, and the weight of the other one
-
-
-@pytest.mark.parametrize("data_views", [1, 2, 3])
-@pytest.mark.parametrize("exclude", [True, False])
-def test_without_weight_it_is_simcse_with_batch_normalisation(data_views, exclude, tiny_bert):
+@pytest.mark.parametrize("data_views", [1, 3])
+def test_without_weight_it_is_simcse_with_batch_normalisation(data_views, tiny_bert):
     """Bit for bit; and a checkpoint without a masked-LM head will do: there is no generator."""
-    settings = {"exclude_duplicates": exclude}
     found = []
-    for name, more in (
-        ("diffcse", {"rtd_weight": 0.0}),
-        ("simcse", {"head": "batchnorm", "mlm_weight": 0.0}),
-    ):
+    for name, more in (("diffcse", {"rtd_weight": 0.0}), ("simcse", {"head": "batchnorm"})):
         encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu").train()
         torch.manual_seed(3)
         objective = objectives.build(
-            name,
-            {**settings, **more},
-            width=encoder.width,
-            data_views=data_views,
-            encoder=encoder,
+            name, more, width=encoder.width, data_views=data_views, encoder=encoder
         )
         batch = batch_of(encoder, examples=7, views=objective.views)
         _, terms = scored(encoder, objective, batch)
@@ -84,6 +144,7 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
         temperature=0.5,
         exclude_duplicates=exclude,
         mask_rate=0.2,
+        projector="mlp",
     )
     batch = batch_of(encoder, examples=4, views=objective.views)
     twice = pack([sentences(batch)[s] for s in (0, 5, 0, 3) * objective.views], objective.views)
@@ -94,7 +155,8 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
     assert terms.keys() == {"contrast"}
     texts = sentences(prepared)
     views = [texts[n : n + 4] for n in range(0, len(texts), 4)]
-    rows = looped(objective, encoded.pooled)
+    layer = objective.projector.linear
+    rows = torch.tanh(encoded.pooled @ layer.weight.T + layer.bias).double()
     kept = objective.views
     groups = [list(range(1, kept))]
     if role == "positives":
@@ -104,7 +166,8 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
     total = 0.0
     for group in groups:
         candidates = [text for number in group for text in views[number]]
-        left_out = excluded(views[0], views[1], candidates) if exclude else None
+        pairs = zip(views[0], views[1], strict=True)
+        left_out = [[exclude and text in pair for text in candidates] for pair in pairs]
         total = total + oracles.info_nce(
             rows[0], torch.cat([rows[number] for number in group]), 0.5, excluded=left_out
         )
@@ -112,7 +175,169 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
     torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-# What belongs to whom
+# The conditional tasks
+
+
+def states_of(objective, batch, embeddings):
+    """The transformer one sentence at a time: no packing, no repetition, no order to go wrong."""
+    conditional = objective.difference.conditional
+    parts = []
+    for s, (start, end) in enumerate(pairwise(batch.offsets.tolist())):
+        alone = Batch(batch.token_ids[start:end], torch.tensor([0, end - start]))
+        parts.append(conditional.transformer(alone, first_state=embeddings[s : s + 1])[-1])
+    return torch.cat(parts).double()
+
+
+def linear(objective, head, states):
+    layer = objective.difference.conditional.heads[head]
+    return states @ layer.weight.T.double() + layer.bias.double()
+
+
+# What the transformer is given
+
+
+@pytest.mark.parametrize("source", ["same", "next", "both"])
+@pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
+@pytest.mark.parametrize("data_views", [1, 3])
+def test_which_sentences_are_edited_for_which_embedding(
+    data_views, task, source, encoder, noted, monkeypatch
+):
+    """Each view of a sentence has to help with an edit of its own sentence, or of the next."""
+    objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
+    edited = []
+    for name in ("replace", "mask_tokens"):
+        original = getattr(diffcse, name)
+
+        def noting(batch, *given, original=original):
+            edited.append(batch)
+            return original(batch, *given)
+
+        monkeypatch.setattr(diffcse, name, noting)
+    batch = batch_of(encoder, views=objective.views)
+    encoded, _ = scored(encoder, noted.transformer(objective), batch)
+    edited += [source_batch for _, source_batch, _ in noted.edits]
+    (edited,) = edited
+    own, after = sentences(batch), sentences(batch.next_sentences) * objective.views
+    wanted = {"same": own, "next": after, "both": own + after}[source]
+    assert sentences(edited) == wanted
+    given, embeddings = noted.call
+    assert [len(ids) for ids in sentences(given)] == [len(ids) for ids in wanted]
+    rows = [encoded.pooled[s // batch.examples, s % batch.examples] for s in range(len(own))]
+    assert_close(embeddings, torch.stack(rows * (2 if source == "both" else 1)))
+
+
+# Replaced tokens
+
+
+@pytest.mark.parametrize("padding", ["ignored", "as_reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("operation", [*EDITS, "all"])
+def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, encoder, noted):
+    objective = build(
+        encoder,
+        edit_operation=operation,
+        rtd_reduction=reduction,
+        rtd_padding=padding,
+        rtd_weight=0.25,
+        mask_rate=0.4,
+    )
+    names = EDITS if operation == "all" else [operation]
+    assert list(objective.difference.conditional.heads) == names
+    batch = batch_of(encoder)
+    _, terms = scored(encoder, noted.transformer(objective), batch)
+    _, embeddings = noted.call
+    assert [name for name, _, _ in noted.edits] == names
+    total, right = 0.0, {True: [], False: []}
+    for name, _, edit in noted.edits:
+        states = states_of(objective, edit.batch, embeddings[: batch.sentences])
+        logits = linear(objective, name, states)
+        total = total + oracles.replaced_token_loss(
+            logits, edit.edited, edit.batch.lengths.tolist(), reduction, padding
+        )
+        for row, was_edited in zip(logits, edit.edited.tolist(), strict=True):
+            right[was_edited].append(bool(row[1] > row[0]) == was_edited)
+    assert_close(terms["rtd"].double(), 0.25 * total / len(names), rtol=1e-4, atol=1e-6)
+    measures = {name: value.item() for name, value in terms.measures.items()}
+    tokens = len(right[True]) + len(right[False])
+    assert measures == pytest.approx(
+        {
+            "rtd_accuracy_edited": sum(right[True]) / len(right[True]),
+            "rtd_accuracy_original": sum(right[False]) / len(right[False]),
+            "share_edited": len(right[True]) / tokens,
+        }
+    )
+
+
+# Conditional and corrective language models
+
+
+def predicted(objective, states):
+    """Logits over the vocabulary; the head is transformers' own."""
+    return objective.difference.conditional.heads["vocabulary"](states.float()).double()
+
+
+@pytest.mark.parametrize("source", ["same", "both"])
+def test_conditional_masked_language_modelling(source, encoder, noted, monkeypatch):
+    objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
+    assert objective.difference.editing.generator is None
+    masks, mask_tokens = [], diffcse.mask_tokens
+
+    def noting(batch, rate, *given):
+        assert rate == 0.4
+        masks.append((batch, mask_tokens(batch, rate, *given)))
+        return masks[-1][1]
+
+    monkeypatch.setattr(diffcse, "mask_tokens", noting)
+    _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
+    ((original, masked),) = masks
+    given, embeddings = noted.call
+    assert torch.equal(given.token_ids, masked.token_ids)
+    states = states_of(objective, given, embeddings)
+    places = [t for t in range(len(states)) if masked.chosen[t]]
+    logits, wanted = predicted(objective, states[places]), original.token_ids[places]
+    expected = 0.25 * oracles.masked_cross_entropy(logits, wanted)
+    assert_close(terms["cmlm"].double(), expected, **CLOSE)
+    right = [int(row.argmax()) == int(word) for row, word in zip(logits, wanted, strict=True)]
+    assert terms.measures["cmlm_accuracy"].item() == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("positions", ["all", "masked"])
+@pytest.mark.parametrize("copy_weight", [50.0, 2.0, 0.0])
+def test_corrective_language_modelling(copy_weight, positions, encoder, noted, monkeypatch):
+    objective = build(
+        encoder,
+        task="corrective",
+        copy_weight=copy_weight,
+        rtd_weight=0.25,
+        mask_rate=0.4,
+        edit_positions=positions,
+    )
+    edits, replace = [], diffcse.replace
+
+    def noting(batch, editing):
+        edits.append((batch, replace(batch, editing)))
+        return edits[-1][1]
+
+    monkeypatch.setattr(diffcse, "replace", noting)
+    _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
+    ((original, edit),) = edits
+    given, embeddings = noted.call
+    assert torch.equal(given.token_ids, edit.batch.token_ids)
+    states = states_of(objective, given, embeddings)
+    copies = linear(objective, "copy", states)[:, 0]
+    places = [t for t in range(len(states)) if edit.chosen[t]]
+    edited, chosen = edit.edited.tolist(), edit.chosen.tolist()
+    corrected, copying = oracles.corrective_lm(
+        predicted(objective, states[places]), original.token_ids[places], copies, edited, chosen
+    )
+    assert_close(terms["corrective"].double(), 0.25 * corrected, **CLOSE)
+    assert_close(terms["copy"].double(), 0.25 * copy_weight * copying, **CLOSE)
+    right = [bool(score > 0) != was for score, was in zip(copies, edited, strict=True)]
+    assert terms.measures["copy_accuracy"].item() == pytest.approx(sum(right) / len(right))
+    assert terms.measures["share_edited"].item() == pytest.approx(sum(edited) / len(edited))
+
+
+# What is refused
 
 
 AT_ODDS = [
