@@ -151,17 +151,11 @@ def test_every_row_has_a_case(combination):
 @pytest.mark.parametrize(
     ("settings", "objective", "data_views"),
     [
-        ({}, {}, 1),
-        (FIXED, {}, 1),
-        (TWINS, {}, 1),
         (TWINS, {"views": 3}, 3),
         ({}, STATES, 2),
         (CHUNKS, {**STATES, "in_parts": True}, 2),
-        ({"data.shuffle": False}, ORDERED, 1),
-        ({"data.labels": "nli"}, LABELS, 2),
         ({"view.name": "mlm", "view.share": 0.2, "view.generator": "g"}, {}, 1),
         ({"view.name": "synonym", "view.share": 0.3, "view.sides": "both"}, {}, 1),
-        (CHUNKS, {}, 1),
     ],
     ids=str,
 )

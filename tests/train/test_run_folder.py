@@ -7,26 +7,12 @@ from importlib.metadata import version
 
 import pytest
 import yaml
-from helpers.command_line import tree, worked
+from helpers.command_line import worked
 from helpers.run_files import logged_evaluations, logged_steps
 
-ENCODER = {
-    "1_Pooling/config.json",
-    "README.md",
-    "config.json",
-    "config_sentence_transformers.json",
-    "contrasent.json",
-    "model.safetensors",
-    "modules.json",
-    "sentence_bert_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-}
+from contrasent.training.metrics_log import MetricsFile
+
 ALWAYS = {"recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "log.txt", "result.json"}
-
-
-def files(folder):
-    return {name for name, content in tree(folder).items() if content is not None}
 
 
 def weights(folder, which="last"):
@@ -37,17 +23,9 @@ def info(folder):
     return json.loads((folder / "contrasent.json").read_text(encoding="utf-8"))
 
 
-# What is there
-
-
 def test_a_run_leaves_these_files_and_no_others(trained, tmp_path):
     trained()
-    found = files(tmp_path / "run")
-    encoders = {f"{kind}/{name}" for kind in ("best", "last") for name in ENCODER}
-    assert found == ALWAYS | encoders
-
-
-# The same again
+    assert {path.name for path in (tmp_path / "run").iterdir()} == ALWAYS | {"best", "last"}
 
 
 @pytest.mark.parametrize(
@@ -77,9 +55,6 @@ def test_the_stored_recipe_gives_the_run_again(name, trained, tmp_path, triplet_
     assert stored.read_bytes() == (tmp_path / "again" / "recipe.yaml").read_bytes()
 
 
-# contrasent.json
-
-
 def test_contrasent_json_says_where_an_encoder_comes_from(trained, tmp_path, text_file, pairs_file):
     result = trained(evaluation__final=str(pairs_file))
     best, last = info(result.best), info(result.last)
@@ -98,9 +73,6 @@ def test_contrasent_json_says_where_an_encoder_comes_from(trained, tmp_path, tex
     assert best["dev_spearman"] == {str(pairs_file): result.best_score}
     assert [score["value"] for score in best["scores"]] == [r.value for r in result.after]
     assert "scores" not in last or last["scores"] == best["scores"]
-
-
-# metrics.jsonl
 
 
 def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
@@ -123,18 +95,9 @@ def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
 def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     """Also when a machine died while a line was written, and left zeros."""
     trained()
-    text = (tmp_path / "run" / "metrics.jsonl").read_text()
-    whole = text.splitlines(keepends=True)
-    from contrasent.training.metrics_log import MetricsFile
-
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(whole[:5]) + "\0\0\0\n" + '{"step": 3, "lo')
-    metrics = MetricsFile(path, 3)
-    metrics.close()
-    assert path.read_text() == "".join(whole[:5])
-    metrics = MetricsFile(path, 2)
-    metrics.close()
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 0, 1, 2]
-    metrics = MetricsFile(path, 0)
-    metrics.close()
-    assert path.read_text() == "", "a run without a state scores its start again"
+    path.write_text("".join(lines[:5]) + "\0\0\0\n" + '{"step": 3, "lo')
+    for step, kept in ((3, 5), (2, 4), (0, 0)):  # without a state, the start is scored again
+        MetricsFile(path, step).close()
+        assert path.read_text() == "".join(lines[:kept])
