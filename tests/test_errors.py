@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from contrasent import errors
@@ -36,9 +34,3 @@ def test_a_warning_names_the_line_that_called():
     with pytest.warns(UserWarning, match="be careful") as caught:
         warn("be careful")
     assert caught[0].filename == __file__
-
-
-def test_only_one_function_says_how_an_extra_is_installed():
-    package = Path(errors.__file__).parent
-    texts = {path.name: path.read_text() for path in package.rglob("*.py")}
-    assert [name for name, text in texts.items() if "pip install 'contrasent[" in text] == []

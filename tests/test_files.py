@@ -160,13 +160,6 @@ def test_a_reader_that_recovers_between_the_renames_does_no_harm(tmp_path, monke
     assert listing(tmp_path) == {"out": {"new": b"2"}}
 
 
-def test_what_a_killed_process_left_is_not_in_the_new_folder(tmp_path):
-    make(tmp_path / ".out.partial", half="1")
-    with writing_folder(tmp_path / "out") as partial:
-        (partial / "new").write_text("2")
-    assert listing(tmp_path) == {"out": {"new": b"2"}}
-
-
 def test_a_link_to_a_folder_stays_a_link(tmp_path):
     make(tmp_path / "real", old="1")
     (tmp_path / "out").symlink_to(tmp_path / "real")

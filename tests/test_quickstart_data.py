@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import runpy
 import sys
@@ -14,7 +13,6 @@ import pytest
 from helpers.shared_data import SHARED
 
 from contrasent import quickstart
-from contrasent.data.examples import open_examples
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contrasent" / "quickstart_data"
@@ -24,29 +22,6 @@ def pairs():
     lines = quickstart.PAIRS.read_text("utf-8").splitlines()
     assert lines[0] == "sentence1\tsentence2\tscore"
     return [line.split("\t") for line in lines[1:]]
-
-
-def test_the_sentences_are_many_distinct_and_of_readable_length():
-    sentences = [*open_examples(str(quickstart.TEXT))]
-    assert len(sentences) == len(set(sentences)) == 3500
-    assert all(6 <= len(text.split()) <= 60 for (text,) in sentences)
-
-
-def test_the_search_is_over_other_articles_and_each_query_finds_those_of_its_own():
-    def rows(name):
-        lines = (quickstart.SEARCH / f"{name}.jsonl").read_text("utf-8").splitlines()
-        return {row["_id"]: row["text"] for row in map(json.loads, lines)}
-
-    corpus, queries = rows("corpus"), rows("queries")
-    assert len(corpus) == len(set(corpus.values())) == 1200 and len(queries) == 360
-    assert queries.items() <= corpus.items()
-    assert not {*corpus.values()} & {text for (text,) in open_examples(str(quickstart.TEXT))}
-    qrels = (quickstart.SEARCH / "qrels.tsv").read_text("utf-8").splitlines()[1:]
-    relevant = {tuple(line.split("\t")[:2]) for line in qrels}
-    article = {key: key.partition("-")[0] for key in corpus}
-    assert relevant == {
-        (q, d) for q in queries for d in corpus if q != d and article[q] == article[d]
-    }
 
 
 def test_no_shipped_pair_is_in_the_training_text():

@@ -87,45 +87,38 @@ def gradients(model, first, states):
     return dict(zip(leaves, found, strict=True))
 
 
-def assert_close(found, expected, record, bar=BAR):
+def assert_close(found, expected, bar=BAR):
     """To ``bar``, relative to numbers beyond 1."""
     for name, wanted in expected.items():
         assert (found[name] is None) == (wanted is None), name
         if wanted is not None:
-            record(name, (found[name] - wanted).abs().max().item())
             torch.testing.assert_close(found[name], wanted, rtol=bar, atol=bar, msg=str(name))
 
 
-def assert_same(backbone, layer, sentences, record, bar=BAR):
+def assert_same(backbone, layer, sentences, bar=BAR):
     model = backbone.model
     first = normal(len(sentences), WIDTH, dtype=model.dtype)
     theirs = by_hook(model, layer, sentences, first)
     ours = injected(backbone, sentences, first)
     assert ours[0][pack(sentences).offsets[:-1]].equal(first)
-    assert_close(dict(enumerate(ours)), dict(enumerate(theirs)), record, bar)
-    assert_close(gradients(model, first, ours), gradients(model, first, theirs), record, bar)
+    assert_close(dict(enumerate(ours)), dict(enumerate(theirs)), bar)
+    assert_close(gradients(model, first, ours), gradients(model, first, theirs), bar)
 
 
-# The same as transformers
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("model_type", FAMILY)
-def test_packed_states_and_gradients(model_type, seed, record_property):
+def test_packed_states_and_gradients(model_type, seed):
     backbone = PackedBert(family(model_type)).train()
-    assert_same(backbone, "embeddings", ids_of(random_lengths(seed), VOCABULARY), record_property)
+    assert_same(backbone, "embeddings", ids_of(random_lengths(seed), VOCABULARY))
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_packed_architectures(name, record_property):
+def test_other_packed_architectures(name):
     kind, changes, layer = OTHERS[name]
     model = transformer(kind(vocab_size=VOCABULARY, max_position_embeddings=64, **SIZES, **changes))
     backbone = backbone_of(set_dropout(model, 0.0)).train()
     sentences = ids_of(random_lengths(4), VOCABULARY)
-    assert_same(backbone, layer, sentences, record_property, bar=1e-5)
-
-
-# Gradients
+    assert_same(backbone, layer, sentences, bar=1e-5)
 
 
 def test_the_replaced_token_gets_no_gradient():
@@ -141,12 +134,6 @@ def test_the_replaced_token_gets_no_gradient():
     assert positions[0].count_nonzero() == 0
     assert positions[1].abs().min() > 0
     assert found["first"].abs().min() > 0
-
-
-# Dropout
-
-
-# Ways of computing
 
 
 def test_an_architecture_without_such_a_layer_is_refused():

@@ -6,8 +6,7 @@ from helpers.tiny_glove import save_glove
 
 from contrasent.data.batch import pack
 from contrasent.data.word_vectors import open_words
-from contrasent.errors import ConfigError
-from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.backbones.word_lstm import WordLstm
 
 SENTENCES = [[3, 1, 4], [1], [5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9, 3], [2]]
 
@@ -55,23 +54,3 @@ def test_the_states_are_those_of_the_equations(backbone):
     assert states[-1] is states[1]
     words = torch.cat([words_of(backbone, sentence) for sentence in SENTENCES])
     torch.testing.assert_close(states[0], words, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["mean_embed_last", "mean_top2"])
-def test_poolers_that_mix_words_with_outputs_are_refused(name):
-    with pytest.raises(ConfigError, match=f"the pooler {name} takes the words of an LSTM beside"):
-        require_pooler(name)
-
-
-def test_what_needs_a_transformer_is_refused(backbone):
-    with pytest.raises(ConfigError, match="this needs a transformer, but the encoder is an LSTM"):
-        _ = backbone.model
-    with pytest.raises(ConfigError, match="the first state of an LSTM"):
-        backbone(pack(SENTENCES), first_state=torch.zeros(6, 6))
-    with pytest.raises(ConfigError, match=r"encoder\.dropout is 0\.1, but an LSTM"):
-        backbone.set_dropout(0.1)
-    with pytest.raises(ConfigError, match="computes in fp32, not in bf16"):
-        backbone.resolve_precision("bf16")
-    backbone.set_dropout(0.0)
-    backbone.set_checkpointing(False)
-    assert backbone.resolve_precision("auto") == "fp32"
