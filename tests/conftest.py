@@ -27,10 +27,13 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def unsynchronised_files():
-    """Let the disk take its time: no test looks at files that a power cut left behind."""
+def surroundings(tmp_path_factory):
+    """A cache of the session's own; and the disk may take its time: no test looks at files that a
+    power cut left behind."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: None)
+        patched.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patched.delenv("CONTRASENT_DATA", raising=False)
         yield
 
 

@@ -24,21 +24,11 @@ from contrasent.reproduce.materials import make_tasks
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"
 HABITS = PAGE.with_name("coming_from_sentence_transformers.md")
-TOOLS = {
-    section.partition("\n")[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-    for section in (ROOT / "docs/integrations.md").read_text("utf-8").split("\n## ")[2:]
-}
-NEEDED = {
-    "LangChain": "langchain_core",
-    "Haystack": "haystack_integrations",
-    "Chroma": "chromadb",
-    "FAISS": "faiss",
-}
-NEAREST = {
-    "LangChain": lambda names: names["nearest"].page_content,
-    "Haystack": lambda names: names["hits"][0].content,
-    "Chroma": lambda names: names["found"]["documents"][0][0],
-    "FAISS": lambda names: ["A dog runs.", "A cat sleeps."][names["places"][0, 0]],
+TOOLS = {  # the package of each, and how its snippet on the page names what it found
+    "LangChain": ("langchain_core", lambda names: names["nearest"].page_content),
+    "Haystack": ("haystack_integrations", lambda names: names["hits"][0].content),
+    "Chroma": ("chromadb", lambda names: names["found"]["documents"][0][0]),
+    "FAISS": ("faiss", lambda names: ["A dog runs.", "A cat sleeps."][names["places"][0, 0]]),
 }
 
 
@@ -52,7 +42,6 @@ def desk(tiny_bert, tmp_path, monkeypatch):
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -248,14 +237,17 @@ def test_the_site_is_built_without_a_warning_and_its_links_lead_somewhere(tmp_pa
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_other_tools_find_the_nearest_text_as_the_page_says(tool, desk):
-    pytest.importorskip(NEEDED[tool], reason=f"{tool} is not installed")
+    needed, nearest = TOOLS[tool]
+    pytest.importorskip(needed, reason=f"{tool} is not installed")
+    page = (ROOT / "docs/integrations.md").read_text("utf-8")
+    [snippet] = re.findall(rf"\n## {tool}\n.*?```python\n(.*?)```", page, re.DOTALL)
     encoder = contrasent.SentenceEncoder("bert-base-uncased", pooler="mean", head="none")
     encoder.save(desk / "runs/mine/best")
     names = {}
-    exec(TOOLS[tool], names)  # noqa: S102 - the page is ours
+    exec(snippet, names)  # noqa: S102 - the page is ours
     rows = encoder.encode(["who runs?", "A dog runs.", "A cat sleeps."], normalize=True)
     expected = ["A dog runs.", "A cat sleeps."][int((rows[1:] @ rows[0]).argmax())]
-    assert NEAREST[tool](names) == expected
+    assert nearest(names) == expected
 
 
 def notebook(name, **parameters):

@@ -36,7 +36,6 @@ def test_repeated_tokens():
 
 
 def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     tokenizer = tiny_encoder.tokenizer
     examples = open_examples(str(write_data(tmp_path / "text.txt")))
     lengths = [len(row) for row in tokenizer.ids([text for (text,) in examples], 32)[0]]

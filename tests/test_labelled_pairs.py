@@ -151,8 +151,7 @@ def test_dimensions_that_cannot_be(settings, said, tiny_masked_lm):
         objectives.build("simcse", settings, width=8, data_views=1, encoder=encoder)
 
 
-def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path):
     data, run = write_data(tmp_path / "scored.csv"), tmp_path / "run"
     command = ["train", "scored-pairs", "--encoder", str(tiny_bert), "--data", str(data)]
     command += ["--data.max_tokens", "32", "--max-steps", "2", "--output", str(run)]

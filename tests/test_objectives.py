@@ -125,8 +125,7 @@ class Pull(objectives.Objective):
         return objectives.Terms({"pull": self.weight * distance})
 
 
-def test_an_objective_of_another_package_is_trained_by_its_name(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+def test_an_objective_of_another_package_is_trained_by_its_name(tiny_bert, tmp_path):
     name = objectives.name_of(Pull)
     assert name == f"{__name__}:Pull"
     (tmp_path / "text.txt").write_text("a dog\nthe man\na cat runs\nmusic\n")

@@ -25,8 +25,7 @@ from contrasent.settings import ViewSettings
 
 
 @pytest.fixture
-def text(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+def text(tmp_path):
     return write_data(tmp_path / "text.txt")
 
 

@@ -15,11 +15,6 @@ from contrasent.model.lookup_encoders import WordEncoder
 WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
 @pytest.fixture
 def vectors():
     draw = np.random.default_rng(0)

@@ -15,11 +15,6 @@ from make_curves import CURVES, FILE, STEPS, curve
 TOLERANCE = 2e-4
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def kept():
     return json.loads(FILE.read_text(encoding="utf-8"))

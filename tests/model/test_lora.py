@@ -57,8 +57,7 @@ def test_a_change_is_alpha_over_rank_times_the_product(rank, alpha, backbone):
         torch.testing.assert_close(effective_weight(part), expected)
 
 
-def test_a_run_saves_an_encoder_without_adapters(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+def test_a_run_saves_an_encoder_without_adapters(tmp_path):
     start = save_tiny(tmp_path / "start")
     settings = {
         "encoder.lora": 2,

@@ -27,15 +27,8 @@ def run(tiny_bert, tmp_path_factory):
     (folder / "pairs.tsv").write_text("\n".join(pairs))
     settings = {"train.max_steps": 2, "train.batch_size": 4, "encoder.pooler": "cls"}
     scored = {"evaluation.task": "none", "evaluation.final": str(folder / "pairs.tsv")}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CONTRASENT_CACHE", str(folder / "cache"))
-        contrasent.train(
-            encoder=tiny_bert,
-            data=str(folder / "secret.txt"),
-            output=folder / "run",
-            **settings,
-            **scored,
-        )
+    how = {"encoder": tiny_bert, "data": str(folder / "secret.txt"), "output": folder / "run"}
+    contrasent.train(**how, **settings, **scored)
     return folder / "run"
 
 

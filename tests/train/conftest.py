@@ -1,6 +1,7 @@
 """A recipe over tiny text that trains in a second."""
 
 import pytest
+from helpers.careless import prepare
 from helpers.tiny_sentences import sentence
 
 from contrasent.recipe import load_recipe
@@ -30,10 +31,10 @@ def pairs_file(tmp_path):
     return path
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
+@pytest.fixture
+def desk(tmp_path, monkeypatch, tiny_bert):
+    """The folder one works in."""
+    return prepare(tmp_path, monkeypatch, tiny_bert)
 
 
 @pytest.fixture

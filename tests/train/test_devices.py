@@ -1,16 +1,14 @@
 """The option --device, wherever an encoder is loaded."""
 
-from itertools import permutations
-
 import pytest
 import torch
-from helpers.careless import prepare
-from helpers.command_line import worked
+from helpers.command_line import refused, worked
 
+from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import training_device
 
-FIT = ("--data", "varied.txt", "--output", "fitted")
+FIT = ("--data", "text.txt", "--output", "fitted")
 COMMANDS = {
     "evaluate": ("evaluate", "tiny", "--tasks", "pairs.tsv"),
     "analyze": ("analyze", "tiny", "--pairs", "pairs.tsv>1"),
@@ -26,33 +24,19 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def desk(tmp_path, monkeypatch, tiny_bert):
-    """The folder one works in, with an index."""
-    folder = prepare(tmp_path, monkeypatch, tiny_bert)
-    orders = permutations(["a dog", "the cat", "sad", "red", "green"])
-    (folder / "varied.txt").write_text("".join(f"{' and '.join(words)}\n" for words in orders))
-    worked("index", "build", "tiny", "text.txt", "index")
-    return folder
-
-
-@pytest.fixture
-def devices(monkeypatch):
-    """The devices that encoders were loaded to."""
-    load, named = SentenceEncoder.load.__func__, []
-
-    def spy(cls, name, *, device=None, **settings):
-        named.append(device)
-        return load(cls, name, device=device, **settings)
-
-    monkeypatch.setattr(SentenceEncoder, "load", classmethod(spy))
-    return named
-
-
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_encoder_is_loaded_where_the_option_says(name, devices):
-    worked(*COMMANDS[name], "--device", "cpu")
-    assert devices == ["cpu"]
+def test_the_encoder_is_loaded_where_the_option_says(name, monkeypatch):
+    worked("index", "build", "tiny", "text.txt", "index")
+    named = []
+
+    def stop(*_, device=None, **__):
+        named.append(device)
+        raise CheckpointError("no more is asked")
+
+    monkeypatch.setattr(SentenceEncoder, "load", stop)
+    assert refused(*COMMANDS[name], "--device", "cpu") == "no more is asked"
+    assert named == ["cpu"]
 
 
 def test_the_accelerator_trains_unless_the_cpu_is_named(monkeypatch):

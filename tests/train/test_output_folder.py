@@ -3,16 +3,12 @@
 import shutil
 
 import pytest
-from helpers.careless import prepare, train
+from helpers.careless import train
 from helpers.command_line import refused, tree, worked
 
 from contrasent.training import metrics_log, run_folder
 
-
-@pytest.fixture(autouse=True)
-def desk(tmp_path, monkeypatch, tiny_bert):
-    """The folder one works in."""
-    return prepare(tmp_path, monkeypatch, tiny_bert)
+pytestmark = pytest.mark.usefixtures("desk")
 
 
 def test_a_run_is_not_replaced_unless_asked(desk):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from helpers.careless import PLAIN, prepare
+from helpers.careless import PLAIN
 from helpers.command_line import worked
 
 SHORT = {
@@ -20,10 +20,7 @@ SHORT = {
 COMMANDS = {"train": ("train", "unsup-simcse"), "pretrain": ("pretrain", "tiny")}
 
 
-@pytest.fixture(autouse=True)
-def desk(tmp_path, monkeypatch, tiny_bert):
-    """The folder one works in."""
-    return prepare(tmp_path, monkeypatch, tiny_bert)
+pytestmark = pytest.mark.usefixtures("desk")
 
 
 def settings(*words):

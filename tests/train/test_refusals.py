@@ -5,18 +5,14 @@ import shutil
 
 import pytest
 import torch
-from helpers.careless import prepare, train
+from helpers.careless import train
 from helpers.command_line import refused, worked
 from helpers.tiny_runs import TINY
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.training.run import train as train_recipe
 
-
-@pytest.fixture(autouse=True)
-def desk(tmp_path, monkeypatch, tiny_bert):
-    """The folder one works in."""
-    return prepare(tmp_path, monkeypatch, tiny_bert)
+pytestmark = pytest.mark.usefixtures("desk")
 
 
 def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypatch):

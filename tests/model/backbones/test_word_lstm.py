@@ -11,11 +11,6 @@ from contrasent.model.backbones.word_lstm import WordLstm
 SENTENCES = [[3, 1, 4], [1], [5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9, 3], [2]]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "words"))
-
-
 @pytest.fixture
 def backbone(tmp_path):
     torch.manual_seed(0)
