@@ -105,41 +105,26 @@ def test_edits_change_what_the_embedding_layer_gives(edit, tiny_bert, rng):
 # The objective
 
 
-def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_encoder, rng):
-    objective = built(mean_encoder, 2, classify=True, weight=0.3, exclude_duplicates=False)
-    labels = torch.tensor([1, 2])
+@pytest.mark.parametrize("exclude", [False, True])
+def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(exclude, mean_encoder, rng):
+    """With repeated texts left out of each side alone."""
+    premises, hypotheses = [ROWS[0], ROWS[1], ROWS[0]], [ROWS[2], ROWS[3], ROWS[3]]
+    settings = {"classify": True, "weight": 0.3, "exclude_duplicates": exclude}
+    objective, labels = built(mean_encoder, 2, **settings), torch.tensor([0, 1, 2])
     batch = objective.prepare(
-        dataclasses.replace(pack(ROWS, views=2), columns={Need.LABELS: labels})
+        dataclasses.replace(pack(premises + hypotheses, 2), columns={Need.LABELS: labels})
     )
-    assert (batch.views, batch.examples) == (4, 2) and batch.column(Need.LABELS).equal(labels)
-    pooled = rng(4, 2, 16)
-    premise, hypothesis, premise_2, hypothesis_2 = pooled
+    assert (batch.views, batch.examples) == (4, 3) and batch.column(Need.LABELS).equal(labels)
+    pooled, contrasts = rng(4, 3, 16), []
     terms = objective(Encoded(pooled, {}), batch)
-    contrast = (
-        oracles.nt_xent(premise, premise_2, 0.1),
-        oracles.nt_xent(hypothesis, hypothesis_2, 0.1),
-    )
-    torch.testing.assert_close(terms["contrast"], 0.3 * sum(contrast) / 2)
+    for side, texts in enumerate(([0, 1, 0] * 2, [2, 3, 3] * 2)):
+        excluded = [[exclude and a == b for b in texts] for a in texts]
+        contrasts.append(oracles.nt_xent(pooled[side], pooled[side + 2], 0.1, excluded))
+    torch.testing.assert_close(terms["contrast"], 0.3 * sum(contrasts) / 2)
     linear = objective.classifier.linear
     features = ["u", "v", "difference", "max_square"]
-    expected = oracles.pair_classes(
-        premise, hypothesis, labels, linear.weight, linear.bias, features
-    )
+    expected = oracles.pair_classes(*pooled[:2], labels, linear.weight, linear.bias, features)
     torch.testing.assert_close(terms["nli"], expected)
-
-
-def test_joint_leaves_out_the_texts_of_each_side_alone(mean_encoder, rng):
-    premises, hypotheses = [ROWS[0], ROWS[1], ROWS[0]], [ROWS[2], ROWS[3], ROWS[3]]
-    objective = built(mean_encoder, 2, classify=True, weight=1.0)
-    batch = dataclasses.replace(
-        pack(premises + hypotheses, views=2), columns={Need.LABELS: torch.tensor([0, 1, 2])}
-    )
-    pooled, contrasts = rng(4, 3, 16), []
-    for side, texts in enumerate(([0, 1, 0] * 2, [2, 3, 3] * 2)):
-        excluded = [[a == b for b in texts] for a in texts]
-        contrasts.append(oracles.nt_xent(pooled[side], pooled[side + 2], 0.1, excluded))
-    terms = objective(Encoded(pooled, {}), objective.prepare(batch))
-    torch.testing.assert_close(terms["contrast"], sum(contrasts) / 2)
 
 
 def test_an_adversarial_view_makes_the_classifier_worse_as_fast_as_can_be(mean_encoder):

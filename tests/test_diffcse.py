@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from helpers import oracles
-from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
+from helpers.tiny_models import SENTENCES
 from torch.testing import assert_close
 
 from contrasent import objectives
@@ -364,20 +364,3 @@ def test_an_encoder_without_a_head_is_no_generator_of_its_own(tiny_bert):
         with pytest.raises(CheckpointError, match=r"has no masked-LM head.*contrasent pretrain"):
             build(still_encoder(tiny_bert), **settings)
     assert build(still_encoder(tiny_bert), edit_operation="delete").difference is not None
-
-
-def test_other_vocabularies_and_no_mask_token_are_refused(encoder, tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "roberta", "roberta")
-    for settings in ({}, {"edit_role": "negatives"}):
-        with pytest.raises(ConfigError, match="has another vocabulary than the encoder"):
-            build(encoder, generator=str(folder), **settings)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        text = (folder / name).read_text(encoding="utf-8")
-        for old, new in (("<mask>", "<mosk>"), ("mask_token", "mt"), ("Roberta", "PreTrained")):
-            text = text.replace(old, new)
-        (folder / name).write_text(text, encoding="utf-8")
-    maskless = still_encoder(folder)
-    for settings in ({}, {"task": "cmlm"}, {"edit_role": "positives"}, {"edit_operation": "all"}):
-        with pytest.raises(ConfigError, match="this tokenizer has no mask token"):
-            build(maskless, **settings)
-    assert build(maskless, edit_operation="delete").difference is not None

@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contrasent" / "quickstart_data"
 
 
+def letters(text):
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
 def pairs():
     lines = quickstart.PAIRS.read_text("utf-8").splitlines()
     assert lines[0] == "sentence1\tsentence2\tscore"
@@ -25,9 +29,6 @@ def pairs():
 
 
 def test_no_shipped_pair_is_in_the_training_text():
-    def letters(text):
-        return re.sub(r"[^a-z0-9]", "", text.lower())
-
     trained = {letters(text) for text in quickstart.TEXT.read_text("utf-8").splitlines()}
     assert not [side for row in pairs() for side in row[:2] if letters(side) in trained]
 
@@ -40,9 +41,6 @@ def test_the_folder_states_its_licences():
 
 
 def test_the_attribution_names_the_authors_of_every_forum_sentence():
-    def letters(text):
-        return re.sub(r"[^a-z0-9]", "", text.lower())
-
     known = {}
     with zipfile.ZipFile(FOLDER / "STS15.answers-forums.attribution.zip") as archive:
         for name in archive.namelist():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.masked_lms import saved
 from helpers.oracles import equal_gradients
+from helpers.padded import padded
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -81,12 +82,6 @@ def test_it_is_the_loss_of_sentence_transformers(encoder, tiny_masked_lm):
     unused = [cross.self.query.weight for cross in crossed]
     for gradient in torch.autograd.grad(theirs(features, None), unused, allow_unused=True):
         assert gradient is None or gradient.abs().max() < 1e-7
-
-
-def padded(rows):
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "distilbert", "camembert"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import transformers
+from helpers.padded import padded
 from helpers.shared_data import SHARED
 from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from torch import nn
@@ -42,21 +43,6 @@ def folder(request, tmp_path_factory):
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
     (place / "config.json").write_text(json.dumps({**config, **rates}), encoding="utf-8")
     return place
-
-
-@dataclass
-class Padded:
-    """Sentences as the authors' collator lays them out: a row each, up to the longest."""
-
-    ids: torch.Tensor
-    attention: torch.Tensor
-
-    @classmethod
-    def of(cls, sentences, filling):
-        longest = max(len(sentence) for sentence in sentences)
-        rows = [[*s, *[filling] * (longest - len(s))] for s in sentences]
-        mask = [[1] * len(s) + [0] * (longest - len(s)) for s in sentences]
-        return cls(torch.tensor(rows), torch.tensor(mask))
 
 
 class Reference(nn.Module):
@@ -91,26 +77,27 @@ class Reference(nn.Module):
 
     def forward(self, sentences, masked, settings):
         """The two terms."""
-        batch = Padded.of(sentences, self.filling)
-        pooled = self.encoder(batch.ids, batch.attention).last_hidden_state[:, 0]
+        ids, attention = padded(sentences, self.filling).values()
+        pooled = self.encoder(ids, attention).last_hidden_state[:, 0]
         projected = self.projector(pooled)
-        fake = self.edited(batch, masked, settings)
+        fake = self.edited(ids, masked, settings) * attention
         known = pooled if settings["rtd_embedding"] == "pooled" else projected
-        logits = self.head(self.discriminate(fake, batch.attention, known))
-        labels = (fake != batch.ids).long() * batch.attention
-        return contrast(projected), detection(logits, labels, batch.attention, settings)
+        logits = self.head(self.discriminate(fake, attention, known))
+        labels = (fake != ids).long() * attention
+        return contrast(projected), detection(logits, labels, attention, settings)
 
     @torch.no_grad()
-    def edited(self, batch, masked, settings):
-        hidden = Padded.of([ids for ids, _ in masked], self.filling)
-        guesses = self.generator(hidden.ids, hidden.attention).logits.argmax(-1)
+    def edited(self, ids, masked, settings):
+        guesses = self.generator(**padded([row for row, _ in masked], self.filling)).logits.argmax(
+            -1
+        )
         if settings["edit_positions"] == "masked":
             for row, (_, chosen) in enumerate(masked):
                 for column, was_chosen in enumerate(chosen):
                     if not was_chosen:
-                        guesses[row, column] = batch.ids[row, column]
+                        guesses[row, column] = ids[row, column]
         guesses[:, 0] = self.first
-        return guesses * batch.attention
+        return guesses
 
     def discriminate(self, ids, attention, known):
         def replaced(module, inputs, output):  # noqa: ARG001

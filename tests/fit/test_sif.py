@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.command_line import worked
+from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.errors import ConfigError
 from contrasent.fitting import fit_sif, open_fitting_text, read_frequencies, word_weights
@@ -17,17 +18,12 @@ WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
 
 @pytest.fixture
 def vectors():
-    draw = np.random.default_rng(0)
-    return {word: (draw.normal(size=5) + 1).astype("f4") for word in WORDS}
+    return {word: vector + 1 for word, vector in vectors_of(WORDS, 5).items()}
 
 
 @pytest.fixture
 def glove(vectors, tmp_path):
-    path = tmp_path / "glove.txt"
-    path.write_text(
-        "".join(f"{w} {' '.join(map(repr, map(float, v)))}\n" for w, v in vectors.items())
-    )
-    return path
+    return write_vectors(tmp_path / "glove.txt", vectors)
 
 
 @pytest.fixture
@@ -100,26 +96,19 @@ def test_settings_out_of_range(glove, text):
 
 def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, tmp_path):
     expected, _ = fit_sif(load_encoder(glove), text)
-    said = worked(
-        "fit", "sif", glove, "--data", tmp_path / "text.txt", "--output", tmp_path / "sif"
-    )
-    assert (
-        "SIF with a 0.001, 1 component taken out, frequencies of its words, fitted on text.txt"
-        in said.out
-    )
+    command = ("fit", "sif", glove, "--data", tmp_path / "text.txt", "--output", tmp_path / "sif")
+    described = "SIF with a 0.001, 1 component taken out, frequencies of its words, fitted on text"
+    assert described in worked(*command).out
     glove.unlink()
     loaded = load_encoder(tmp_path / "sif")
     assert isinstance(loaded, WordEncoder)
     assert np.array_equal(loaded.encode(sentences[:40]), expected.encode(sentences[:40]))
-    assert loaded.fingerprint() == expected.fingerprint() != load_encoder_of(expected).fingerprint()
+    assert loaded.fingerprint() == expected.fingerprint()
+    assert loaded.fingerprint() != WordEncoder(expected.store).fingerprint()
     assert loaded.transform_described == expected.transform_described
     info = json.loads((tmp_path / "sif" / "contrasent.json").read_text())["transform"]
-    assert (info["a"], info["components"], info["target"], info["sentences"]) == (
-        1e-3,
-        1,
-        False,
-        41,
-    )
+    facts = [info[name] for name in ("a", "components", "target", "sentences")]
+    assert facts == [1e-3, 1, False, 41]
     assert info["words"]["source"] == "glove.txt"
     (tmp_path / "in.txt").write_text("the cat\nred dog\n")
     worked("encode", tmp_path / "sif", tmp_path / "in.txt", tmp_path / "out.npy")
@@ -129,7 +118,3 @@ def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, 
     )
     shown = worked("evaluate", tmp_path / "sif", "--tasks", tmp_path / "p.tsv").out
     assert "SIF with a 0.001" in " ".join(shown.split())
-
-
-def load_encoder_of(encoder):
-    return WordEncoder(encoder.store)

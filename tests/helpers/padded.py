@@ -12,17 +12,22 @@ def ids_of(lengths, vocabulary, seed=0):
     return [ids.tolist() for ids in draw]
 
 
-def padded_states(model, sentences):
-    """States of every layer, ``K + 1`` tensors of ``(T, D)``, from transformers' own forward."""
+def padded(sentences, filling=0):
+    """Token ids as transformers takes them: a row for each sentence, up to the longest."""
     longest = max(len(s) for s in sentences)
-    filling = model.config.pad_token_id or 0
     ids = torch.full((len(sentences), longest), filling)
     mask = torch.zeros(len(sentences), longest, dtype=torch.long)
     for row, sentence in enumerate(sentences):
-        ids[row, : len(sentence)] = torch.tensor(sentence)
+        ids[row, : len(sentence)] = torch.as_tensor(sentence)
         mask[row, : len(sentence)] = 1
-    output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-    return [state[mask.bool()] for state in output.hidden_states]
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def padded_states(model, sentences):
+    """States of every layer, ``K + 1`` tensors of ``(T, D)``, from transformers' own forward."""
+    given = padded(sentences, model.config.pad_token_id or 0)
+    output = model(**given, output_hidden_states=True)
+    return [state[given["attention_mask"].bool()] for state in output.hidden_states]
 
 
 def packed_states(backbone, sentences, **kwargs):

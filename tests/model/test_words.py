@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.data.word_vectors import open_words
 from contrasent.errors import CheckpointError, ConfigError
@@ -21,19 +22,12 @@ def cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def vectors():
-    draw = np.random.default_rng(0)
-    return {word: draw.normal(size=5).astype("f4") for word in WORDS}
-
-
-def line(word, vector):
-    return f"{word} {' '.join(repr(float(x)) for x in vector)}\n"
+    return vectors_of(WORDS, 5)
 
 
 @pytest.fixture
 def glove(vectors, tmp_path):
-    path = tmp_path / "glove.txt"
-    path.write_text("".join(line(w, v) for w, v in vectors.items()), encoding="utf-8")
-    return path
+    return write_vectors(tmp_path / "glove.txt", vectors)
 
 
 def mean(vectors, sentence):
@@ -84,7 +78,7 @@ def test_a_changed_file_is_another_encoder(glove, vectors):
     once = load_encoder(glove)
     assert load_encoder(glove).fingerprint() == once.fingerprint()
     assert load_encoder(glove, truncate_dim=2).fingerprint() != once.fingerprint()
-    glove.write_text(line("the", vectors["cat"]))
+    write_vectors(glove, {"the": vectors["cat"]})
     again = load_encoder(glove)
     assert again.fingerprint() != once.fingerprint()
     np.testing.assert_allclose(again.encode(["the"])[0], vectors["cat"])
@@ -97,11 +91,6 @@ def test_what_words_do_not_have_is_refused(glove):
     load_encoder(glove, pooler="vectors", head="none")
     encoder = load_encoder(glove)
     assert encoder.resolve_precision("auto") == "fp32"
-    for wrong in (
-        {"precision": "bf16"},
-        {"precision": "fp8"},
-        {"on_overflow": "x"},
-        {"batch_tokens": 0},
-    ):
+    for wrong in ({"precision": "bf16"}, {"on_overflow": "x"}, {"batch_tokens": 0}):
         with pytest.raises(ConfigError):
             encoder.encode(["cat"], **wrong)

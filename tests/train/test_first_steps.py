@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from helpers import oracles
+from helpers.padded import padded
 from helpers.run_files import logged_losses
 from safetensors.torch import load_file
 
@@ -12,17 +13,6 @@ from contrasent.errors import ConfigError
 
 RATE, STEPS, BATCH = 1e-3, 3, 8
 PLAIN = {"data__shuffle": False, "encoder__dropout": 0.0, "evaluation__task": "none"}
-
-
-def padded(tokenizer, texts):
-    ids, _ = tokenizer.ids(texts, 32)
-    longest = max(len(i) for i in ids)
-    tokens = torch.zeros(len(ids), longest, dtype=torch.int64)
-    mask = torch.zeros_like(tokens)
-    for row, sentence in enumerate(ids):
-        tokens[row, : len(sentence)] = torch.from_numpy(sentence)
-        mask[row, : len(sentence)] = 1
-    return {"input_ids": tokens, "attention_mask": mask}
 
 
 def other_implementation(folder, rows, temperature, head_seed, own_weight=1.0):
@@ -41,7 +31,9 @@ def other_implementation(folder, rows, temperature, head_seed, own_weight=1.0):
     for step in range(STEPS):
         batch = rows[step * BATCH : (step + 1) * BATCH]
         views = [
-            torch.tanh(head(model(**padded(tokenizer, list(view))).last_hidden_state[:, 0]))
+            torch.tanh(
+                head(model(**padded(tokenizer.ids(list(view), 32)[0])).last_hidden_state[:, 0])
+            )
             for view in zip(*batch, strict=True)
         ]
         loss = oracles.info_nce(views[0], torch.cat(views[1:]), temperature, own_weight)

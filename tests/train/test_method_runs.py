@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.run_files import logged_losses, metrics
+from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
 
 from contrasent.data.batch import Need
@@ -11,6 +12,7 @@ from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
 from contrasent.training.run import train
 from contrasent.training.run_folder import complete
 from contrasent.training.setup import prepare
@@ -33,6 +35,57 @@ def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
     twice = SentenceEncoder.load(tmp_path / "again" / "last", device="cpu")
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+# InferSent
+
+WORDS_OVER = {"encoder__lstm": 5, "objective__hidden": [7, 7]}
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+@pytest.fixture
+def infersent(recipe, tmp_path):
+    glove, nli = save_glove(tmp_path / "glove.txt"), tmp_path / "nli.tsv"
+    rows = [f"{sentence(n)}\t{sentence(n + 17, 4)}\t{LABELS[n % 3]}" for n in range(40)]
+    nli.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
+
+    def make(**changes):
+        start = {"encoder__name": str(glove), "data__file": str(nli), "train__epochs": 2}
+        return recipe("infersent", **{**start, **WORDS_OVER, **changes})
+
+    return make
+
+
+def test_the_rate_of_infersent_falls_as_the_dev_scores_say(tmp_path, infersent):
+    train(infersent(train__min_rate=1e-9, train__checkpoint_every=1), tmp_path / "run")
+    rate, best, expected, found = 1e-3, -2.0, [], []
+    for line in metrics(tmp_path / "run"):
+        if "evaluation" in line:
+            (score,) = line["evaluation"].values()
+            rate *= 0.99 / (1 if score > best else 5)
+            best = max(best, score)
+        else:
+            expected.append(rate)
+            found.append(line["learning_rate"])
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert len(set(found)) == 5
+
+
+def test_a_saved_lstm_is_the_same(tmp_path, infersent):
+    train(infersent(), tmp_path / "run")
+    folder = tmp_path / "run" / "best"
+    loaded = load_encoder(folder)
+    assert (loaded.pooler, loaded.width, loaded.head_name) == ("max", 10, "none")
+    assert loaded.tokenizer.marks == ("<s>", "</s>")
+    with pytest.warns(UserWarning, match=r"^1 of 4 sentences have no word that glove\.txt knows"):
+        rows = loaded.encode(["a dog runs .", "the old man isn't sad", "zzz", "two birds"])
+    assert np.isfinite(rows).all() and rows[2].any()
+    loaded.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again", device="cpu")
+    assert again.fingerprint() == loaded.fingerprint()
+
+
+# Quick-Thoughts
 
 
 LENGTHS = (5, 1, 9, 2, 13)
@@ -82,7 +135,7 @@ def diffcse(recipe, tiny_masked_lm):
 # What is logged and what is saved
 
 
-# Other encoders, other data
+# Geometry on the way
 
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
