@@ -220,7 +220,7 @@ WRONG = {
     "\nobjective: simcse\n": ":2: objective cannot be 'simcse': input should be a valid dictionary",
     "train:\n  seed: 1\n  seed: 2\n": ":3: train.seed is set twice, first at line 2",
     "train: {}\ndata: {}\ntrain: {}\n": ":3: train is set twice, first at line 1",
-    f"a: {'[' * 5000}": ": maximum recursion",
+    f"a: {'[' * 2000}": ": maximum recursion",
     "a\x00b": "",
     "!!python/object/apply:os.getcwd []": ":1: not YAML: could not determine a constructor",
 }

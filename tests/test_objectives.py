@@ -28,7 +28,7 @@ def built(name, encoder, data_views=1):
     return objectives.build(name, {}, width=16, data_views=data_views, encoder=encoder)
 
 
-@pytest.fixture(params=[1, 2, 3, 5], ids="{} views in the data".format)
+@pytest.fixture(params=[1, 3], ids="{} views in the data".format)
 def objective(name, request, encoder):
     torch.manual_seed(0)
     return built(name, encoder, request.param)
@@ -41,25 +41,21 @@ def scored(objective, encoder, examples=4):
     return encoded, objective(encoded, batch)
 
 
-def test_terms_are_finite_scalars(objective, encoder):
-    _, terms = scored(objective, encoder)
+def test_terms_are_scalars_of_which_every_parameter_and_embedding_has_a_gradient(
+    objective, encoder
+):
+    encoded, terms = scored(objective, encoder)
     assert terms
     assert all(term.shape == () and term.isfinite() for term in terms.values())
     assert all(measure.shape == () for measure in terms.measures.values())
     assert not any(measure.requires_grad for measure in terms.measures.values())
-
-
-def test_every_parameter_and_every_embedding_gets_a_gradient(objective, encoder):
-    encoded, terms = scored(objective, encoder)
     sum(terms.values()).backward()
     for tensor in (*encoder.parameters(), *objective.parameters()):
         assert tensor.grad.isfinite().all()
         assert tensor.grad.abs().max() > 0
     if encoded.pooled.grad is not None:
         assert encoded.pooled.grad.abs().amax(dim=-1).min() > 0
-
-
-def test_an_objective_does_not_hold_the_encoder(objective, encoder):
+    # An objective does not hold the encoder.
     assert not any(isinstance(part, SentenceEncoder) for part in objective.modules())
     assert not set(objective.modules()) & set(encoder.modules())
 

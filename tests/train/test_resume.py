@@ -12,6 +12,8 @@ from contrasent.training import run as run_module
 from contrasent.training.run import train
 
 SAVED = ("save_state", 2)
+PUBLISHED = ("-base", "-large", "-sts", "-transfer")
+"""Recipes that differ from others in numbers only."""
 LOGGED = {
     "cmlm": {"term_mlm", "mlm_accuracy"},
     "consert-joint": {"term_contrast", "term_nli"},
@@ -63,7 +65,7 @@ def resume(tmp_path, tiny_starts, shelf, files):
     return run
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", [it for it in recipes() if not it.endswith(PUBLISHED)])
 def test_resume_is_bitwise_equal(name, resume):
     resumed, whole = resume(name, {}, *SAVED)
     assert resumed == whole
