@@ -70,23 +70,3 @@ def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
     assert said.out
     shown = worked("analyze", tmp_path / "fitted", "--pairs", f"{pairs}>2").out
     assert record.transform in " ".join(shown.split())
-
-
-def test_target_text_is_named(tiny_folder, tmp_path):
-    rows = "".join(
-        f"g\tf\ty\t{n}\t{n % 5}.5\t{a}\t{b}\n"
-        for n, (a, b) in enumerate([("a dog runs", "the cat sits"), ("two birds", "no fire")] * 9)
-    )
-    for split in ("train", "dev", "test"):
-        path = tmp_path / "senteval" / "STS" / "STSBenchmark" / f"sts-{split}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(rows)
-    said = worked(
-        *("fit", "whitening", tiny_folder, "--data", "stsb", "--dimensions", "2"),
-        *("--data-dir", tmp_path / "senteval", "--output", tmp_path / "fitted"),
-    )
-    assert "STS-B all: 108 sentences; target text: test sentences were seen" in said.err
-    assert "fitted on target text (STS-B all): the test sentences were seen" in said.out
-    info = json.loads((tmp_path / "fitted" / "contrasent.json").read_text())["transform"]
-    assert info["target"] is True
-    assert info["text"][0]["source"] == "STS-B all"

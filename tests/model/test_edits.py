@@ -1,4 +1,4 @@
-"""Edits of packed sentences: what changes, how often, and what is labelled."""
+"""Masks by BERT's rule and edits of packed sentences: what changes, how often, what is labelled."""
 
 from dataclasses import dataclass, field, replace
 
@@ -170,3 +170,40 @@ def test_a_word_is_left_of_every_sentence_that_has_one(rate):
 def test_a_tokenizer_without_a_mask_token_is_explained(edit):
     with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token"):
         edit(batch_of(), editing(special_ids=replace(SPECIAL_IDS, mask=None)))
+
+
+# Masks
+
+
+def masked(rate):
+    words = torch.randint(5, VOCABULARY, (200, 100), generator=torch.Generator().manual_seed(3))
+    batch = pack([[FIRST, *row.tolist(), LAST] for row in words])
+    return batch, generators.mask_tokens(batch, rate, SPECIAL_IDS, VOCABULARY)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.3, 0.9])
+def test_the_share_of_chosen_tokens_is_the_rate(rate):
+    batch, found = masked(rate)
+    words = batch.token_ids >= 5
+    share = found.chosen[words].double().mean().item()
+    assert abs(share - rate) < 5 * (rate * (1 - rate) / words.sum().item()) ** 0.5
+
+
+def test_of_the_chosen_8_in_10_are_masked_1_is_random_and_1_kept():
+    batch, found = masked(0.3)
+    now, then = found.token_ids[found.chosen], batch.token_ids[found.chosen]
+    count = len(now)
+    for share, expected in (((now == 4), 0.8), ((now == then), 0.1)):
+        assert abs(share.double().mean().item() - expected) < 5 * 0.4 / count**0.5
+    random = now[(now != 4) & (now != then)]
+    assert random.min() < VOCABULARY // 20
+    assert random.max() > VOCABULARY - VOCABULARY // 20
+    assert abs(random.double().mean().item() / VOCABULARY - 0.5) < 5 * 0.29 / len(random) ** 0.5
+
+
+def test_special_tokens_and_those_not_chosen_stay():
+    batch, found = masked(0.9)
+    special = batch.token_ids < 5
+    assert special.sum() == 2 * batch.sentences
+    assert not found.chosen[special].any()
+    assert torch.equal(found.token_ids[~found.chosen], batch.token_ids[~found.chosen])

@@ -248,7 +248,6 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
 
 
 def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert):
-    trained(folder="alone", train__learning_rate=1e-9)
     lines = [sentence(n) for n in range(60)]
     write(tmp_path / "sentences.txt", lines)
     start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
