@@ -185,16 +185,12 @@ RATED = (SENTENCES[:3], SENTENCES[1:4])
 CORPUS, QUERIES = dict(zip("abcd", SENTENCES, strict=False)), {"q": SENTENCES[4], "r": SENTENCES[5]}
 EVALUATORS = {
     "EmbeddingSimilarity": (*RATED, [0.1, 0.5, 0.9]),
-    "BinaryClassification": (*RATED, [0, 1, 1]),
-    "Triplet": (*RATED, SENTENCES[2:5]),
     "InformationRetrieval": (QUERIES, CORPUS, {"q": {"a"}, "r": {"b"}}),
     "Reranking": (
         [{"query": SENTENCES[0], "positive": SENTENCES[1:2], "negative": SENTENCES[2:]}],
     ),
     "ParaphraseMining": (CORPUS, [("a", "b")]),
-    "Translation": RATED,
     "MSE": (*RATED, None),
-    "MSEEvaluatorFromDataFrame": ([{"en": SENTENCES[0], "de": SENTENCES[1]}], None, [("en", "de")]),
 }
 
 
@@ -207,7 +203,7 @@ def test_evaluators_of_sentence_transformers_give_the_same_scores(name, tmp_path
     model = e5(tmp_path / "plain")
     model.save(str(tmp_path / "theirs"), create_model_card=False)
     encoder = SentenceEncoder(tmp_path / "theirs", device="cpu")
-    kind = getattr(evaluation, name if name.endswith("Frame") else f"{name}Evaluator")
+    kind = getattr(evaluation, f"{name}Evaluator")
     scores = [
         kind(*(model if it is None else it for it in EVALUATORS[name]))(each)
         for each in (model, encoder)

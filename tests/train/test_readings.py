@@ -38,18 +38,6 @@ def on_accelerator(monkeypatch):
     monkeypatch.setattr(readings_module, "_sent", lambda values: (values, Event()))
 
 
-def test_a_step_is_what_was_measured():
-    found = MetricsReader()
-    found.send(3, 1e-5, BATCH, *measured(3))
-    (step,) = found.take(everything=False)
-    assert (step.number, step.learning_rate) == (3, 1e-5)
-    assert (step.sentences, step.examples) == (16, 8)
-    assert (step.loss, step.gradient_norm) == (3, 3.25)
-    assert step.measures == {"alignment": 3.5, "uniformity": 3.75}
-    assert step.terms == {"contrast": 3.0, "rtd": 2.0}
-    assert found.take(everything=True) == []
-
-
 @pytest.mark.usefixtures("on_accelerator")
 def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
     found, taken = MetricsReader(), []
