@@ -9,14 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import distributed, multiprocessing
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
 from contrasent.distributed import ProcessGroup, split_of_group
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.base import Objective, Terms
 from contrasent.settings import TrainSettings
 from contrasent.training import loop
 from contrasent.training.run import train
@@ -39,22 +38,6 @@ def given(objective, examples, sentences=SENTENCES):
     if Need.NEXT_SENTENCES in objective.needs:
         following = pack([[2, *range(5, 45), 3]] * examples)
     return dataclasses.replace(batch, columns=columns, next_sentences=following)
-
-
-class Decorrelated(Objective):
-    """Statistics over the batch, as in Barlow Twins: nothing in it knows of processes."""
-
-    config_class = TrainSettings
-    views = 2
-
-    def __init__(self, config=None, start=None):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(16, eps=0.1)
-
-    def forward(self, encoded, batch):
-        first, second = (self.norm(view) for view in encoded.pooled)
-        correlation = first.T @ second / len(first)
-        return Terms({"barlow": (correlation - torch.eye(16)).square().sum()})
 
 
 @dataclass(frozen=True)
@@ -95,7 +78,6 @@ CASES = {
     ),
     "two encoders": Case("contrastive_tension", twin=True),
     "two encoders, simcse": Case("simcse", WARM, twin=True),
-    "statistics of the batch": Case(""),
     "consert, joint": Case("consert", {"classify": True}),
     "one document": Case("declutr", examples=2),
 }
@@ -109,12 +91,9 @@ def parts_of(case, masked_lm):
     with torch.no_grad():
         encoder.backbone.model.embeddings.word_embeddings.weight.mul_(10)
     twin = copy.deepcopy(encoder) if case.twin else None
-    if case.objective:
-        objective = objectives.build(
-            case.objective, case.settings, width=16, data_views=case.views, encoder=encoder
-        )
-    else:
-        objective = Decorrelated()
+    objective = objectives.build(
+        case.objective, case.settings, width=16, data_views=case.views, encoder=encoder
+    )
     batch = given(objective, case.examples, [list(ids) for ids in case.sentences])
     return encoder, twin, objective, batch
 
