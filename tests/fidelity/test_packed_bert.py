@@ -7,6 +7,7 @@ from helpers.padded import gradients, ids_of, packed_states, padded_states
 from helpers.tiny_models import FAMILY, SIZES, config_of, transformer
 
 from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.weights import backbone_of
 
@@ -54,17 +55,30 @@ def model(request):
     return no_dropout(request.param)
 
 
-def assert_same(model, sentences):
-    expected = padded_states(model, sentences)
-    backbone = backbone_of(model).train()
+def by_hook(model, sentences, first):
+    """States of transformers with the first rows of its embedding layer overwritten."""
+
+    def overwrite(_module, _given, output):
+        return torch.cat([first.unsqueeze(1), output[:, 1:]], dim=1)
+
+    name = "embeddings_project" if model.config.model_type == "electra" else "embeddings"
+    hook = model.get_submodule(name).register_forward_hook(overwrite)
+    states = padded_states(model, sentences)
+    hook.remove()
+    return states
+
+
+def assert_same(model, sentences, first=None):
+    backbone, more = backbone_of(model).train(), {} if first is None else {"first": first}
     assert not isinstance(backbone, AutoBackbone)
-    got = packed_states(backbone, sentences)
+    expected = by_hook(model, sentences, first) if more else padded_states(model, sentences)
+    got = packed_states(backbone, sentences, first_state=first)
     for layer, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
         torch.testing.assert_close(mine, theirs, rtol=BAR, atol=BAR, msg=f"layer {layer}")
     generator = torch.Generator().manual_seed(1)
     weights = [torch.randn(state.shape, generator=generator) for state in expected]
-    theirs = gradients(model, expected, weights)
-    mine = gradients(model, got, weights)
+    theirs = gradients(model, expected, weights, **more)
+    mine = gradients(model, got, weights, **more)
     assert all(gradient is not None for gradient in theirs.values())
     for name, gradient in theirs.items():
         torch.testing.assert_close(mine[name], gradient, rtol=BAR, atol=BAR, msg=name)
@@ -89,6 +103,17 @@ def test_states_and_gradients_are_those_of_transformers(model, lengths):
 @pytest.mark.parametrize("model_type", ["bert", "roberta"])
 def test_other_configurations(model_type, changes):
     assert_same(no_dropout(model_type, **changes), ids_of([5, 1, 9], VOCABULARY))
+
+
+def test_a_given_first_state_takes_the_place_of_what_the_embedding_layer_made(model):
+    first = torch.randn(4, 16, generator=torch.Generator().manual_seed(7)).requires_grad_()
+    assert_same(model, ids_of([7, 1, 30, 2], VOCABULARY), first)
+
+
+def test_an_architecture_without_such_a_layer_is_refused():
+    config = transformers.XLNetConfig(vocab_size=60, d_model=16, n_layer=2, n_head=2, d_inner=24)
+    with pytest.raises(ConfigError, match=r"first state of .* 'xlnet' cannot"):
+        AutoBackbone(transformer(config))(pack([[5, 6]]), first_state=torch.ones(1, 16))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)

@@ -37,9 +37,9 @@ def packed_states(backbone, sentences, **kwargs):
     return [states[number] for number in numbers]
 
 
-def gradients(model, states, weights):
-    """Gradient of every parameter of a weighted mean of all states, by name."""
+def gradients(model, states, weights, **more):
+    """Gradient of every parameter, and of more, of a weighted mean of all states, by name."""
     loss = sum((state * w).sum(-1).mean() for state, w in zip(states, weights, strict=True))
-    parameters = dict(model.named_parameters())
+    parameters = {**dict(model.named_parameters()), **more}
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return dict(zip(parameters, found, strict=True))
