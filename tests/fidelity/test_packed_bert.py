@@ -120,6 +120,8 @@ def test_an_architecture_without_such_a_layer_is_refused():
 def test_first_rows_alone_are_those_of_the_whole(model, lengths):
     backbone, batch = backbone_of(model), pack(ids_of(lengths, VOCABULARY))
     rows = backbone(batch, [-1], first_only=True)[-1]
+    if model.config.model_type in ("mpnet", "modernbert"):  # which compute all of them
+        rows = rows[batch.offsets[:-1]]
     assert rows.shape == (len(lengths), 16)
     whole = backbone(batch, [-1])[-1][batch.offsets[:-1]]
     torch.testing.assert_close(rows, whole, rtol=0, atol=BAR)
