@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import typer
 from helpers.command_line import worked
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import PAIRS, sentence, write, write_pairs
 
 import contrasent
 from contrasent.cli.app import app
@@ -36,10 +36,8 @@ TOOLS = {  # the package of each, and how its snippet on the page names what it 
 def desk(tiny_bert, tmp_path, monkeypatch):
     """A folder with the files that the page names."""
     (tmp_path / "bert-base-uncased").symlink_to(tiny_bert)
-    text = "".join(f"{sentence(n, 3 + n % 6)}\n" for n in range(40))
-    (tmp_path / "sentences.txt").write_text(text)
-    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    write(tmp_path / "sentences.txt", [sentence(n, 3 + n % 6) for n in range(40)])
+    write_pairs(tmp_path / "pairs.tsv")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -160,11 +158,10 @@ UNTRIED = ("docs/baselines", "docs/figures", "docs/scaling", "docs/serving", "do
 def named_files(desk, tiny_masked_lm, monkeypatch):
     """Whatever the commands of the pages name, tiny."""
     texts = [sentence(n, 9) for n in range(700)]
-    rated = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
     triplets = [f"{it},{sentence(n, 5)},{sentence(n + 17, 7)}" for n, it in enumerate(texts[:60])]
     labels = [f"{it},{sentence(n, 5)},{'enc'[n % 3]}" for n, it in enumerate(texts[:60])]
     lines = {
-        ".tsv": rated,
+        ".tsv": PAIRS,
         ".csv": ["sent0,sent1,hard_neg", *triplets],
         "nli.csv": ["sent0,sent1,label", *labels],
         ".txt": texts,
@@ -174,7 +171,7 @@ def named_files(desk, tiny_masked_lm, monkeypatch):
     for name in set(re.split("[,:> ]", words)):
         ends = [end for end in lines if name.endswith(end)]
         if ends and "/" not in name:
-            (desk / name).write_text("\n".join(lines[max(ends, key=len)]) + "\n")
+            write(desk / name, lines[max(ends, key=len)])
     for name in MODELS:
         (desk / name).unlink(missing_ok=True)
         (desk / name).symlink_to(tiny_masked_lm)

@@ -21,7 +21,7 @@ from contrasent.training import loop
 from contrasent.training.run import train
 from helpers.interrupted import kill_after
 from helpers.tiny_runs import TINY
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import write_pairs
 
 SENTENCES = [[2, 5 + n % 30, 7 + n % 11, 9, 3][: 4 + n % 2] for n in range(60)]
 CHUNK = 3
@@ -210,13 +210,6 @@ def train_twice(masked_lm, folder):
     with kill_after("Session._share_progress", calls=3):
         train(recipe, folder / "cut")
     train(recipe, folder / "cut", resume=True)
-
-
-def write_pairs(path):
-    """A file of scored pairs."""
-    rows = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
 
 
 def differences(count, masked_lm, folder, cases=tuple(CASES)):

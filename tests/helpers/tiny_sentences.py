@@ -16,3 +16,12 @@ SENTENCES = list(dict.fromkeys(sentence(n, 3 + n % 6) for n in range(260)))[:200
 def write(path, lines):
     """Write a text file."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+PAIRS = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
+
+
+def write_pairs(path):
+    """Write pairs with scores."""
+    write(path, PAIRS)
+    return path

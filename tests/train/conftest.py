@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.careless import prepare
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import sentence, write, write_pairs
 
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
@@ -11,7 +11,7 @@ from contrasent.training.run import train
 @pytest.fixture
 def text_file(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("".join(f"{sentence(n, 3 + n % 6)}\n" for n in range(40)), encoding="utf-8")
+    write(path, [sentence(n, 3 + n % 6) for n in range(40)])
     return path
 
 
@@ -19,16 +19,13 @@ def text_file(tmp_path):
 def triplet_file(tmp_path):
     path = tmp_path / "triplets.csv"
     rows = [f"{sentence(n)},{sentence(n, 4)},{sentence(n + 17)}" for n in range(40)]
-    path.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    write(path, ["sent0,sent1,hard_neg", *rows])
     return path
 
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    rows = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
+    return write_pairs(tmp_path / "pairs.tsv")
 
 
 @pytest.fixture

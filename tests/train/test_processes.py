@@ -11,8 +11,9 @@ import pytest
 import torch
 from helpers.command_line import refused, started, worked
 from helpers.run_files import RunFiles, logged_losses
-from helpers.split_steps import CASES, differences, write_pairs
+from helpers.split_steps import CASES, differences
 from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
+from helpers.tiny_sentences import write_pairs
 
 from contrasent.data.batch import shares
 from contrasent.model.encoder import SentenceEncoder

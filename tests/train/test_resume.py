@@ -4,7 +4,7 @@ import pytest
 from helpers.interrupted import CutError, cut, kill_after
 from helpers.run_files import RunFiles
 from helpers.tiny_runs import TINY
-from helpers.tiny_sentences import sentence, write
+from helpers.tiny_sentences import write_pairs
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.recipe import recipes, to_yaml
@@ -29,8 +29,7 @@ AUTHORS = {"generator_dropout": True, "edit": "argmax", "edit_positions": "all"}
 def shelf(tmp_path_factory):
     """A folder of scored pairs, for what is trained on as well."""
     folder = tmp_path_factory.mktemp("shelf")
-    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    write(folder / "pairs.tsv", pairs)
+    write_pairs(folder / "pairs.tsv")
     return folder
 
 
