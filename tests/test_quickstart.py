@@ -6,7 +6,7 @@ import re
 import shlex
 
 import pytest
-from helpers.command_line import worked
+from helpers.command_line import tree, worked
 
 from contrasent import quickstart as module
 from contrasent.errors import ConfigError, MissingExtraError
@@ -37,10 +37,6 @@ def small(tiny_roberta, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     logging.getLogger("contrasent").handlers.clear()
     return [text for text in texts if text]
-
-
-def files(folder):
-    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def write_retrieval(folder, corpus, queries):
@@ -74,10 +70,10 @@ def test_it_trains_scores_indexes_and_searches(small, tmp_path):
     assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
     start = SentenceEncoder.load(module.offline_folder())
     assert encoder.fingerprint() != start.fingerprint()
-    before = files(out)
+    before = tree(out)
     with pytest.raises(ConfigError, match="out exists already; name another folder with --output"):
         module.quickstart(out)
-    assert files(out) == before
+    assert tree(out) == before
     assert module.quickstart(out, overwrite=True)[0].steps == 2
 
 

@@ -1,5 +1,8 @@
 """While an encoder serves, a single sentence takes another way; it must lead to the same vector."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from helpers.tiny_models import SENTENCES
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.pooling import POOLERS
+from contrasent.model.precision import WeightCache
 
 pytestmark = pytest.mark.precision
 
@@ -71,3 +75,27 @@ def test_modes_are_those_of_evaluation_inside_and_put_back_after(tiny_encoder):
     assert modes(tiny_encoder) == before
     assert not tiny_encoder.is_serving
     np.testing.assert_allclose(row, expected, rtol=0, atol=1e-5)
+
+
+def test_threads_hold_what_is_kept_together():
+    kept, made, threads = WeightCache(), [], 8
+    inside, asked = Barrier(threads), Barrier(threads)
+
+    def make():
+        made.append(object())
+        return made[-1]
+
+    def hold(_):
+        with kept:
+            inside.wait(timeout=10)
+            found = kept.get("key", make)
+            asked.wait(timeout=10)
+            return found, kept.get("key", make) is kept.get("key", make), kept.is_open
+
+    with kept:
+        first = kept.get("key", make)
+        with ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(hold, range(threads)))
+    assert results == [(first, True, True)] * threads
+    assert made == [first]
+    assert not kept.is_open

@@ -81,17 +81,6 @@ def test_a_run_that_was_killed_while_it_was_replaced_is_still_known_as_a_run(des
     assert (desk / "out" / "last" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("output", ["text.txt", "text.txt/run"])
-def test_a_file_is_no_output(desk, output):
-    before = tree(desk)
-    for flag in ((), ("--overwrite",), ("--resume",)):
-        assert refused(*train("--output", output, *flag)) == (
-            f"{output} cannot be there: {desk / 'text.txt'} is a file; choose another folder with "
-            "--output"
-        )
-    assert tree(desk) == before
-
-
 def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch):
     """Both found the folder empty; the other was quicker, and is done."""
     checked = metrics_log.check_trackers
