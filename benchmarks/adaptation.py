@@ -27,11 +27,8 @@ import numpy as np
 import typer
 
 import contrasent
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.suite import load_suite
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.evaluation import Bootstrap, EncoderUse, Options, load_suite
+from contrasent.model import SentenceEncoder
 
 Cell = tuple[str, str, str, int]
 """A start, a domain, a method and a seed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.options import PRECISION_BITS
 from benchmarks.remote import Spec
-from contrasent.model.precision import default_device, torch_precisions
+from contrasent.model import torch_precisions, training_device
 
 PEERS = ("torch", "onnx", "openvino", "onnx-qint8", "openvino-qint8")
 """Backends of sentence-transformers; qint8 are its quantised models, the fastest that it documents
@@ -22,7 +22,7 @@ EXACT = "contrasent fp32"
 def ours(job: str, settings: Mapping[str, Any], engines: Sequence[str]) -> list[Spec]:
     """Ours: torch as it comes and in fp32, and each other engine as it comes."""
     where = f"benchmarks.jobs.ours:{job}"
-    auto = PRECISION_BITS[torch_precisions(default_device())[0]]
+    auto = PRECISION_BITS[torch_precisions(training_device(None))[0]]
     torch = [("auto", auto), ("fp32", 32)] if "torch" in engines else []
     made = [
         Spec(f"contrasent {precision}", where, {**settings, "precision": precision}, bits=bits)
@@ -43,7 +43,7 @@ def sentence_transformers(
     On a GPU also cast to fp16, and in bf16 with FlashAttention, if that is installed.
     """
     torch = [("fp32", 32), ("bf16", 16)] if "torch" in backends else []
-    on_gpu = default_device().type == "cuda"
+    on_gpu = training_device(None).type == "cuda"
     if torch and on_gpu:
         torch += [("fp16", 16), ("bf16 flash", 16)]
     made = [

@@ -30,8 +30,8 @@ from uuid import uuid4
 
 from benchmarks.machine import described
 from contrasent.files import write_text, writing
-from contrasent.reproduce.materials import make_model
-from contrasent.search.index import Index
+from contrasent.reproduce import make_model
+from contrasent.search import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3
 _DRAW = random.Random(0)

@@ -21,10 +21,8 @@ from benchmarks.material import Material, gathered
 from benchmarks.race import Race, run
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
-from contrasent.evaluation.sts_data import Subset, Task, load
-from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_names import TaskName
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.evaluation import load_suite
+from contrasent.model import SentenceEncoder
 
 PEERS = ("SentEval", "SentEval test parts")
 
@@ -107,14 +105,16 @@ def _pairs(names: str, material: Material, *, whole: bool) -> str:
     return str(path)
 
 
-def _unscored(task: Task) -> Iterator[Subset]:
+def _unscored(task: Any) -> Iterator[Any]:
     """What SentEval encodes besides the test part."""
     if task.name.name in _UNSORTED and task.name.split == "test":
-        for split in ("train", "dev"):
-            yield from load(TaskName(task.name.name, split)).subsets
+        for part in load_suite([f"{task.name.name}-{split}" for split in ("train", "dev")]).tasks(
+            "sts"
+        ):
+            yield from part.subsets
 
 
-def _part(part: Subset, *, scored: bool, ordered: bool) -> dict[str, Any]:
+def _part(part: Any, *, scored: bool, ordered: bool) -> dict[str, Any]:
     pairs = list(zip(part.first, part.second, part.gold.tolist(), strict=True))
     return {"pairs": pairs, "scored": scored, "ordered": ordered}
 

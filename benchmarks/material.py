@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.flops import Model
-from contrasent.data.tokenizer import Tokenizer
+from contrasent.data import Tokenizer
 from contrasent.errors import DataError
-from contrasent.model.hub import resolve
-from contrasent.model.weights import quiet
+from contrasent.model import quiet, resolve
 
 RANDOM_BASE, RANDOM_MINILM = "bert-base-random", "minilm-random"
 """Masked language models with random weights, made on the spot: as fast as trained ones."""

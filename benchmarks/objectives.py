@@ -18,7 +18,7 @@ from benchmarks.race import Race, run
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
 from benchmarks.rounds import WARM_UP
-from contrasent.model.hub import resolve
+from contrasent.model import resolve
 from contrasent.recipe import load_recipe
 
 REFERENCE = "simcse"

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from contrasent.search.index import Index
+from contrasent.search import Index
 
 _CHUNK = 16_384
 _QUERIES, _TOP_K = 300, 10

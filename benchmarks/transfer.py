@@ -25,23 +25,22 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_validate
-from contrasent.evaluation.protocols import PRESETS, SEED, TransferProtocol
-from contrasent.evaluation.transfer import TransferData, labelled, load_transfer
+from contrasent.evaluation import PRESETS, EncoderUse, TransferProtocol, transfer
 from contrasent.files import writing
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.model import SentenceEncoder
 
 TASKS = ("trec", "mrpc", "cr", "mpqa", "mr", "subj", "sst2")
-SEEDS = (SEED, SEED + 1, SEED + 2)
+SEEDS = tuple(TransferProtocol().seed + n for n in range(3))
 CLOCKS = ("cpu", "wall")
 
-Parts = dict[str, LabelledFeatures]
+Parts = dict[str, transfer.LabelledFeatures]
 
 
 def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
     """Dev and test accuracy, all classifiers together."""
-    reached = cross_validate(parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
+    reached = transfer.cross_validate(
+        parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu"
+    )
     return reached.dev_rows.value, reached.test
 
 
@@ -121,7 +120,7 @@ def _measure(
     if any((found["task"], found["seed"]) == which for found in entry.rounds):
         return
     print(f"{task}, seed {seed}: {name}", file=sys.stderr, flush=True)
-    data = load_transfer(task)
+    data = transfer.load_transfer(task)
     parts = embedded(data, result.setting["encoder"], result.setting["pooler"], kept)
     wall, cpu = time.perf_counter(), time.process_time()
     dev, test = CONTESTANTS[name](parts, data.classes, result.setting["preset"], seed)
@@ -141,18 +140,21 @@ def _measure(
         write(result, path)
 
 
-def embedded(task: TransferData, encoder: str, pooler: str, kept: Path) -> Parts:
+def embedded(task: transfer.TransferData, encoder: str, pooler: str, kept: Path) -> Parts:
     """The features of every part, from the folder ``kept`` if they are there."""
     mark = hashlib.sha256(f"{encoder} {pooler} {task.sha256}".encode()).hexdigest()[:16]
     path = kept / f"{task.name}-{mark}.npz"
     if not path.is_file():
         use = EncoderUse(SentenceEncoder.load(encoder, pooler=pooler))
-        made = {name: labelled(task, part, use).features for name, part in task.parts.items()}
+        made = {
+            name: transfer.labelled(task, part, use).features for name, part in task.parts.items()
+        }
         with writing(path) as beside, beside.open("wb") as stream:
             np.savez(stream, **made)
     with np.load(path) as found:
         return {
-            name: LabelledFeatures(found[name], part.labels) for name, part in task.parts.items()
+            name: transfer.LabelledFeatures(found[name], part.labels)
+            for name, part in task.parts.items()
         }
 
 

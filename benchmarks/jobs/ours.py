@@ -18,18 +18,11 @@ import torch
 
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
-from contrasent.data.batch import Batch
-from contrasent.data.examples import open_examples
-from contrasent.data.loader import Columns, Loader
-from contrasent.data.token_store import tokenize
-from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.sts import score
-from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_names import TaskName
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.data import Columns, Loader, open_examples, tokenize
+from contrasent.evaluation import EncoderUse, load_suite
+from contrasent.model import SentenceEncoder
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import Progress, Training, run, trainable_parameters
+from contrasent.training import loop
 
 
 @dataclass
@@ -76,9 +69,9 @@ class Train:
             )
         settings = TrainSettings(batch_size=self.batch_size)
         optimizer = torch.optim.AdamW(
-            trainable_parameters(encoder, objective), lr=settings.learning_rate, fused=True
+            loop.trainable_parameters(encoder, objective), lr=settings.learning_rate, fused=True
         )
-        self._training = Training(
+        self._training = loop.Training(
             encoder=encoder,
             objective=objective.to(accelerator.device),
             optimizer=optimizer,
@@ -92,12 +85,13 @@ class Train:
         first = number * self.steps
         examples = []
 
-        def batches() -> Iterator[Batch]:
+        def batches() -> Iterator[Any]:
             for batch in self._loader.stream(first, first + self.steps):
                 examples.append(batch.examples)
                 yield batch
 
-        for _ in run(self._training, batches(), Progress(), lambda made: made == self.steps):
+        start = loop.Progress()
+        for _ in loop.run(self._training, batches(), start, lambda made: made == self.steps):
             pass
         wait_for_device()
         return {"sentences": sum(examples)}
@@ -149,20 +143,19 @@ class One(Encode):
 
 
 class Evaluate:
-    """``score``: each distinct sentence once, sorted by length."""
+    """A suite's records: each distinct sentence once, sorted by length."""
 
     def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
         self._encoder = SentenceEncoder.load(folder, **loading)
-        self._tasks = load_suite(tasks.split(",")).tasks("sts")
+        self._suite = load_suite(tasks.split(","))
         self._precision = self._encoder.backbone.resolve_precision(precision)
 
-    def round(self, number: int) -> Values:
-        """Score the tasks; the first to warm up."""
-        tasks = self._tasks if number else self._tasks[:1]
-        records = score(tasks, EncoderUse(self._encoder, self._precision), Options()).records
-        pairs = sum(len(subset.gold) for task in tasks for subset in task.subsets)
+    def round(self, _number: int) -> Values:
+        """Score the tasks."""
+        records = self._suite.records(EncoderUse(self._encoder, self._precision)).records
+        pairs = sum(len(it.gold) for task in self._suite.tasks("sts") for it in task.subsets)
         shown = [it for it in records if (it.metric, it.aggregation) == ("spearman", "all")]
-        scores = {TaskName(it.task, it.split).label: it.value for it in shown}
+        scores = {"-".join([it.task, it.split]).removesuffix("-test"): it.value for it in shown}
         return {"sentences": 2 * pairs, "scores": scores}
 
 
@@ -175,8 +168,7 @@ class EncodeFile:
 
     def round(self, _number: int) -> Values:
         """Read, embed and write the whole file."""
-        from contrasent.encode.sentences import open_sentences
-        from contrasent.encode.shards import write_embeddings
+        from contrasent.encode import open_sentences, write_embeddings
         from contrasent.options import Sharding
 
         with TemporaryDirectory() as place, open_sentences(self._source) as sentences:
@@ -200,7 +192,7 @@ class TrainRun:
 
     def round(self, _number: int) -> Values:
         """Train; the first step, which compiles, counts neither as sentences nor as time."""
-        from contrasent.training.run import train
+        from contrasent.training import train
 
         with TemporaryDirectory() as place:
             train(self._recipe, Path(place) / "run")

@@ -10,11 +10,14 @@ from .examples import Rows as Rows
 from .examples import keep_rows as keep_rows  # rows of Python, kept in a file
 from .examples import open_examples as open_examples
 from .examples import open_pairs as open_pairs
+from .loader import Columns as Columns
+from .loader import Loader as Loader
 from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import lines as lines
 from .readers import source_kind as source_kind
 from .readers import text_lines as text_lines
 from .rows import open_source as open_source
+from .token_store import tokenize as tokenize
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import require_text as require_text
 from .views import VIEWS as VIEWS

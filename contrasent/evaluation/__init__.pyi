@@ -1,3 +1,4 @@
+from . import transfer as transfer  # transfer tasks: their data and classifiers
 from .compare import SeedError as SeedError
 from .compare import with_comparison as with_comparison
 from .embed import EncoderUse as EncoderUse
@@ -9,7 +10,6 @@ from .geometry import measure as measure
 from .geometry import rating_range as rating_range
 from .geometry import read_geometry as read_geometry
 from .geometry import read_trajectory as read_trajectory
-from .geometry import write_geometry as write_geometry
 from .intervals import Bootstrap as Bootstrap
 from .intervals import mean_error as mean_error
 from .leaks import find_leaks as find_leaks
@@ -25,6 +25,7 @@ from .neighbours import find_neighbours as find_neighbours
 from .neighbours import neighbour_lines as neighbour_lines
 from .neighbours import read_corpus as read_corpus
 from .neighbours import read_queries as read_queries
+from .protocols import PRESETS as PRESETS
 from .protocols import PROTOCOLS as PROTOCOLS
 from .protocols import Options as Options
 from .protocols import TransferProtocol as TransferProtocol
@@ -37,8 +38,6 @@ from .rated_pairs import calibrate as calibrate
 from .rated_pairs import read_judged as read_judged
 from .sts import influences as influences
 from .sts import joint_covariance as joint_covariance
-from .sts_data import Task as Task
-from .sts_data import load as load
 from .suite import Suite as Suite
 from .suite import load_suite as load_suite
 from .task_names import CROPS as CROPS
@@ -47,4 +46,3 @@ from .task_names import STS as STS
 from .task_names import STS_TASKS as STS_TASKS
 from .task_names import TRANSFER as TRANSFER
 from .task_names import TRANSFER_TASKS as TRANSFER_TASKS
-from .task_names import TaskName as TaskName

@@ -19,7 +19,6 @@ from contrasent.errors import DataError
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
 from contrasent.evaluation.rated_pairs import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
-from contrasent.files import write_text
 from contrasent.metrics import (
     Matrix,
     Vector,
@@ -212,11 +211,6 @@ def _short(numbers: Vector) -> Vector:
 def geometry_lines(geometries: Iterable[Geometry]) -> str:
     """One JSON object a line and an encoder; every number in full precision."""
     return lines_of_kind(KIND, geometries)
-
-
-def write_geometry(path: str | Path, geometries: Iterable[Geometry]) -> None:
-    """Write geometry as JSON lines, whole or not at all."""
-    write_text(path, geometry_lines(geometries))
 
 
 def read_geometry(path: str | Path) -> list[Geometry]:

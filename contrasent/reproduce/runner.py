@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ContrasentError
+from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluation import (
     STS,
     STS_TASKS,
@@ -32,13 +32,12 @@ from contrasent.evaluation import (
     RatedPairs,
     Scores,
     Suite,
-    TaskName,
     TransferProtocol,
     geometry_influences,
+    geometry_lines,
     load_suite,
     measure,
     rating_range,
-    write_geometry,
 )
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
@@ -284,7 +283,7 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
         with writing(store.path(measurement, ".npz")) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     if measured.geometry is not None:
-        write_geometry(store.path(measurement, ".jsonl"), [measured.geometry])
+        write_text(store.path(measurement, ".jsonl"), geometry_lines([measured.geometry]))
     # The file by which it counts comes last.
     names = [it.name for it in fields(measured) if it.name not in ("examples", "geometry")]
     content = {name: getattr(measured, name) for name in names}
@@ -395,14 +394,16 @@ def _measure_neighbours(
 
 def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
     from contrasent.data import build, open_examples
-    from contrasent.evaluation import load
 
     kind, _, split = name.partition(":")
     if kind == "pairs":
         is_there = split in STS_TASKS[data].splits
-        return Measured(
-            {name: len(load(TaskName(data, split), data_dir).gold) if is_there else "N/A"}
-        )
+        if not is_there:
+            return Measured({name: "N/A"})
+        suite = read_suite((data,), data_dir, split)
+        if suite.problems:
+            raise DataError(suite.problems[0].message)
+        return Measured({name: sum(len(it.gold) for it in suite.tasks("sts")[0].subsets)})
     count, overlaps = 0, list[float]()
     for sentences in open_examples(data):
         count += 1
@@ -415,8 +416,8 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
 def _count_trained(recipe: Recipe) -> Measured:
     import torch
 
-    from contrasent.training import complete, prepare, trainable_parameters
+    from contrasent.training import complete, loop, prepare
 
     parts = prepare(complete(recipe), torch.device("cpu"))
-    trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
+    trained = loop.trainable_parameters(parts.encoder, parts.objective, parts.twin)
     return Measured({"parameters": sum(it.numel() for it in trained)})

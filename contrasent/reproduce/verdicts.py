@@ -22,7 +22,6 @@ from contrasent.evaluation import (
     TRANSFER,
     RatedPairs,
     SeedError,
-    Task,
     influences,
     joint_covariance,
     mean_error,
@@ -250,7 +249,7 @@ class _Judge:
         names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
         plans = [filler.plan(row, column)[0] for row in pair]
         ways = [row.system(filler.store.scale).aggregation or aggregation for row in pair]
-        tasks: list[Task] = []
+        tasks = list[Any]()
         moves: list[np.ndarray] = []
         for place, name in enumerate(names):
             label = name if split == "test" else f"{name}-dev"
@@ -287,7 +286,7 @@ class _Judge:
             return arrays[label] if label in arrays.files else None
 
 
-def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
+def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
     each = np.array([influences(task, it, "spearman")[aggregation] for it in columns])

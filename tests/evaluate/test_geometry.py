@@ -14,7 +14,6 @@ from contrasent.evaluation.geometry import (
     measure,
     rating_groups,
     read_geometry,
-    write_geometry,
 )
 from contrasent.evaluation.rated_pairs import RatedPairs
 
@@ -189,7 +188,7 @@ def test_groups_are_those_of_the_paper_or_five_of_another_range(gold, expected):
 
 def test_json_keeps_everything(geometry, tmp_path):
     path = tmp_path / "geometry.jsonl"
-    write_geometry(path, [geometry, geometry])
+    path.write_text(geometry_lines([geometry, geometry]))
     first, second = read_geometry(path)
     assert first.records == geometry.records == second.records
     assert first.spectrum == pytest.approx(geometry.spectrum, rel=0, abs=0)

@@ -12,7 +12,6 @@ from scipy.stats import gaussian_kde
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import (
     Trajectory,
-    write_geometry,
 )
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import write_records
@@ -160,7 +159,7 @@ def test_labels_say_what_tells_encoders_apart():
 
 
 def test_files_are_known_by_their_content(tmp_path):
-    write_geometry(tmp_path / "g", [geometry()])
+    (tmp_path / "g").write_text(geometry_lines([geometry()]))
     write_records(tmp_path / "r", [record()])
     folder = tmp_path / "unsup"
     folder.mkdir()
