@@ -11,16 +11,13 @@ from .contents import short_encoder as short_encoder
 from .embedding_tables import geometry_table as geometry_table
 from .embedding_tables import print_neighbours as print_neighbours
 from .figures import FORMATS as FORMATS
+from .figures import FigureData as FigureData
 from .figures import Picture as Picture
 from .figures import draw_figures as draw_figures
 from .figures import figure_data as figure_data
 from .figures import figure_kinds as figure_kinds
 from .figures import write_pictures as write_pictures
-from .figures.curves import densities as densities
 from .figures.curves import run_lines as run_lines
-from .figures.curves import spectra as spectra
-from .figures.curves import trajectories as trajectories
-from .figures.plane import plane as plane
 from .page import write_report as write_report
 from .scores_table import mteb_table as mteb_table
 from .scores_table import suite_tables as suite_tables

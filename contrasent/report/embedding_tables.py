@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -43,18 +42,12 @@ _METRIC_NOTES = (
     "1 if isotropic (Mu and Viswanath 2018). Spearman x 100 of the cosines of all rated pairs.",
 )
 
-_CONTRAST_NOTE = (
-    "Equation 7 of SimCSE at temperature 0.05: the contrastive loss's term over negatives, and the "
-    "mean cosine (each sentence with itself too) over the temperature, which it bounds. Top "
-    "eigenvalue of WW^T as a share of its trace: the flatter the spectrum, the lower."
-)
-
 
 def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -> Table:
     """A row for each encoder by its label, and beneath them what was measured on what."""
     cells = []
     on: dict[str, list[str]] = {}
-    bounds, encoders = list[str](), list[str]()
+    encoders = list[str]()
     for label, geometry in rows.items():
         values = {metric: geometry.value(metric) for metric in COLUMNS}
         numbers = (score(v) if k == "spearman" else number(v, 4) for k, v in values.items())
@@ -67,21 +60,12 @@ def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = ""
             f"{geometry.sentences:,} distinct sentences"
         )
         on.setdefault(basis, []).append(label)
-        names = ("spread", "bound", "top_eigenvalue", "negative")
-        contrast = [geometry.value(f"contrast_{of}") for of in names]
-        left, right, top, below = (math.nan if it is None else it for it in contrast)
-        if not math.isnan(left):  # of what was measured before Equation 7 was
-            bounds.append(
-                f"{label}: {left:.3f} >= {right:.3f}, top eigenvalue {top:.4f}, cosines below 0: "
-                f"{below:.1%}."
-            )
         encoders.append(f"{label}: {described(label, close)}.")
     lines = [
         f"{basis}." if len(on) == 1 else f"{', '.join(labels)}: {basis}."
         for basis, labels in on.items()
     ]
-    explained = [_CONTRAST_NOTE] if bounds else []
-    notes = (*lines, *_METRIC_NOTES, *explained, *bounds, *encoders)
+    notes = (*lines, *_METRIC_NOTES, *encoders)
     lower = [k for k, metric in enumerate(COLUMNS, start=1) if metric in LOWER]
     table = Table(("encoder", *COLUMNS.values()), tuple(cells), notes, title, name)
     return table.with_best([*lower, 1 + list(COLUMNS).index("spearman")], lower)

@@ -13,16 +13,7 @@ from contrasent.errors import ConfigError, pick
 from contrasent.evaluation import Geometry, read_geometry, read_trajectory
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
-from contrasent.report import (
-    Picture,
-    Table,
-    densities,
-    plane,
-    spectra,
-    text_table,
-    trajectories,
-    write_pictures,
-)
+from contrasent.report import FigureData, Picture, Table, figure_kinds, text_table, write_pictures
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
 from contrasent.reproduce.materials import Materials, make_tasks
@@ -237,22 +228,19 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
         return None
     plans = {row.label: filler.plan(row, column)[0] for row in table.rows}
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
-    if table.figure == "trajectories":
-        runs = {k: it.job for k, it in chosen.items() if store.is_made(it.job)}
-        known = {k: read_trajectory(store.folder(it) / "run") for k, it in runs.items()}
-        return replace(trajectories(known), name=filled.name) if known else None
-    made = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it) is not None}
-    places = {k: read_geometry(path)[0] for k, path in made.items()}
-    if not places:
-        return None
-    if table.figure == "plane":
+    kind = next(it for it in figure_kinds() if it.name == table.figure)
+    if kind.of_runs:
+        made = {
+            k: store.folder(it.job) / "run" for k, it in chosen.items() if store.is_made(it.job)
+        }
+        data = FigureData(runs={k: read_trajectory(path) for k, path in made.items()})
+    else:
+        made = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it)}
+        places = {k: read_geometry(path)[0] for k, path in made.items()}
         averages = {row.label: row.cells["Avg"].mean for row in filled.rows if "Avg" in row.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
-        picture = plane(places, "STS Avg.", colours, size=(9.0, 6.4))
-    else:
-        draw = spectra if table.figure == "spectra" else densities
-        picture = draw(_panels(table, places))
-    return replace(picture, name=filled.name)
+        data = FigureData(places, _panels(table, places), title="STS Avg.", colours=colours)
+    return replace(kind.draw(data), name=filled.name) if made else None
 
 
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, sqrt
-from statistics import stdev
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -145,7 +144,6 @@ class _Judge:
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
-        self._pooled: dict[str, SeedError | None] = {}
 
     def verdict(self, number: str, claim: Mapping[str, Any]) -> Verdict:
         """The verdict on a claim."""
@@ -172,7 +170,7 @@ class _Judge:
             reasons = (short_reason(cell.reason) for it in missing for cell in it.cells)
             notes += filter(None, dict.fromkeys(reasons))
         elif any(part.seed_error is None for part in parts):
-            notes = ["neither seeds nor examples here say how much a difference changes"]
+            notes = ["too few seeds, or no examples, to say how much a difference changes"]
         notes += [claim["cause"]] if "cause" in claim else []
         return Verdict(number, claim["claim"], status, tuple(parts), "; ".join(notes))
 
@@ -192,16 +190,11 @@ class _Judge:
             any(it.job.is_random for of_seed in self._filler.plan(row, column)[0] for it in of_seed)
             for row in pair
         ]
-        seed_error = self.seed_error(column, cells, random)
+        seed_error = self.seed_error(cells, random)
         return replace(part, pair_error=pair_error, seed_error=seed_error)
 
-    def seed_error(
-        self, column: PaperColumn, cells: Sequence[PaperCell], random: Sequence[bool]
-    ) -> SeedError | None:
-        """Paired over common seeds, else pooled; 0 where neither number depends on a seed.
-
-        Pooled is the deviation of all runs of the column that have several seeds.
-        """
+    def seed_error(self, cells: Sequence[PaperCell], random: Sequence[bool]) -> SeedError | None:
+        """Paired over common seeds, None without; 0 where neither number depends on a seed."""
         if not any(random):
             return SeedError(0.0, 1)
         seeds = len(self._filler.seeds)
@@ -209,32 +202,9 @@ class _Judge:
             cell.ours if varies else cell.ours * seeds
             for cell, varies in zip(cells, random, strict=True)
         )
-        if len(first) == len(second) == seeds > 1:
-            return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
-        key = column.text
-        if key not in self._pooled:
-            by_runs = {
-                self._runs(row, it): ours
-                for other in load_tables().values()
-                for it in other.columns
-                if it.text == key
-                for row in other.rows
-                if len(ours := self._filler.cell(other, row, it).ours) > 1
-            }
-            freedom = sum(len(each) - 1 for each in by_runs.values())
-            squares = sum((len(each) - 1) * stdev(each) ** 2 for each in by_runs.values())
-            self._pooled[key] = SeedError(sqrt(squares / freedom), freedom) if freedom else None
-        one = self._pooled[key]
-        if one is None:
+        if not len(first) == len(second) == seeds > 1:
             return None
-        runs = sum(1 / len(it.ours) for it, varies in zip(cells, random, strict=True) if varies)
-        return replace(one, error=one.error * sqrt(runs))
-
-    def _runs(self, row: PaperRow, column: PaperColumn) -> frozenset[str]:
-        plan, _ = self._filler.plan(row, column)
-        chains = [[*it.job.chain()] for of_seed in plan for it in of_seed]
-        trained = {job.key for chain in chains for job in chain if job.kind == "train"}
-        return frozenset(trained or {chain[-1].key for chain in chains})
+        return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
 
     def pair_error(self, pair: Sequence[PaperRow], column: PaperColumn) -> float | None:
         """Standard error of a difference over test pairs or examples, of means over seeds.
@@ -314,9 +284,8 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
         "pairs, of which those that share a sentence are dependent, or over examples (the last "
-        "step of a trajectory has none), and over seeds, paired (where rows have one seed, the "
-        "deviation of all runs of the column that have several). A claim holds if all its "
-        "comparisons do, and does not if one is contrary after Bonferroni's correction; "
+        "step of a trajectory has none), and over seeds, paired. A claim holds if all its comparisons "
+        "do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike within {MARGIN:g} point.",
     )
     return replace(table, notes=notes)

@@ -10,9 +10,7 @@ from helpers.report_contents import record, run
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import DataError
-from contrasent.evaluation.geometry import (
-    Trajectory,
-)
+from contrasent.evaluation.geometry import Trajectory, geometry_lines
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved

@@ -12,7 +12,6 @@ from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.intervals import Ratio, pair_error
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
-from contrasent.reproduce import verdicts
 from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
 from contrasent.reproduce.materials import make_tasks
 from contrasent.reproduce.papers import PAIRS, PaperColumn, load_tables
@@ -95,48 +94,13 @@ def test_a_judgement_of_random_seeds_is_rarely_wrong():
     assert wrong / 400 < 0.085
 
 
-class Runs:
-    """A filler of three seeds whose rows are numbers by seed, made by the runs of these names."""
-
-    seeds = (42, 43, 44)
-
-    def __init__(self, **rows):
-        self._rows = rows
-
-    def plan(self, row, _):
-        runs, _ = self._rows[row.label]
-        jobs = [SimpleNamespace(kind="train", key=run) for run in runs]
-        return [[SimpleNamespace(job=SimpleNamespace(chain=lambda it=it: [it]))] for it in jobs], ""
-
-    def cell(self, _, row, __):
-        return PaperCell(None, None, self._rows[row.label][1])
-
-    def errors(self, monkeypatch):
-        column = column_of("stsb-dev")
-        rows = [SimpleNamespace(label=it) for it in self._rows]
-        table = SimpleNamespace(columns=[column], rows=rows)
-        monkeypatch.setattr(verdicts, "load_tables", lambda: {"x": table})
-        return _Judge(self).seed_error, column
-
-
-def test_a_start_has_no_deviation_of_its_own(monkeypatch):
+def test_a_start_has_no_deviation_of_its_own():
     scores = (80.0, 80.6, 80.3)
-    seed_error, column = Runs(a=("stu", scores)).errors(monkeypatch)
     cells = PaperCell(None, None, scores), PaperCell(None, None, (77.0,))
-    assert seed_error(column, cells, (True, False)) == SeedError.of(scores)
-    assert seed_error(column, cells, (False, False)).error == 0
-
-
-def test_a_run_that_two_rows_share_counts_once(monkeypatch):
-    first, second = (80.0, 80.6, 80.3), (70.0, 70.1, 70.4)
-    rows = {"a": ("stu", first), "again": ("stu", first), "b": ("vwx", second)}
-    rows["with its head, one seed"] = ("stu", first[:1])
-    seed_error, column = Runs(**rows, one=("y", (1.0,))).errors(monkeypatch)
-    cells = PaperCell(None, None, (1.0,)), PaperCell(None, None, first)
-    pooled = sqrt((stdev(first) ** 2 + stdev(second) ** 2) / 2)
-    found = seed_error(column, cells, (True, True))
-    assert found.freedom == 4
-    assert found.error == pytest.approx(pooled * sqrt(1 + 1 / 3))
+    seed_error = _Judge(SimpleNamespace(seeds=(42, 43, 44))).seed_error
+    assert seed_error(cells, (True, False)) == SeedError.of(scores)
+    assert seed_error(cells, (False, False)).error == 0
+    assert seed_error(cells, (True, True)) is None
 
 
 @pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])

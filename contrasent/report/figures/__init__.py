@@ -125,14 +125,13 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
 class FigureData:
     """Everything a figure may show, all of it measured on the same pairs."""
 
-    rows: Mapping[str, Geometry]  # by the label of the encoder
+    rows: Mapping[str, Geometry] = field(default_factory=dict)  # by the label of the encoder
     # the same, side by side, by the panel's title
-    panels: Mapping[str, Mapping[str, Geometry]]
-    runs: Mapping[str, Trajectory]  # training runs by their labels
+    panels: Mapping[str, Mapping[str, Geometry]] = field(default_factory=dict)
+    runs: Mapping[str, Trajectory] = field(default_factory=dict)  # training runs by their labels
     title: str = ""  # of the scale of the colours, such as ``STS Avg.``
     # Spearman, in [-1, 1], by the label of the encoder; one may be absent
     colours: Mapping[str, float] = field(default_factory=dict)
-    published: bool = True  # show the points that papers print of the same pairs
 
 
 def figure_data(
@@ -144,9 +143,8 @@ def figure_data(
     """Numbers to draw; DataError if they were not measured on the same pairs.
 
     ``rows`` are for Figures 3, F.1 and G.1 of SimCSE and Figure 2 of DiffCSE, ``runs`` for Figure 2
-    of SimCSE and Figure 1 of its replication study, ``records`` for the colours of Figure 3, into
-    which the points of papers are put where it is of STS-B. Encoders that ``supervised`` names get
-    panels of their own, as in Figures F.1 and G.1.
+    of SimCSE and Figure 1 of its replication study, ``records`` for the colours of Figure 3.
+    Encoders that ``supervised`` names get panels of their own, as in Figures F.1 and G.1.
     """
     for results in (rows.values(), runs):
         pairs = list(dict.fromkeys(result.pairs for result in results))
@@ -167,7 +165,6 @@ def figure_data(
         {title: members for title, members in panels.items() if members},
         labelled_runs(runs) if runs else {},
         *(sts_colours(rows, records) if rows else ("", {})),
-        all(it.records[0].task == "stsb" for it in rows.values()),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
@@ -19,6 +19,8 @@ _SCALE = (40, 100)
 """Of the colours, in points of Spearman x 100: the paper's."""
 
 _ROOM = 0.3
+_CROWD = 6
+"""Encoders beyond which the names need a larger figure."""
 
 _OFFSETS = tuple(
     (x * distance, y * distance)
@@ -27,29 +29,9 @@ _OFFSETS = tuple(
 )
 
 
-PUBLISHED = (
-    ("BERT-base avg.", -1.468, 0.172, 56.70),
-    ("SimCSE-BERT-base", -2.313, 0.177, 76.16),
-    ("DiffCSE-BERT-base", -1.438, 0.097, 78.49),
-)
-"""DiffCSE, Table 11 (STS-B test): encoder, uniformity, alignment, and Spearman x 100, the mean over
-the seven STS tasks. SimCSE prints the averages of its Figure 3 alone."""
-
-PUBLISHED_IN = "printed in DiffCSE, Table 11 (STS-B test; colour: STS Avg.)"
-
-
-def plane(
-    rows: Mapping[str, Geometry],
-    title: str,
-    colours: Mapping[str, float],
-    published: Sequence[tuple[str, float, float, float]] = (),
-    size: tuple[float, float] | None = None,
-) -> Picture:
-    """A point for each encoder by its label, with its score; published points as diamonds.
-
-    ``title`` is that of the scale of ``colours``. ``size`` is in inches, by default that of a
-    column of a page.
-    """
+def plane(data: FigureData) -> Picture:
+    """A point for each encoder by its label, with its score."""
+    rows = data.rows
 
     def draw(figure: Figure) -> None:
         from matplotlib.cm import ScalarMappable
@@ -60,14 +42,10 @@ def plane(
         low, high = _SCALE
         names = []
         for label, geometry in rows.items():
-            place, known = _place(geometry), colours.get(label)
+            place, known = _place(geometry), data.colours.get(label)
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if known is None else f"{label} ({100 * known:.1f})", place))
-        for label, x, y, average in published:
-            colour = shades.cmap((average - low) / (high - low))
-            axes.plot(x, y, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
-            names.append((f"{label} ({average:.1f})", (x, y)))
         some = next(iter(rows.values()))
         close = some.records[0]
         axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")
@@ -77,29 +55,25 @@ def plane(
         # Names stand to the right of their points where they can.
         left, right = axes.get_xlim()
         axes.set_xlim(left, right + _ROOM * (right - left))
-        if published:
-            axes.plot([], [], "D", color="white", markeredgecolor=GREY, label=PUBLISHED_IN)
-            axes.plot([], [], "o", color="white", markeredgecolor="black", label="measured here")
-            figure.legend(loc="outside lower center", ncols=1, fontsize=7)
         bar = figure.colorbar(shades, ax=axes, pad=0.02)
-        bar.set_label(title)
+        bar.set_label(data.title)
         figure.draw_without_rendering()
-        _name(axes, names, len(rows))
+        _name(axes, names)
 
-    return picture(PLANE, size or (5.6, 4.1 if published else 3.7), draw)
+    return picture(PLANE, (5.6, 3.7) if len(rows) <= _CROWD else (9.0, 6.4), draw)
 
 
 def _place(geometry: Geometry) -> tuple[float, float]:
     return geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
 
 
-def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders: int) -> None:
+def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]]) -> None:
     from matplotlib.transforms import Bbox
 
     points = axes.transData.transform([place for _, place in names])
     taken = [Bbox.from_extents(x - 7, y - 7, x + 7, y + 7) for x, y in points]
     inside = axes.get_window_extent()
-    for k, (name, place) in enumerate(names):
+    for name, place in names:
         for x, y in _OFFSETS:
             note = axes.annotate(
                 name,
@@ -109,7 +83,6 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 ha="left" if x > 0 else "right" if x < 0 else "center",
                 va="bottom" if y > 0 else "top",
                 fontsize=7.5,
-                color="black" if k < encoders else GREY,
                 zorder=5,
             )
             box = note.get_window_extent()
@@ -141,9 +114,7 @@ FIGURES = (
         name=PLANE,
         place=1,
         heading="Alignment and uniformity",
-        draw=lambda data: plane(
-            data.rows, data.title, data.colours, PUBLISHED if data.published else ()
-        ),
+        draw=plane,
         caption=_caption,
     ),
 )
