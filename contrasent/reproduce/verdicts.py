@@ -284,8 +284,8 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
         "pairs, of which those that share a sentence are dependent, or over examples (the last "
-        "step of a trajectory has none), and over seeds, paired. A claim holds if all its comparisons "
-        "do, and does not if one is contrary after Bonferroni's correction; "
+        "step of a trajectory has none), and over seeds, paired. A claim holds if all its "
+        "comparisons do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike within {MARGIN:g} point.",
     )
     return replace(table, notes=notes)
