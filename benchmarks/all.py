@@ -28,7 +28,6 @@ COMMANDS = {
     ),
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",
     "evaluate": "evaluate --engine torch --rounds 3",
-    "transfer": "transfer --contestants 'contrasent,SentEval in C'",
     "transfer-speed": "transfer --contestants contrasent,SentEval --tasks trec,mrpc --seeds 1111",
     "latency": "latency",
     "memory-encode": "memory encode --sizes 10000,100000 --rounds 3",

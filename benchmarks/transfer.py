@@ -1,8 +1,8 @@
 """Transfer classifiers on the same embeddings: ``python -m benchmarks.transfer --json FILE``.
 
 The peer is SentEval's procedure with torch's own layer, loss and optimisers, one classifier after
-the other; the same in C is there for accuracies only. Encoding is not counted. The file is written
-after every task, seed and contestant, and the same command goes on where an earlier one was ended.
+the other. Encoding is not counted. The file is written after every task, seed and contestant, and
+the same command goes on where an earlier one was ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks import options
-from benchmarks.jobs import compiled, senteval
+from benchmarks.jobs import senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
@@ -44,26 +43,18 @@ def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, flo
     return reached.dev_rows.value, reached.test
 
 
-def _one_after_the_other(
-    make: senteval.Make, parts: Parts, classes: int, preset: str, seed: int
-) -> tuple[float, float]:
+def sentevals(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
+    """The same by SentEval's procedure, one classifier after the other."""
     pairs = [(part.features, part.labels) for part in parts.values()]
-    rest = classes, PRESETS[preset], seed, make
-    if len(pairs) == 1:
-        found = senteval.nested(*pairs[0], *rest)
-    elif len(pairs) == 2:
-        found = senteval.by_folds(*pairs, *rest)
-    else:
-        found = senteval.by_dev_part(*pairs, *rest)
-    return float(found[0]), float(found[1])
+    procedure = (senteval.nested, senteval.by_folds, senteval.by_dev_part)[len(pairs) - 1]
+    dev, test = procedure(*pairs, classes, PRESETS[preset], seed, senteval.Classifier)
+    return float(dev), float(test)
 
 
 CONTESTANTS: dict[str, Callable[[Parts, int, str, int], tuple[float, float]]] = {
     "contrasent": ours,
-    "SentEval": partial(_one_after_the_other, senteval.Classifier),
-    "SentEval in C": partial(_one_after_the_other, compiled.Classifier),
+    "SentEval": sentevals,
 }
-REFERENCES = ("SentEval", "SentEval in C")
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:
@@ -87,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> Result:
         "threads": torch.get_num_threads(),
         "clock": given.clock,
     }
-    references = [name for name in REFERENCES if name in names]
+    references = [name for name in names if name == "SentEval"]
     result = _earlier(given.json, setting) or Result("transfer", setting, references, [])
     with TemporaryDirectory() as place:
         kept = Path(given.embeddings or place)
