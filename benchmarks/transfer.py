@@ -47,7 +47,8 @@ def sentevals(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float
     """The same by SentEval's procedure, one classifier after the other."""
     pairs = [(part.features, part.labels) for part in parts.values()]
     procedure = (senteval.nested, senteval.by_folds, senteval.by_dev_part)[len(pairs) - 1]
-    dev, test = procedure(*pairs, classes, PRESETS[preset], seed, senteval.Classifier)
+    given: tuple[Any, ...] = pairs[0] if len(pairs) == 1 else tuple(pairs)
+    dev, test, *_ = procedure(*given, classes, PRESETS[preset], seed)
     return float(dev), float(test)
 
 
