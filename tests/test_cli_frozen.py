@@ -42,12 +42,12 @@ analyze: @loading MODELS... --from --pairs --columns --precision --data-dir --js
 neighbours: @loading MODELS... --corpus --queries --query --sample --top-k --columns --precision
   --data-dir --json --overwrite
 mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overwrite
-reproduce: TABLES... --output --encoder --words --sentences --documents --labelled --triplets
+reproduce: TABLES... --output --encoder
   --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
   --columns --shard-size --shards --workers --shard --ray --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
-calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir --json
+calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir
 index:
 index build: @loading MODEL SOURCE INDEX --columns --ids --clean --precision --kind --overwrite
 index remove: INDEX IDS... --missing-ok

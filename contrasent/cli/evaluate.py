@@ -32,7 +32,6 @@ from contrasent.files import refuse_existing_file
 from contrasent.options import (
     AnalysisOptions,
     AsHtml,
-    AsJson,
     AsJsonLines,
     DataFolder,
     EvaluationOptions,
@@ -105,8 +104,8 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
     def _judge(self, text: str) -> None:
         from contrasent.evaluation.judge import judge
         from contrasent.records import lines_of_kind
+        from contrasent.report import Contents
         from contrasent.report.comparison import judgement_lines, judgement_tables
-        from contrasent.report.contents import Contents
 
         encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
         reading = shared(self, FoundText)
@@ -179,8 +178,8 @@ def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
 
 
 @settings
-class CalibrateCommand(Named, Measuring, DataFolder, AsJson):
-    """Suggest a similarity threshold from labelled pairs."""
+class CalibrateCommand(Named, Measuring, DataFolder):
+    """Suggest a similarity threshold from labelled pairs, as JSON."""
 
     pairs: Annotated[str, ARGUMENT]
     """Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and label (1
@@ -194,30 +193,13 @@ class CalibrateCommand(Named, Measuring, DataFolder, AsJson):
     """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation import FOLDS, read_judged
-        from contrasent.evaluation import calibrate as propose
+        from contrasent.evaluation import calibrate, read_judged
 
         judged = read_judged(self.pairs, self.data_dir, self.columns)
         if judged.task.note:
             tell(judged.task.note)
-        calibration = propose(use(self, load(self, self.model)), judged, self.min_precision)
-        if self.json:
-            print_json(asdict(calibration))
-            return
-        aim = calibration.aim
-        reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
-        say(f"threshold  {calibration.threshold:.4f} ({reason})")
-        similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
-        say(f"pairs      {calibration.count:,}, {similar}")
-        rows = {"on them": calibration.reached, "held out": calibration.held_out}
-        for name, row in rows.items():
-            if row:
-                numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
-                say(f"{name:<11}{numbers}")
-        if calibration.held_out:
-            say(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
-        else:
-            say("Too few pairs to hold some out: what is reached on others will be less.")
+        encoder = use(self, load(self, self.model))
+        print_json(asdict(calibrate(encoder, judged, self.min_precision)), indent=2)
 
 
 @settings

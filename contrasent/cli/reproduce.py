@@ -33,23 +33,9 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     encoder: str | None = None
     """Start of every trained transformer: a masked language model, folder or id."""
 
-    words: str | None = None
-    """Word vectors, a .txt or .vec file such as GloVe's."""
-
-    sentences: str | None = None
-    """Training text, one sentence per line, also .gz."""
-
-    documents: str | None = None
-    """Sentences in their order, documents parted by blank lines."""
-
-    labelled: str | None = None
-    """Premise, hypothesis, label: 'data build nli --make labelled'."""
-
-    triplets: str | None = None
-    """Premise, entailment, contradiction: 'contrasent data build nli'."""
-
     material: Annotated[list[str] | None, Spelling(metavar="NAME=PATH")] = None
-    """More text, or a model in place of one by its id: qqp=qqp.csv, roberta-base=FOLDER."""
+    """A text, or a model in place of one by its id: sentences=wiki1m.txt, words=glove.txt,
+    triplets=nli.csv, roberta-base=FOLDER; 'list' says what is needed. Give it once for each."""
 
     scale: str | None = None
     """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two
@@ -101,15 +87,13 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     def _materials(self) -> dict[str, str]:
         from contrasent.reproduce import ENCODER
 
-        given = {ENCODER: self.encoder}
-        for name in ("words", "sentences", "documents", "labelled", "triplets"):
-            given[name] = getattr(self, name)
+        given = {} if self.encoder is None else {ENCODER: self.encoder}
         for text in self.material or ():
             name, _, path = text.partition("=")
             if not (name and path):
                 raise ConfigError(f"--material {text} is not NAME=PATH, such as qqp=qqp.csv")
             given[name] = path
-        return {name: value for name, value in given.items() if value is not None}
+        return given
 
 
 def _show(text: str) -> None:

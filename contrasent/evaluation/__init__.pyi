@@ -32,7 +32,6 @@ from .protocols import TransferProtocol as TransferProtocol
 from .proxy import FEWEST as FEWEST
 from .proxy import crop_pairs as crop_pairs
 from .proxy import next_pairs as next_pairs
-from .rated_pairs import FOLDS as FOLDS
 from .rated_pairs import RatedPairs as RatedPairs
 from .rated_pairs import calibrate as calibrate
 from .rated_pairs import read_judged as read_judged

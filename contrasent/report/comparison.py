@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
+<<<<<<< HEAD
 from contrasent.evaluation.compare import Gain, SeedScores
 from contrasent.evaluation.judge import METRIC, Judgement
 from contrasent.evaluation.task_names import short_name
 from contrasent.progress import one_line
 from contrasent.records import Compared, Record
+=======
+from contrasent.evaluation.compare import SeedScores
+from contrasent.records import Compared
+>>>>>>> 87a390a5 (reproduce: texts by --material alone; report: no cards or sentences on differences; calibrate: JSON)
 from contrasent.report.contents import Contents, Identity, PageRow, identity
 from contrasent.report.scores_table import Column, metric_heading, quantity, scores_table
 from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score, text_table
-
-Difference = tuple[PageRow, str, str, Compared]
-"""A row, a task or the average, its metric, and how the row differs from another in it."""
-
-
-def _differences(
-    contents: Contents, rows: Mapping[Identity, PageRow]
-) -> tuple[list[Difference], list[Difference]]:
-    tasks = [
-        (row, quantity(it)[0].heading, it.metric, it.compared)
-        for row in rows.values()
-        for it in row.records
-        if it.compared
-    ]
-    means = [(rows[identity(it.like)], AVERAGE, it.metric, it.compared) for it in contents.means]
-    return tasks, means
 
 
 def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
@@ -42,8 +31,15 @@ def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]
 def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
     """A table for each encoder and its baseline, a row for each task and metric."""
     by_title: dict[str, dict[str, list[tuple[str, Compared]]]] = {}
-    tasks, means = _differences(contents, rows)
-    for row, of, metric, compared in (*tasks, *means):
+    differences = [
+        (row, quantity(it)[0].heading, it.metric, it.compared)
+        for row in rows.values()
+        for it in row.records
+        if it.compared
+    ]
+    means = ((rows[identity(it.like)], AVERAGE, it.metric, it.compared) for it in contents.means)
+    differences.extend(means)
+    for row, of, metric, compared in differences:
         title = f"{row.label} minus {_baseline(row, compared, rows)}"
         of_metric = by_title.setdefault(title, {}).setdefault(metric, [])
         of_metric.append((f"{of} {metric_heading(metric)}", compared))
@@ -77,28 +73,6 @@ def _procedure(rows: Sequence[Compared]) -> str:
             f"(seed {first.seed})"
         )
     return f"{'. '.join(ways) or 'Too little data for an interval'}; p is two-sided{holm}."
-
-
-_VERDICTS = {
-    "helped": "is better than",
-    "hurt": "is worse than",
-    "unclear": "may be no different from",
-}
-
-
-def verdicts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
-    """A sentence on each difference: of averages, or of tasks whose metric has none."""
-    tasks, means = _differences(contents, rows)
-    known = {(row.label, compared.baseline, metric) for row, _, metric, compared in means}
-    alone = [it for it in tasks if (it[0].label, it[3].baseline, it[2]) not in known]
-    if not (means or alone) and len([row for row in rows.values() if row.records]) > 1:
-        return ["Whether the best is better by more than chance: evaluate with --compare."]
-    sentences = []
-    for row, of, metric, compared in (*means, *alone):
-        heading = f"{of} {metric_heading(metric)}"
-        gain = Gain(heading, _baseline(row, compared, rows), compared)
-        sentences.append(f"{row.label} {_VERDICTS[gain.verdict]} {gain.start}: {gain.change}.")
-    return sentences
 
 
 def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:

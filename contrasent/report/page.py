@@ -11,7 +11,7 @@ from typing import Any
 from contrasent import __version__
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import write_text
-from contrasent.report.comparison import comparison_tables, verdicts
+from contrasent.report.comparison import comparison_tables
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
 from contrasent.report.embedding_tables import LOWER, browsers, geometry_table
 from contrasent.report.figures import draw_figures, figure_data
@@ -43,10 +43,6 @@ def page(contents: Contents) -> str:
     heading = ", ".join(labels) or "Training runs"
     if len(labels) > _NAMED:
         heading = f"{len(labels)} encoders: {labels[0]} and others"
-    best = []  # of each table of scores the row that is best in its key column
-    for table in scores:
-        known = [row for row in table.rows if row[table.key].value is not None]
-        best += [(table, max(known, key=lambda row: row[table.key].value or 0))] if known else []
     counted = [f"{len(drawn)} figure{'' if len(drawn) == 1 else 's'}"] if drawn else []
     script, style = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
@@ -63,9 +59,7 @@ def page(contents: Contents) -> str:
         heading=heading,
         overview="; ".join([*(table.title for table in scores), *counted]),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
-        best=best,
         summary=_key_numbers(labels, scores, geometry),
-        verdicts=verdicts(contents, by_identity),
         scores=scores,
         compared=comparison_tables(contents, by_identity),
         geometry=geometry,

@@ -10,7 +10,7 @@ TABLE = "simcse/T3"
 ROWS = "dropout 0.1,dropout 0.5"
 SCALE = "smoke"
 SEEDS = "42,43"
-MORE = []  # of "small" and "paper": ["--encoder", "bert-base-uncased", "--sentences", "wiki1m.txt"]
+MORE = []  # of "small" and "paper": ["--encoder", "bert-base-uncased", "--material", "sentences=w.txt"]
 
 # %%
 import csv

@@ -254,7 +254,7 @@ def test_a_threshold_is_on_its_scale(stated, name, theirs, tmp_path):
     file = tmp_path / "pairs.tsv"
     rows = (f"{a}\t{b}\t{int(s > middle)}" for (a, b), s in zip(pairs, scores, strict=True))
     file.write_text("\n".join(rows))
-    told = json.loads(worked("calibrate", stated / name, file, "--json").out)
+    told = json.loads(worked("calibrate", stated / name, file).out)
     assert told["similarity"] == name and told["reached"]["f1"] == 1
     below, above = max(s for s in scores if s <= middle), min(s for s in scores if s > middle)
     assert told["threshold"] == pytest.approx((below + above) / 2, rel=1e-3)
