@@ -102,10 +102,9 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
         raise_failures(failures)
 
     def _judge(self, text: str) -> None:
-        from contrasent.evaluation.judge import judge
+        from contrasent.evaluation import judge
         from contrasent.records import lines_of_kind
-        from contrasent.report import Contents
-        from contrasent.report.comparison import judgement_lines, judgement_tables
+        from contrasent.report import Contents, judgement_lines, judgement_tables
 
         encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
         reading = shared(self, FoundText)

@@ -12,6 +12,7 @@ from .geometry import read_geometry as read_geometry
 from .geometry import read_trajectory as read_trajectory
 from .intervals import Bootstrap as Bootstrap
 from .intervals import mean_error as mean_error
+from .judge import judge as judge  # an encoder on a text without labels
 from .leaks import find_leaks as find_leaks
 from .leaks import find_overlap as find_overlap
 from .leaks import overlap_of as overlap_of

@@ -1,4 +1,6 @@
 from .comparison import comparison_tables as comparison_tables
+from .comparison import judgement_lines as judgement_lines
+from .comparison import judgement_tables as judgement_tables
 from .comparison import seeds_table as seeds_table
 from .contents import Contents as Contents
 from .contents import Mean as Mean

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-<<<<<<< HEAD
-from contrasent.evaluation.compare import Gain, SeedScores
+from contrasent.evaluation.compare import SeedScores
 from contrasent.evaluation.judge import METRIC, Judgement
 from contrasent.evaluation.task_names import short_name
 from contrasent.progress import one_line
 from contrasent.records import Compared, Record
-=======
-from contrasent.evaluation.compare import SeedScores
-from contrasent.records import Compared
->>>>>>> 87a390a5 (reproduce: texts by --material alone; report: no cards or sentences on differences; calibrate: JSON)
 from contrasent.report.contents import Contents, Identity, PageRow, identity
 from contrasent.report.scores_table import Column, metric_heading, quantity, scores_table
 from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score, text_table
@@ -31,15 +26,14 @@ def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]
 def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
     """A table for each encoder and its baseline, a row for each task and metric."""
     by_title: dict[str, dict[str, list[tuple[str, Compared]]]] = {}
-    differences = [
+    measured = [
         (row, quantity(it)[0].heading, it.metric, it.compared)
         for row in rows.values()
         for it in row.records
         if it.compared
     ]
     means = ((rows[identity(it.like)], AVERAGE, it.metric, it.compared) for it in contents.means)
-    differences.extend(means)
-    for row, of, metric, compared in differences:
+    for row, of, metric, compared in (*measured, *means):
         title = f"{row.label} minus {_baseline(row, compared, rows)}"
         of_metric = by_title.setdefault(title, {}).setdefault(metric, [])
         of_metric.append((f"{of} {metric_heading(metric)}", compared))
