@@ -59,9 +59,9 @@ class Materials:
         such as WordNet's version, often nothing.
         """
         if (kind, name) not in self._known:
+            find = {"model": self._model, "text": self._text, "view": _origin_of_view}[kind]
             try:
-                found = {"model": self._model, "text": self._text, "view": _origin_of_view}
-                self._known[kind, name] = found[kind](name)
+                self._known[kind, name] = find(name)
             except ContrasentError as error:
                 self._known[kind, name] = error
         known = self._known[kind, name]
@@ -219,17 +219,11 @@ _PAIRS = 20
 _ITEMS = 24
 _LABELS = ("entailment", "neutral", "contradiction")
 _CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-_SPECIAL = {
-    "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-    "roberta": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
-}
+_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
 
 def make_model(name: str, folder: Path) -> Path:
-    """A masked language model of random weights in place of the one of this id.
-
-    Names with ``roberta`` have RoBERTa's architecture and special tokens, others BERT's.
-    """
+    """A masked language model of BERT's kind and random weights in place of the one of this id."""
     import torch
     import transformers
 
@@ -237,22 +231,19 @@ def make_model(name: str, folder: Path) -> Path:
 
     if folder.is_dir():
         return folder
-    kind = "roberta" if "roberta" in name else "bert"
     library: Any = transformers  # whose classes have no types
     tokenizer = library.PreTrainedTokenizerFast(
-        tokenizer_object=_word_piece(_SPECIAL[kind]),
+        tokenizer_object=_word_piece(),
         model_max_length=_POSITIONS - 4,
-        **{f"{role}_token": token for role, token in _SPECIAL[kind].items()},
+        **{f"{role}_token": token for role, token in _SPECIAL.items()},
     )
-    config = library.AutoConfig.for_model(
-        kind,
+    config = library.BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=_WIDTH,
         num_hidden_layers=3 if "large" in name else 2,
         num_attention_heads=_HEADS,
         intermediate_size=_INNER,
         max_position_embeddings=_POSITIONS,
-        type_vocab_size=2 if kind == "bert" else 1,
         pad_token_id=tokenizer.pad_token_id,
         initializer_range=0.15,
     )
@@ -286,11 +277,7 @@ def _make_text(name: str, folder: Path) -> Path:
         for a, b in zip(first, second, strict=False):
             rows += [(a, it, of) for it, of in zip((b, a[::-1], b[::-1]), _LABELS, strict=True)]
     path = folder / f"{name}.{'txt' if written else 'csv'}"
-    if written:
-        _write_lines(path, written)
-    else:
-        with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(rows)
+    _write_lines(path, written) if written else _write_table(path, rows)
     return path
 
 
@@ -356,18 +343,18 @@ def _task_files() -> Iterator[tuple[str, list[str]]]:
         yield f"MRPC/msr_paraphrase_{path}.txt", [header, *rows]
 
 
-def _word_piece(special: Mapping[str, str]) -> Tokenizer:
+def _word_piece() -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     sentences = _sentences()
     letters = sorted({letter for line in sentences for letter in line.lower() if letter != " "})
     counts = Counter(word for line in sentences for word in line.lower().split())
     words = [word for word, _ in counts.most_common(_WORDS) if word.isalpha()]
-    pieces = [*special.values(), *letters, *(f"##{it}" for it in letters), *words]
+    pieces = [*_SPECIAL.values(), *letters, *(f"##{it}" for it in letters), *words]
     vocabulary = {piece: k for k, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk"]))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=_SPECIAL["unk"]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = ((token, vocabulary[token]) for token in (special["sep"], special["cls"]))
+    ends = ((token, vocabulary[token]) for token in (_SPECIAL["sep"], _SPECIAL["cls"]))
     tokenizer.post_processor = processors.BertProcessing(*ends)
     return tokenizer

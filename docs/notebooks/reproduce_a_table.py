@@ -10,7 +10,8 @@ TABLE = "simcse/T3"
 ROWS = "dropout 0.1,dropout 0.5"
 SCALE = "smoke"
 SEEDS = "42,43"
-MORE = []  # of "small" and "paper": ["--encoder", "bert-base-uncased", "--material", "sentences=w.txt"]
+# Of "small" and "paper": ["--encoder", "bert-base-uncased", "--material", "sentences=wiki1m.txt"]
+MORE = []
 
 # %%
 import csv
