@@ -1,5 +1,5 @@
 from . import objectives as objectives
-from .adaptation.halving import adapt as adapt
+from .adaptation.answer import adapt as adapt
 from .api import analyze as analyze
 from .api import evaluate as evaluate
 from .api import fit as fit

@@ -31,7 +31,7 @@ from contrasent.recipe import fields_of
 from contrasent.settings import checked
 
 if TYPE_CHECKING:
-    from contrasent.adaptation.tuning import Tuning, TuningTrial
+    from contrasent.adaptation.trials import Trial, Tuning
     from contrasent.data.examples import Examples, Rows
     from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
     from contrasent.evaluation.geometry import Geometry
@@ -166,7 +166,7 @@ def tune(
     space: Sequence[str],
     *,
     show_progress: bool = False,
-    on_trial: Callable[[TuningTrial], object] = lambda _: None,
+    on_trial: Callable[[Trial], object] = lambda _: None,
     **settings: Any,
 ) -> Tuning:
     """Search settings of a recipe by the dev task alone, as ``contrasent tune`` does.
@@ -188,12 +188,12 @@ def tune(
         ...     data="sentences.txt",
         ... ).best.settings  # doctest: +SKIP
     """
-    from contrasent.adaptation import tuning
+    from contrasent.adaptation import trials
 
     loaded, options = recipe_with(recipe, {"space": space, **settings}, TuneOptions)
-    return tuning.tune(
+    return trials.tune(
         loaded,
-        tuning.read_space(options.space),
+        trials.read_space(options.space),
         options.output or Path("runs") / f"tune-{_stem(recipe)}",
         trials=options.trials,
         resume=options.resume,

@@ -394,16 +394,19 @@ class TuneOptions(TrainingOptions):
 
 
 @settings
-class AdaptOptions(OnDevice, Replacing):
-    """A search for the best encoder of a text."""
+class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
+    """What is best on a text, and a search for better."""
 
     encoder: Annotated[str, Spelling(argument=True, of=Named, name="model")]
 
     data: str
-    """Text, one per line or row, without labels; in a .txt an empty line ends a document."""
+    """Text without labels, one per line or row."""
 
     output: Path = Path("runs/adapt")
-    """Folder of the search."""
+    """Folder of the answer and of the search."""
+
+    compare: Listed = ()
+    """Comma-separated encoders to judge beside it."""
 
     minutes: Annotated[float, Field(ge=0)] = 30
     """Time for all of it."""

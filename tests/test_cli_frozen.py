@@ -23,6 +23,7 @@ PROMISED = """
   --data-dir
 contrasent: --version --install-completion --show-completion
 adapt: ENCODER --data --output --minutes --dev --test --candidates --seed --resume --overwrite
+  --compare --documents/--lines --clean --columns
   --device
 quickstart: --output --overwrite --device
 train: @training RECIPE --encoder --seeds

@@ -1,3 +1,2 @@
-from .candidates import CANDIDATES as CANDIDATES  # what `adapt` tries, by name
-from .halving import adapt as adapt
-from .tuning import TuningTrial as TuningTrial
+from .answer import adapt as adapt
+from .trials import Trial as Trial

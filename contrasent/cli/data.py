@@ -94,17 +94,17 @@ class CheckCommand(AsJson, FoundText, Replacing):
             say(f"train with: {self._train_command(facts)}")
 
     def _train_command(self, facts: TextFacts) -> str:
-        words, option = ["contrasent", "train"], "--columns"
+        words = ["contrasent", "train"]
         if facts.classes is not None:
             words += ["nli-softmax", "--encoder", self.encoder or "bert-base-uncased"]
         elif facts.views > 1:
             words += ["sup-adapt", "--encoder", self.encoder or _ENCODER]
         elif facts.examples - facts.repeated >= _FEWEST:
-            words, option = ["contrasent", "adapt", self.encoder or _ENCODER], "--data.columns"
+            words = ["contrasent", "adapt", self.encoder or _ENCODER]
         else:
             words += ["unsup-simcse", "--encoder", self.encoder or _ENCODER]
         words += ["--data", str(self.output or facts.source)]
-        words += [option, ",".join(self.columns)] if self.columns and not self.output else []
+        words += ["--columns", ",".join(self.columns)] if self.columns and not self.output else []
         if facts.tokens_needed > (128 if "sup-adapt" in words else 32):
             words += ["--data.max_tokens", str(facts.tokens_needed)]
         return shlex.join(words)

@@ -268,7 +268,7 @@ class TuneCommand(TuneOptions, ShowSettings):
     """A packaged recipe or a YAML file."""
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation import TuningTrial
+        from contrasent.adaptation import Trial
         from contrasent.report import Cell, Table, number, score
 
         given = _given(words, self.recipe, self, TuneOptions)
@@ -276,7 +276,7 @@ class TuneCommand(TuneOptions, ShowSettings):
             say(describe(api.recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
             return
 
-        def finished(trial: TuningTrial) -> None:
+        def finished(trial: Trial) -> None:
             shown = " ".join(f"{key}={value}" for key, value in trial.settings.items())
             ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
             tell(f"trial {trial.number}: {shown}: {ended}")
@@ -301,38 +301,19 @@ class TuneCommand(TuneOptions, ShowSettings):
 
 @settings
 class AdaptCommand(AdaptOptions):
-    """Search for the best encoder of your text in a given time, without labels.
+    """Tell how good an encoder is for your text, without labels, and look for a better one.
 
-    Tries several recipes for a few steps each, continues those that do best on held-out text, and
-    tells whether the result is better than the encoder as it comes. Settings of the recipes can
-    follow as --section.key VALUE, but for those that the search or a candidate sets itself.
+    Judges the encoder as it comes within a minute. Then tries several recipes for a few steps each,
+    continues those that do best on held-out text, and tells whether the result is better. Settings
+    of the recipes can follow as --section.key VALUE, but for those that the search sets itself.
     """
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation import CANDIDATES, adapt
-        from contrasent.report import Cell, Table, number, score
-        from contrasent.training import metric_name
+        from contrasent.adaptation import adapt
 
         result = adapt(**vars(self), settings=_overrides(words, self), show_progress=True)
-        start, empty = result.start_score, Cell("")
-        rows = [(Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty, empty)]
-        for trial in result.trials:
-            gain = score(trial.score - start, sign="+")
-            numbers = (number(trial.steps, 0), score(trial.score), gain, number(trial.seconds, 0))
-            description = CANDIDATES[trial.candidate].description
-            rows.append((Cell(trial.candidate), Cell(description), *numbers))
-        metric = metric_name(result.dev_metric)
-        headings = ("tried", "what it trains on", "steps", f"dev {metric}", "gain", "seconds")
-        print_tables(Table(headings, tuple(rows), texts=frozenset({1})))
-        for failure in result.failures:
-            tell(f"{failure.candidate} failed: {failure.reason}")
-        _print_gains(result.scores)
-        if result.recipe is None:
-            say(
-                "Nothing that was tried beat the start, so the result is the start as it comes. To "
-                "try next: more text, more --minutes, or labelled pairs with --dev."
-            )
+        for sentence in result.sentences:
+            say(sentence)
         say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
-        say(f"report: {result.report}")
-        if result.recipe is not None:
-            tell(f"recipe: {result.recipe}")
+        say(f"report: {result.report}\n")
+        print_tables(*result.tables)

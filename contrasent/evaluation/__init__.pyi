@@ -12,6 +12,9 @@ from .geometry import read_geometry as read_geometry
 from .geometry import read_trajectory as read_trajectory
 from .intervals import Bootstrap as Bootstrap
 from .intervals import mean_error as mean_error
+from .judge import METRIC as METRIC
+from .judge import SOLVED as SOLVED
+from .judge import Judgement as Judgement
 from .judge import judge as judge  # an encoder on a text without labels
 from .leaks import find_leaks as find_leaks
 from .leaks import find_overlap as find_overlap
@@ -31,8 +34,8 @@ from .protocols import PROTOCOLS as PROTOCOLS
 from .protocols import Options as Options
 from .protocols import TransferProtocol as TransferProtocol
 from .proxy import FEWEST as FEWEST
-from .proxy import crop_pairs as crop_pairs
-from .proxy import next_pairs as next_pairs
+from .proxy import sample_texts as sample_texts
+from .proxy import text_tasks as text_tasks
 from .rated_pairs import RatedPairs as RatedPairs
 from .rated_pairs import calibrate as calibrate
 from .rated_pairs import read_judged as read_judged
@@ -40,8 +43,6 @@ from .sts import influences as influences
 from .sts import joint_covariance as joint_covariance
 from .suite import Suite as Suite
 from .suite import load_suite as load_suite
-from .task_names import CROPS as CROPS
-from .task_names import NEXT as NEXT
 from .task_names import STS as STS
 from .task_names import STS_TASKS as STS_TASKS
 from .task_names import TRANSFER as TRANSFER

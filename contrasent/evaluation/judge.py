@@ -312,7 +312,7 @@ def _verdict(
     if BM25 in gains:
         return "words", (
             f"BM25 is better here than {name}: {better(by_words)} {on}. Use {hybrid} "
-            f"({better(fused)}), BM25 alone, or try 'contrasent adapt'."
+            f"({better(fused)}), or BM25 alone."
         )
     if fusion in gains:
         return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on}."
@@ -327,7 +327,7 @@ def _verdict(
     if ends and (ends.high - ends.low) / 2 < WIDE:
         return "room", (
             f"There is room: {name} does no better than BM25, which knows no meaning "
-            f"({better(by_words)} {on}); try 'contrasent adapt' or another encoder."
+            f"({better(by_words)} {on}); training or another encoder may help."
         )
     return "unclear", f"Cannot tell: BM25 is {better(by_words)} {on}; give more text."
 

@@ -17,6 +17,7 @@ from contrasent.evaluation.geometry import (
     read_geometry,
     read_trajectory,
 )
+from contrasent.evaluation.judge import ExampleQuery
 from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
 from contrasent.records import Compared, Record, read_records
@@ -41,6 +42,9 @@ class Contents:
     geometries: tuple[Geometry, ...] = ()  # how the embeddings of encoders lie in space
     runs: tuple[Trajectory, ...] = ()  # training runs that measured it
     neighbours: tuple[Neighbours, ...] = ()  # what encoders find in a corpus
+    answer: tuple[str, ...] = ()  # what it comes to, in sentences
+    tables: tuple[Table, ...] = ()  # of what was tried
+    queries: tuple[ExampleQuery, ...] = ()  # what the encoder and BM25 find on a text
     command: str = ""  # the command line that writes the report
     # what its reader has to know, such as why a model has no numbers
     warnings: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.judge import ExampleQuery
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.progress import one_line
 from contrasent.report.contents import Contents, Identity, PageRow, described, identity
@@ -92,6 +93,17 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[
             notes.insert(0, f"The first {len(kept)} of {len(queries):,} queries.")
         shown.append({"name": f"neighbours-{k}", "heading": name, "queries": kept, "notes": notes})
     return shown
+
+
+def example_browser(queries: Sequence[ExampleQuery]) -> list[dict[str, Any]]:
+    """Queries of a judged text, what each is to find, and what is found first."""
+    asked = [
+        (f"{it.query} \u2192 {it.wanted}", {"the encoder": it.dense, "BM25": it.words})
+        for it in queries
+    ]
+    note = "Each query is followed by a text that it is to find."
+    browser = {"name": "examples", "heading": "Examples", "queries": asked, "notes": [note]}
+    return [browser] if asked else []
 
 
 def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:

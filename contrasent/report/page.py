@@ -13,7 +13,7 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import write_text
 from contrasent.report.comparison import comparison_tables
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
-from contrasent.report.embedding_tables import LOWER, browsers, geometry_table
+from contrasent.report.embedding_tables import LOWER, browsers, example_browser, geometry_table
 from contrasent.report.figures import draw_figures, figure_data
 from contrasent.report.scores_table import numbered, score_tables
 from contrasent.report.table import Cell, Table, number, score
@@ -40,7 +40,7 @@ def page(contents: Contents) -> str:
         for k, (pairs, of_label) in enumerate(by_pairs.items())
     ]
     drawn = _figures(contents, by_pairs)
-    heading = ", ".join(labels) or "Training runs"
+    heading = ", ".join(labels) or ("Adaptation" if contents.answer else "Training runs")
     if len(labels) > _NAMED:
         heading = f"{len(labels)} encoders: {labels[0]} and others"
     counted = [f"{len(drawn)} figure{'' if len(drawn) == 1 else 's'}"] if drawn else []
@@ -57,14 +57,15 @@ def page(contents: Contents) -> str:
     )
     return environment.get_template("report.html").render(
         heading=heading,
-        overview="; ".join([*(table.title for table in scores), *counted]),
+        overview=" ".join(contents.answer)
+        or "; ".join([*(table.title for table in scores), *counted]),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         summary=_key_numbers(labels, scores, geometry),
         scores=scores,
-        compared=comparison_tables(contents, by_identity),
+        compared=[*contents.tables, *comparison_tables(contents, by_identity)],
         geometry=geometry,
         figures=drawn,
-        browsers=browsers(contents, by_identity),
+        browsers=browsers(contents, by_identity) + example_browser(contents.queries),
         every=_records_table(rows) if contents.records else None,
         settings=settings_tables(contents, rows),
         command=contents.command,

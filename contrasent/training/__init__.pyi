@@ -1,11 +1,13 @@
 from . import loop as loop  # the loop itself, for who times it
 from .callbacks import DevScore as DevScore
 from .callbacks import metric_name as metric_name
+from .metrics_log import StepMetrics as StepMetrics
 from .run import score_result as score_result
 from .run import train as train
 from .run import train_seeds as train_seeds
 from .run_folder import RunFolder as RunFolder
 from .run_folder import complete as complete
+from .run_folder import dotted as dotted
 from .run_folder import environment as environment
 from .scoring import BeforeAndAfter as BeforeAndAfter
 from .scoring import Result as Result

@@ -27,7 +27,7 @@ from contrasent.evaluation.suite import (
     TaskData,
     load_suite,
 )
-from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
+from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
@@ -43,7 +43,7 @@ AS_IT_COMES = "the start as it comes"
 
 @dataclass(frozen=True, slots=True)
 class DevTask:
-    """Tasks whose mean score selects ``best``: correlations, accuracies, or one proxy.
+    """Tasks whose mean score selects ``best``: correlations, accuracies, or retrieval.
 
     As SimCSE's and DiffCSE's training scripts select: by the mean of STS-B and SICK-R dev, or of
     the seven transfer tasks' dev accuracy with SentEval's quick settings.
@@ -168,19 +168,17 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     """The task that selects ``best``; DataError if its data is missing, and the recipe names it."""
     if settings.task == HELD_OUT:
         return None
-    if settings.task.startswith((CROPS, NEXT)):
-        task = RETRIEVAL.load([TaskName(settings.task)], Options(settings.data_dir))
-        return DevTask(_proxy(task), METRICS[0])
     options = Options(settings.data_dir, learning=TransferProtocol(preset="dev"))
     suite = _named("task", settings, options)
     if suite is None:
         return None
     if suite.problems:
         raise DataError("; ".join(problem.message for problem in suite.problems))
-    if len(suite.kinds) > 1:
+    unranked = any(METRICS[0] not in it.metrics for it in suite.tasks("retrieval"))
+    if len(suite.kinds) > 1 or unranked:
         raise ConfigError(
-            f"evaluation.task must be of one kind: {settings.task!r} has correlations and "
-            "accuracies, whose mean says nothing; name STS tasks or transfer tasks"
+            f"evaluation.task must be of one metric: {settings.task!r} has several, whose mean "
+            "says nothing; name STS tasks, transfer tasks, or retrieval but stsb-retrieval"
         )
     for name in suite.names if settings.task != "auto" else ():
         if name.in_senteval and name.split == "test":
@@ -189,7 +187,8 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
                 "test any more; stsb-dev is meant for it",
                 name.heading,
             )
-    return DevTask(suite, "spearman" if suite.tasks("sts") else "accuracy")
+    metrics = {"sts": "spearman", "retrieval": METRICS[0]}
+    return DevTask(suite, metrics.get(suite.kinds[0][0].name, "accuracy"))
 
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
@@ -207,7 +206,7 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
     if name == "none":
         return None
     remedy = f"\nOr train without: --evaluation.{setting} none"
-    types = (STS, TRANSFER) if setting == "task" else TASK_TYPES
+    types = (STS, TRANSFER, RETRIEVAL) if setting == "task" else TASK_TYPES
     try:
         suite = load_suite((usual if name == "auto" else name).split(","), options, types)
     except DataError as error:

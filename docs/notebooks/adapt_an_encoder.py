@@ -44,9 +44,10 @@ result = contrasent.adapt(
     output=OUTPUT,
     settings=SETTINGS,
 )
+print(*result.sentences, sep="\n")
 for trial in result.trials:
-    print(f"{trial.candidate:15} {trial.steps:5} steps  {trial.score:.4f}")
-print(f"start {result.start_score:.4f} ({result.dev_metric})")
+    print(f"{trial.candidate:15} {trial.steps:5} steps  {trial.score or trial.failure}")
+print(f"start {result.start_score} ({result.dev_metric})")
 
 # %% [markdown]
 # ## Believe the interval

@@ -1,27 +1,23 @@
-"""A search over recipes: its text, what it tries, keeps, says and refuses, and how it goes on."""
+"""An answer for any text, and a search: what it tries, keeps, says and refuses, how it goes on."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.command_line import worked
+from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence, write
 
-from contrasent.adaptation import candidates, halving
-from contrasent.adaptation.candidates import (
-    CANDIDATES,
-    GENERAL_TEXT,
-    MIXED,
-    TRAIN,
-    SearchRequest,
-    SearchState,
-    Text,
-    split_text,
-)
-from contrasent.adaptation.halving import adapt
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.adaptation import answer as adapting
+from contrasent.adaptation import rungs as searching
+from contrasent.adaptation.answer import Text
+from contrasent.adaptation.rungs import CANDIDATES
+from contrasent.adaptation.trials import Search, State
+from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.evaluation import proxy
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
 
@@ -38,40 +34,33 @@ def text(tmp_path):
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
-    """A cache of its own, and few steps."""
+    """A cache of its own, few queries, and a few steps for each candidate, more in each rung."""
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(halving, "_FEWEST_STEPS", 1)
-    monkeypatch.setattr(halving, "_MOST_EPOCHS", 1)
-    monkeypatch.setattr(candidates, "FEWEST", 5)
+    monkeypatch.setattr(proxy, "FEWEST", 5)
+    monkeypatch.setattr(
+        searching.Rungs, "_steps", lambda _, names, *__: dict.fromkeys(names, 12 // len(names))
+    )
 
 
 @pytest.fixture
-def search(tmp_path, text, tiny_bert, monkeypatch):
-    """Search with three candidates of a few steps each, and more in each rung."""
-
-    def steps(_, names, __):
-        return dict.fromkeys(names, 12 // len(names))
-
-    monkeypatch.setattr(halving.Search, "_steps", steps)
+def adapt(tmp_path, text, tiny_bert):
+    """Search with three candidates."""
 
     def run(folder="search", encoder=tiny_bert, **options):
         given = {"minutes": 5, "candidates": ["dropout", "last-layers", "crops"], "settings": FAST}
         output = tmp_path / folder
-        return adapt(encoder, data=text, output=output, device="cpu", **given | options)
+        return adapting.adapt(
+            encoder, **{"data": text, "output": output, "device": "cpu", **given, **options}
+        )
 
     return run
 
 
-def similarity(first, second):
-    """Cosines of rows."""
-    return (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-
-
 def rate_by(encoder, path):
     """Pairs that an encoder rates itself, so that its correlation is 1."""
-    first, second = LINES[:20], LINES[20:40]
-    ratings = similarity(*(encoder.encode(texts, precision="fp32") for texts in (first, second)))
-    rated = zip(first, second, ratings, strict=True)
+    first, second = (encoder.encode(it, precision="fp32") for it in (LINES[:20], LINES[20:40]))
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    rated = zip(LINES[:20], LINES[20:40], (first * second).sum(1) / norms, strict=True)
     write(path, [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
 
 
@@ -81,228 +70,229 @@ def weights(folder):
 
 def plain(trials):
     """Trials without their times."""
-    return [(t.candidate, t.rung, t.steps, t.score, t.best_step) for t in trials]
+    return [replace(trial, seconds=0) for trial in trials]
 
 
-def test_the_better_half_goes_on_and_the_best_is_kept(search, tmp_path):
-    result = search()
-    first, second, last = ([t for t in result.trials if t.rung == rung] for rung in range(3))
-    assert [t.candidate for t in first] == ["dropout", "last-layers", "crops"]
-    ranked = sorted(first, key=lambda t: -t.score)
-    assert [t.candidate for t in second] == [t.candidate for t in ranked[:2]]
-    assert [t.candidate for t in last] == [max(second, key=lambda t: t.score).candidate]
-    best = max(result.trials, key=lambda t: t.score)
-    assert result.start_score <= best.score
-    kept = json.loads((tmp_path / "search" / "run" / "result.json").read_text())
-    assert (kept["best_score"], kept["best_step"]) == (best.score, best.best_step)
-    assert not list((tmp_path / "search" / "trials").iterdir())
-    assert result.scores.before != result.scores.after
-    assert [gain.of for gain in result.scores.gains]
+def tried(trials):
+    return [trial.candidate for trial in trials]
 
 
-def test_its_recipe_makes_the_same_encoder_again(search, tmp_path):
-    result = search()
-    again = train(load_recipe(result.recipe), tmp_path / "again", device="cpu")
-    assert weights(again.best) == weights(result.encoder)
-
-
-def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_path):
-    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    rate_by(start, tmp_path / "pairs.tsv")
-    result = search(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
-    assert result.start_score == pytest.approx(1)
-    assert result.recipe is None
-    # One candidate needs no comparison: a single trial takes all of the time.
-    assert [(t.rung, t.best_step) for t in result.trials] == [(2, 0)]
-    assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
-
-
-def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):
-    with pytest.raises(ConfigError, match="mlm-first needs a masked language model"):
-        search(candidates=["mlm-first"])  # of a BERT without its head
-
-    def request(*names):
-        return SearchRequest(str(tiny_masked_lm), str(text), 5, None, [*names], FAST, seed=42)
-
-    state = halving.split_text(request("dropout", "mlm-first"), tmp_path)
-    halving.Search(tmp_path, state, "cpu", show_progress=False)._try("mlm-first", 0, 9)
-    second = load_recipe(tmp_path / "trials" / "0-mlm-first" / "recipe.yaml")
-    first = load_recipe(Path(second.encoder.name).parent / "recipe.yaml")
-    assert (first.objective["name"], first.encoder.name) == ("mlm", str(tiny_masked_lm))
-    assert (first.train.max_steps, second.train.max_steps) == (4, 5)
-    assert (first.train.batch_size, first.train.precision) == (16, "fp32")
-    assert first.train.learning_rate == load_recipe("pretrain-mlm").train.learning_rate
-    before, after = (
-        SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu").fingerprint()
-        for folder in (tiny_masked_lm, second.encoder.name)
-    )
-    assert before != after
-    assert state.trials[0].steps == 9
-
-
-def test_a_worse_encoder_that_alone_was_left_gives_way_to_the_start(
-    search, tiny_bert, tiny_masked_lm, tmp_path, monkeypatch
-):
-    start = SentenceEncoder.load(tiny_masked_lm, pooler="mean", head="none", device="cpu")
-    rate_by(start, tmp_path / "pairs.tsv")
-    monkeypatch.setattr(halving, "train", failing("dropout"))
-    # Few steps would change too little: what is trained first is quite another encoder.
-    monkeypatch.setattr(halving.Search, "_pretrain", lambda *_: str(tiny_bert))
-    given = {"encoder": tiny_masked_lm, "dev": str(tmp_path / "pairs.tsv")}
-    result = search(candidates=["dropout", "mlm-first"], **given)
-    assert [t.candidate for t in result.trials] == ["mlm-first"] * len(result.trials)
-    assert max(t.score for t in result.trials) < result.start_score == pytest.approx(1)
-    assert result.recipe is None
-    best = SentenceEncoder.load(result.encoder, device="cpu")
-    assert best.fingerprint() == start.fingerprint()
-
-
-def test_an_interrupted_search_goes_on_to_the_same_end(search, monkeypatch, tmp_path):
-    whole = search("whole")
-    calls = []
-
-    def interrupted(recipe, folder, **options):
-        calls.append(folder)
-        if len(calls) == 4:  # the probe is the first
-            raise KeyboardInterrupt
-        return train(recipe, folder, **options)
-
-    monkeypatch.setattr(halving, "train", interrupted)
-    # As many steps as in the whole search, however long they take here.
-    monkeypatch.setattr(halving.Search, "begin", _begin_as(tmp_path / "whole"))
-    calls.append("probe")
-    with pytest.raises(KeyboardInterrupt):
-        search()
-    assert len(json.loads((tmp_path / "search" / "search.json").read_text())["trials"]) == 2
-    result = search(resume=True)
-    assert plain(result.trials) == plain(whole.trials)
-    assert weights(result.encoder) == weights(whole.encoder)
-
-
-def _begin_as(folder):
-    state = json.loads((folder / "search.json").read_text())
-
-    def begin(self):
-        for name in ("seconds_per_step", "overhead", "start_score", "dev_metric"):
-            setattr(self.state, name, state[name])
-
-    return begin
-
-
-def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search, tmp_path):
-    search(candidates=["dropout"])
-    with pytest.raises(ConfigError, match=r"minutes 5.0, not 6.0; .*--overwrite"):
-        search(candidates=["dropout"], minutes=6, resume=True)
-    with pytest.raises(ConfigError, match=r"candidates \['dropout'\], not \['slow'\]"):
-        search(candidates=["slow"], resume=True)
-    with pytest.raises(ConfigError, match="--resume"):
-        search(candidates=["dropout"])
-    with pytest.raises(ConfigError, match="next-sentence needs"):
-        search(candidates=["next-sentence"], overwrite=True)
-    assert (tmp_path / "search" / "run" / "best").is_dir()
-    assert search(candidates=["dropout"], overwrite=True).trials
-
-
-def test_the_command_tells_what_was_tried_and_what_came_of_it(text, tiny_bert, tmp_path):
-    pairs = tmp_path / "pairs.tsv"
-    write(pairs, [f"{LINES[n]}\t{LINES[n + n % 4]}\t{5 - n % 4}" for n in range(24)])
-    output = tmp_path / "search"
-    said = worked(
-        *("adapt", tiny_bert, "--data", text, "--output", output, "--minutes", 5),
-        *("--candidates", "dropout", "--test", pairs, "--device", "cpu"),
-        *(f"--{key}={value}" for key, value in FAST.items()),
-    )
-    lines = said.out.splitlines()
-    assert " ".join(lines[0].split()) == "what it trains on steps dev MRR@10 (proxy) gain seconds"
-    assert CANDIDATES["dropout"].description in said.out
-    assert any(line.startswith("encoder: ") and str(output) in line for line in lines)
-    assert "crops of test.txt (proxy)" in said.out
-    assert "paired bootstrap" in said.out
-    assert "crops of test.txt (proxy)" in (output / "report.html").read_text()
-
-
-def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, tiny_bert):
-    request = SearchRequest(
-        str(tiny_bert), "text.txt", 2, dev=None, candidates=[], settings={}, seed=42
-    )
-    state = SearchState(request, [*CANDIDATES], "crops:", max_tokens=40, depth=6, lines={})
-    search = halving.Search(tmp_path, state, "cpu", show_progress=False)
-    recipes = {name: search._recipe(each, 5, str(tiny_bert)) for name, each in CANDIDATES.items()}
-    frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
-    assert {name for name, layers in frozen.items() if layers} == {"last-layers"}
-    assert frozen["last-layers"] == 3
-    general = {name for name, recipe in recipes.items() if recipe.data.file.endswith("mixed.txt")}
-    assert general == {"general"}
-    assert {recipe.data.max_tokens for recipe in recipes.values()} == {40}
-
-
-def failing(name):
-    """Training that fails for one candidate."""
+def failing(*names):
+    """Training that fails for some candidates, by the learning rate and frozen layers they have."""
 
     def trained(recipe, folder, **options):
-        if folder.name.endswith(name):
+        if folder.parent.name == "trials" and recipe.view.name in names:
             raise ContrasentError("the loss is not finite")
         return train(recipe, folder, **options)
 
     return trained
 
 
-def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeypatch):
-    monkeypatch.setattr(halving, "train", failing("dropout"))
-    result = search()
-    assert [(it.candidate, it.rung) for it in result.failures] == [("dropout", 0)]
-    assert {t.candidate for t in result.trials} == {"last-layers", "crops"}
+def test_the_better_half_goes_on_and_the_best_is_kept_and_made_again(adapt, tmp_path):
+    result = adapt()
+    rungs = [[t for t in result.trials if t.settings["rung"] == rung] for rung in range(3)]
+    assert tried(rungs[0]) == ["dropout", "last-layers", "crops"]
+    ranked = sorted(rungs[0], key=lambda t: -t.score)
+    assert tried(rungs[1]) == tried(ranked[:2])
+    assert tried(rungs[2]) == tried(sorted(rungs[1], key=lambda t: -t.score)[:1])
+    best = max(result.trials, key=lambda t: t.score)
+    assert result.outcome == "trained" and f"is {best.candidate}," in " ".join(result.sentences)
+    assert result.start_score < best.score
+    kept = json.loads((tmp_path / "search" / "run" / "result.json").read_text())
+    assert (kept["best_score"], kept["best_step"]) == (best.score, best.best_step)
+    assert not list((tmp_path / "search" / "trials").glob("*/best"))
+    assert result.scores.before != result.scores.after
+    assert [gain.of for gain in result.scores.gains]
+    again = train(load_recipe(result.recipe), tmp_path / "again", device="cpu")
+    assert weights(again.best) == weights(result.encoder)
+
+
+def test_where_nothing_beats_the_start_it_stays_as_it_is(adapt, tiny_bert, tmp_path):
+    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    rate_by(start, tmp_path / "pairs.tsv")
+    result = adapt(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
+    assert result.start_score == pytest.approx(1)
+    assert result.recipe is None and "Nothing that was tried beat" in " ".join(result.sentences)
+    # One candidate needs no comparison: a single trial takes all of the time.
+    assert [(t.settings["rung"], t.best_step) for t in result.trials] == [(2, 0)]
+    assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+def test_what_was_stopped_has_an_answer_and_goes_on_to_the_same_end(adapt, monkeypatch):
+    whole, calls = adapt("whole"), []
+
+    def stopped(recipe, folder, **options):
+        calls.append(folder)
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return train(recipe, folder, **options)
+
+    monkeypatch.setattr(searching, "train", stopped)
+    stop = 2  # the probe is the first
+    early = adapt()
+    assert (early.trials, early.recipe) == ([], None)
+    assert "it was stopped" in " ".join(early.sentences)
+    calls, stop = [], 3
+    assert len(adapt(resume=True).trials) == 2
+    calls, stop = [], 0
+    result = adapt(resume=True)
+    assert plain(result.trials) == plain(whole.trials)
+    assert weights(result.encoder) == weights(whole.encoder)
+    assert plain(adapt(resume=True).trials) == plain(whole.trials)
+
+
+def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(adapt, tmp_path):
+    adapt(candidates=["dropout"])
+    for options, message in (
+        ({"minutes": 6}, r"minutes 5.0, not 6.0; .*--overwrite"),
+        ({"candidates": ["slow"]}, r"candidates \['dropout'\], not \['slow'\]"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            adapt(**{"candidates": ["dropout"], "resume": True, **options})
+    with pytest.raises(ConfigError, match="--resume"):
+        adapt(candidates=["dropout"])
+    with pytest.raises(ConfigError, match="next-sentence needs"):
+        adapt(candidates=["next-sentence"], overwrite=True)
+    assert (tmp_path / "search" / "run" / "best").is_dir()
+
+
+def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_bert, tmp_path):
+    pairs, output = tmp_path / "pairs.tsv", tmp_path / "search"
+    write(pairs, [f"{LINES[n]}\t{LINES[n + n % 4]}\t{5 - n % 4}" for n in range(24)])
+    said = worked(
+        *("adapt", tiny_bert, "--data", text, "--output", output, "--minutes", 5),
+        *("--candidates", "dropout", "--test", pairs, "--device", "cpu"),
+        *(f"--{key}={value}" for key, value in FAST.items()),
+    )
+    kept = json.loads((output / "result.json").read_text())
+    assert said.out.splitlines()[: len(kept["sentences"])] == kept["sentences"]
+    assert f"encoder: {kept['encoder']}" in said.out
+    assert CANDIDATES["dropout"].description in said.out
+    page = (output / "report.html").read_text()
+    for told in (*kept["sentences"], CANDIDATES["dropout"].description, "held-out-"):
+        assert told in page
+    assert "held-out-" in said.out
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("too little text", "too few to make tasks of"),
+        ("too few lines", "too few to choose and to compare by"),
+        ("no time", "leave no time"),
+        ("all fail", "every candidate failed; dropout: the loss is not finite"),
+        ("a table of words", "no transformer"),
+    ],
+)
+def test_what_hinders_training_is_told_and_the_start_is_the_answer(
+    adapt, monkeypatch, tmp_path, change, why
+):
+    options = {"candidates": ["dropout"]}
+    if change == "too little text":
+        monkeypatch.setattr(proxy, "FEWEST", 50)
+        write(tmp_path / "few.txt", LINES[:40])
+        options["data"] = tmp_path / "few.txt"
+    elif change == "too few lines":
+        monkeypatch.setattr(proxy, "FEWEST", 50)
+    elif change == "no time":
+        monkeypatch.setattr(
+            searching.Rungs, "_steps", lambda _, names, *__: dict.fromkeys(names, 0)
+        )
+    elif change == "all fail":
+        monkeypatch.setattr(searching, "train", failing("dropout"))
+    else:
+        options["encoder"] = save_glove(tmp_path / "glove.txt")
+    result = adapt(**options)
+    told = " ".join(result.sentences)
+    assert result.recipe is None and "Nothing was trained: " in told and why in told
+    assert json.loads((tmp_path / "search" / "result.json").read_text())["encoder"]
+    assert (result.judgement is None) == (change == "too little text")
+    assert SentenceEncoder.load(result.encoder) if change != "a table of words" else result.encoder
+
+
+def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
+    judge = adapting.judge
+    monkeypatch.setattr(
+        adapting,
+        "judge",
+        lambda *given, **how: replace(judge(*given, **how), verdict="hybrid", weight=0.3),
+    )
+    monkeypatch.setattr(searching, "train", failing("dropout"))
+    result = adapt(candidates=["dropout"])
+    assert (result.outcome, result.hybrid_weight, result.recipe) == ("hybrid", 0.3, None)
+    assert "needs no training" in " ".join(result.sentences)
+
+
+@pytest.mark.parametrize("data", ["no.txt", "empty.txt"])
+def test_what_cannot_be_read_is_an_error_and_leaves_nothing(adapt, tmp_path, data):
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(DataError, match=data):
+        adapt(data=tmp_path / data)
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_candidate_that_fails_is_reported_and_the_others_go_on(adapt, monkeypatch):
+    monkeypatch.setattr(searching, "train", failing("crop"))
+    result = adapt()
+    assert tried(result.failures) == ["crops"]
+    assert set(tried(result.trials)) == {"dropout", "last-layers", "crops"}
     # The search has ended: nothing is tried again.
-    monkeypatch.setattr(halving, "train", train)
-    again = search(resume=True)
-    assert (plain(again.trials), again.failures) == (plain(result.trials), result.failures)
+    monkeypatch.setattr(searching, "train", train)
+    assert plain(adapt(resume=True).trials) == plain(result.trials)
 
 
 @pytest.mark.parametrize(("key", "remedy"), [("data.file", "--data"), ("train.seed", "--seed")])
-def test_settings_that_the_search_sets_are_refused(search, key, remedy):
-    with pytest.raises(ConfigError, match=f"the search itself sets {key}; .*{remedy}"):
-        search(settings={key: "1"})
+def test_settings_that_the_search_sets_are_refused(adapt, key, remedy):
+    with pytest.raises(ConfigError, match=f"the search itself sets {key}; give {remedy}"):
+        adapt(settings={key: "1"})
+
+
+def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypatch, tiny_bert):
+    monkeypatch.undo()
+    state = State(
+        {}, {"candidates": [*CANDIDATES], "lines": 10_000, "depth": 6, "dev": ["dev-halves"]}
+    )
+    options = AdaptOptions(encoder=str(tiny_bert), data="text.txt", minutes=60)
+    search = Search(tmp_path, state, {})
+    rungs = searching.Rungs(search, options, {}, searching.time.monotonic())
+    ground = rungs.ground
+    ground.step_seconds, ground.score_seconds, ground.other_seconds = 1.0, 2.0, 10.0
+    # 100 seconds for each, of which 10 + 3 * 2 are no steps
+    assert rungs._steps(["dropout", "tsdae"], 200, 0) == {"dropout": 84, "tsdae": 33}
+    assert rungs._steps(["dropout"], 20, 0) == {"dropout": 0}
+    recipes = {name: rungs._recipe(it, 5, 5) for name, it in CANDIDATES.items()}
+    frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
+    assert {name: layers for name, layers in frozen.items() if layers} == {"last-layers": 3}
+    rungs.began -= 59 * 60
+    with pytest.raises(ConfigError, match=r"60 minutes leave no time for next-sentence; 60\.\d"):
+        rungs._choose()
+        rungs.began -= 60
+        rungs._choose()
 
 
 def test_documents_stay_whole(tmp_path):
     documents = [[sentence(7 * n + k, 9) for k in range(4)] for n in range(30)]
     path = tmp_path / "documents.txt"
     path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
-    text = Text.read(str(path))
+    text = Text.read(str(path), documents=True)
     assert text.in_documents
-    parts = text.split(1, has_dev=False)
+    parts = text.split(1, 500, 500)
+    assert [len(part.documents) for part in parts] == [3, 3, 24]
     assert sorted(d for part in parts for d in part.documents) == sorted(documents)
-    read = Text.read(str(parts[0].write(tmp_path / "part.txt")))
-    assert read.documents == parts[0].documents
+    read = Text.read(parts[2].write(tmp_path / "part.txt"), documents=True)
+    assert read.documents == parts[2].documents
+    assert text.first(5).documents == documents[:2]
 
 
 def test_candidates_follow_the_text():
     texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
     sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
     documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
-    assert [t.gives for t in (texts, sentences, documents)] == [
+    assert [t.gives(2) for t in (texts, sentences, documents)] == [
         {"texts"},
         set(),
         {"texts", "documents"},
     ]
+    assert sentences.gives(1) == {"more_texts_than_dimensions"}
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
-
-
-def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
-    text = Text("text.txt", [[line] for line in LINES], in_documents=False)
-    train_part, dev, test = text.split(1, has_dev=True)
-    assert (train_part.lines, dev.lines, test.lines) == (180, 0, 20)
-    few = Text("text.txt", text.documents[:40], in_documents=False)
-    assert [part.lines for part in few.split(1, has_dev=True)] == [40, 0, 0]
-
-
-def test_as_many_lines_of_wikipedia_are_mixed_in_as_there_are_of_the_text(tmp_path, tiny_bert):
-    write(tmp_path / "text.txt", LINES)
-    settings = {"train.batch_size": 16}
-    request = SearchRequest(str(tiny_bert), str(tmp_path / "text.txt"), 5, None, [], settings, 42)
-    state = split_text(request, tmp_path)
-    train_lines, mixed = ((tmp_path / name).read_text().splitlines() for name in (TRAIN, MIXED))
-    assert mixed[:160] == train_lines
-    assert mixed[160:] == [it for it in GENERAL_TEXT.read_text().splitlines() if it][:160]
-    assert state.lines == {TRAIN: 160, MIXED: 320}

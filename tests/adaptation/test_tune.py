@@ -6,7 +6,7 @@ import pytest
 from helpers.command_line import call, refused, worked
 from helpers.tiny_sentences import sentence
 
-from contrasent.adaptation import tuning
+from contrasent.adaptation import trials
 from contrasent.errors import ContrasentError
 from contrasent.recipe import load_recipe
 
@@ -66,7 +66,7 @@ def test_a_grid_is_searched_by_dev_scores_and_the_best_made_again(words, tmp_pat
 
 def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
     whole = worked(*words, *RANGE, "--trials", "4").out
-    made, train = [], tuning.train
+    made, train = [], trials.train
 
     def cut_off(recipe, folder, **options):
         if len(made) == 2:
@@ -74,32 +74,32 @@ def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
         made.append(folder)
         return train(recipe, folder, **options)
 
-    monkeypatch.setattr(tuning, "train", cut_off)
+    monkeypatch.setattr(trials, "train", cut_off)
     said = call(*words, *RANGE, "--trials", "4", "--overwrite")
     assert said.code == 130
     assert "--resume" in said.err
-    monkeypatch.setattr(tuning, "train", train)
+    monkeypatch.setattr(trials, "train", train)
     again = worked(*words, *RANGE, "--trials", "4", "--resume")
     assert again.out == whole
     assert "trial 0" not in again.err
 
 
 def test_what_fails_is_named_and_tried_again(words, monkeypatch):
-    train = tuning.train
+    train = trials.train
 
     def out_of_memory(recipe, folder, **options):
         if recipe.train.learning_rate == 1e-3:
             raise ContrasentError("out of memory")
         return train(recipe, folder, **options)
 
-    monkeypatch.setattr(tuning, "train", out_of_memory)
+    monkeypatch.setattr(trials, "train", out_of_memory)
     said = worked(*words, *RATES)
     assert "trial 1: " in said.err and ": out of memory" in said.err
     assert "encoder: found/trials/0/best" in said.out
-    monkeypatch.setattr(tuning, "train", train)
+    monkeypatch.setattr(trials, "train", train)
     again = worked(*words, *RATES, "--resume")
     assert "trial 0:" not in again.err
-    assert "trial 2: train.learning_rate=1e-3: dev" in again.err
+    assert "trial 1: train.learning_rate=1e-3: dev" in again.err
     assert "failed" not in again.err
 
 

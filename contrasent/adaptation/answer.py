@@ -1,0 +1,466 @@
+"""Adaptation to a text without labels: an answer first, then a search for a better encoder.
+
+The encoder as it comes is judged on the text. Where text and time allow, candidates are trained;
+tasks made of held-out text, or labelled pairs, decide, and the start is what they have to beat.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from contrasent.adaptation.rungs import (
+    CANDIDATES,
+    FIXED,
+    HEAD,
+    NEEDS,
+    PEFT,
+    TEXTS,
+    TRAIN,
+    Ground,
+    Rungs,
+    start_pooler,
+)
+from contrasent.adaptation.trials import Search, State, Trial
+from contrasent.data import Rows, find_documents, keep_rows, open_examples, sentences_of
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.evaluation import (
+    FEWEST,
+    METRIC,
+    SOLVED,
+    EncoderUse,
+    Judgement,
+    judge,
+    load_suite,
+    sample_texts,
+    text_tasks,
+)
+from contrasent.files import remove_folder, write_text
+from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
+from contrasent.options import AdaptOptions, takes
+from contrasent.recipe import load_recipe
+from contrasent.records import Record
+from contrasent.report import (
+    Cell,
+    Contents,
+    Table,
+    number,
+    score,
+    score_tables,
+    short_encoder,
+    suite_tables,
+    write_report,
+)
+from contrasent.settings import EncoderSettings, EvaluationSettings, checked
+from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
+
+RESULT, REPORT, _RUN, _PARTS = "result.json", "report.html", "run", ("dev", "held-out")
+_HELD_OUT, _FEWEST_LINES = 500, 60
+"""Lines that are enough to choose by, and as many to report on; and the least."""
+_DEV_SHARE, _TEST_SHARE = 0.02, 0.12
+"""Of the time, for one dev score and for the scores at the end."""
+_JUDGED, _USUAL_WORDS = 30, 2000
+"""Seconds that judging the start may take, where so many words are embedded in one."""
+_MOST_TEXTS, _MOST_WORDS, _LONGEST = 10_000, 200_000, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text to adapt to."""
+
+    described: str  # what it is
+    documents: list[list[str]]  # texts; each a list of its sentences, or of the one line that it is
+    in_documents: bool  # the sentences of a document stand one after the other
+
+    @classmethod
+    def read(
+        cls,
+        source: str,
+        columns: Sequence[str] | None = None,
+        *,
+        documents: bool | None = None,
+        clean: bool = False,
+    ) -> Text:
+        """Read a file or data set of a sentence or text per example; line breaks become spaces."""
+        examples = open_examples(source, columns, documents=documents, clean=clean)
+        if examples.views > 1:
+            raise DataError(
+                f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
+                "or text per example; for pairs there is 'contrasent train sup-simcse'"
+            )
+        lines = [" ".join(text.split()) for (text,) in examples]
+        found = find_documents(examples)
+        ones = np.ones(len(lines), np.int64)
+        lengths = ones if found.lengths is None else found.lengths
+        ends, counted = np.cumsum(lengths), f"{len(lines):,} lines: {found.why}"
+        texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return cls(counted, texts, in_documents=found.lengths is not None)
+
+    def gives(self, width: int) -> set[str]:
+        """The keys of :data:`NEEDS` that it meets, with embeddings of a width."""
+        given = {TEXTS} if self.lines > width else set()
+        if self.in_documents:
+            return given | {"texts", "documents"}
+        several = sum(len(sentences_of(line)) > 1 for (line,) in self.documents)
+        return given | ({"texts"} if 2 * several >= len(self.documents) else set())
+
+    @property
+    def max_tokens(self) -> int:
+        """About the tokens of all but the longest tenth of its lines, from 32 to 128."""
+        words = [len(line.split()) for document in self.documents for line in document]
+        return int(np.clip(1.4 * np.quantile(words, 0.9) + 2, 32, 128))
+
+    @property
+    def lines(self) -> int:
+        """How many sentences or texts there are."""
+        return sum(map(len, self.documents))
+
+    def split(self, seed: int, *most: int) -> list[Text]:
+        """The text in parts, no document in two of them, in an order that the seed decides.
+
+        All but the last have at most so many lines, or a little more, and a tenth of the documents.
+        """
+        distinct = list(dict.fromkeys(map(tuple, self.documents)))
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        documents = [list(distinct[k]) for k in order]
+        parts, tenth = list[Text](), len(documents) // 10
+        for lines in most:
+            part = replace(self, documents=documents[:tenth] if lines else []).first(lines)
+            parts.append(part)
+            documents = documents[len(part.documents) :]
+        return [*parts, replace(self, documents=documents)]
+
+    def first(self, lines: int) -> Text:
+        """Its first documents, until they have so many lines or all of them."""
+        ends = np.cumsum([len(document) for document in self.documents])
+        return replace(self, documents=self.documents[: 1 + int(np.searchsorted(ends, lines))])
+
+    def write(self, path: Path) -> str:
+        """Write a sentence per line, with an empty line between documents; the name of the file."""
+        texts = map("\n".join, self.documents)
+        write_text(path, ("\n\n" if self.in_documents else "\n").join(texts) + "\n")
+        return str(path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adaptation:
+    """The answer to what is best on a text."""
+
+    text: str  # what it is
+    encoder: Path  # the best encoder, which is the start if nothing beat it
+    recipe: Path | None = None  # makes it again, bit for bit; None if it is the start
+    judgement: Judgement | None  # the start on it; None if there is too little of it
+    start_score: float | None = None  # the dev score of the start as it comes
+    dev_metric: str = ""  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
+    trials: list[Trial] = field(default_factory=list)  # in the order in which they were made
+    why: str = ""  # nothing was trained
+    # start and result on text that had no part in the search; its gains say whether it helped
+    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    report: Path  # a page with all of this
+    seconds: float = 0.0
+
+    @property
+    def failures(self) -> list[Trial]:
+        """The trials that could not be trained."""
+        return [trial for trial in self.trials if trial.score is None]
+
+    @property
+    def hybrid_weight(self) -> float | None:
+        """The weight of BM25 in search where that helps; None where it does not."""
+        judged = self.judgement
+        helps = judged is not None and judged.verdict in ("hybrid", "words")
+        return judged.weight if judged and helps else None
+
+    @property
+    def outcome(self) -> Literal["trained", "hybrid", "start"]:
+        """What is best: a trained encoder, the start in hybrid search, or the start alone."""
+        if self.recipe is not None:
+            return "trained"
+        return "start" if self.hybrid_weight is None else "hybrid"
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer in words."""
+        said = [f"{self.text}."]
+        if self.judgement is not None:
+            said.append(self.judgement.sentence)
+        tried = dict.fromkeys(it.candidate for it in self.trials)
+        names = f"{', '.join(tried)} (dev scores below)"
+        if self.outcome == "trained":
+            best = max(self.trials, key=lambda it: -1 if it.score is None else it.score)
+            said.append(f"The best of what was tried is {best.candidate}, of {names}.")
+            said += [gain.sentence for gain in self.scores.gains]
+        elif self.why:
+            said.append(f"Nothing was trained: {self.why}.")
+        else:
+            said.append(f"Nothing that was tried beat the encoder as it comes: {names}.")
+        if self.outcome == "hybrid":
+            said.append("Hybrid search is the answer, and it needs no training.")
+        elif self.outcome == "start":
+            said.append(
+                "Use the encoder as it comes. More text, more --minutes, or a few hundred rated "
+                "pairs with --dev may show more."
+            )
+        return said
+
+    @property
+    def tables(self) -> list[Table]:
+        """The start on the text, what was tried, and what came of it."""
+        rows = dict[str, list[Record]]()
+        for record in self.judgement.records if self.judgement else ():
+            rows.setdefault(short_encoder(record.encoder), []).append(record)
+        tables = [replace(table, notes=()) for table in score_tables(rows)]  # the page has them
+        tables += [self._tried] * bool(self.trials)
+        if self.scores.tasks is not None:
+            tables += suite_tables(self.scores.tasks, self.scores.rows)
+        return tables
+
+    @property
+    def _tried(self) -> Table:
+        start, empty = self.start_score, Cell("")
+        rows = [(Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty)]
+        for it in self.trials:
+            gain = None if it.score is None or start is None else it.score - start
+            described = Cell(it.failure or CANDIDATES[it.candidate].description)
+            numbers = number(it.steps, 0), score(it.score), score(gain, sign="+")
+            rows.append((Cell(it.candidate), described, *numbers))
+        heading = f"dev {metric_name(self.dev_metric)}"
+        headings = ("tried", "what it trains on", "steps", heading, "gain")
+        return Table(
+            headings, tuple(rows), title="What was tried", name="tried", texts=frozenset({1})
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write ``result.json`` and ``report.html``."""
+        kept = asdict(replace(self, scores=BeforeAndAfter()))
+        changes = [asdict(change) for change in self.scores.changes]
+        answer = {"outcome": self.outcome, "hybrid_weight": self.hybrid_weight}
+        content = {"sentences": self.sentences, **answer, **kept, "scores": changes}
+        told = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+        write_text(folder / RESULT, told + "\n")
+        judged = self.judgement
+        contents = Contents(
+            (*(judged.records if judged else ()), *self.scores.records),
+            answer=tuple(self.sentences),
+            tables=(self._tried,) if self.trials else (),
+            queries=judged.queries if judged else (),
+        )
+        write_report(folder / REPORT, contents)
+
+
+def _finish(rungs: Rungs, why: str) -> Adaptation:
+    """Keep the best run, and score it beside the start on what had no part in the search."""
+    ground, folder, best = rungs.ground, rungs.search.folder, rungs.search.best
+    kept = json.loads((folder / RESULT).read_text(encoding="utf-8"))["judgement"]
+    start, run = rungs.options.encoder, folder / _RUN
+    result = Adaptation(
+        text=ground.text,
+        encoder=run / "best" if ground.depth else Path(start),
+        judgement=kept and TypeAdapter(Judgement).validate_python(kept),
+        start_score=ground.start_score,
+        dev_metric=ground.dev_metric,
+        trials=rungs.search.state.trials,
+        why=why,
+        report=folder / REPORT,
+    )
+    if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
+        if (made := rungs.search.run_of(best.number)).exists():
+            remove_folder(run)
+            made.rename(run)
+        recipe = folder / "recipe.yaml"
+        shutil.copyfile(run / "recipe.yaml", recipe)
+        result = replace(result, recipe=recipe)
+        result.write(folder)
+        made_by, how = load_recipe(recipe), rungs.search.how
+        scores = score_result(rungs.final_tasks(), made_by, result.encoder, False, **how)
+        result = replace(result, scores=scores)
+    elif ground.depth and not result.encoder.exists():
+        start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
+    rungs._save()
+    result = replace(result, seconds=ground.seconds_spent)
+    result.write(folder)
+    return result
+
+
+def _telling(judged: Judgement) -> list[str]:
+    """The kinds of task that decide and that the encoder has not solved."""
+    own = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
+    open_tasks = [it.task for it in own if it.task in judged.deciding and it.value < SOLVED]
+    return [task.partition(" of ")[0] for task in open_tasks]
+
+
+def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> list[str]:
+    """Write the tasks of some kinds that a part of the text makes, in BEIR's form; their names."""
+    if not part.documents:
+        return []
+    examples = open_examples(part.write(folder / f"{name}.txt"), documents=part.in_documents)
+    lengths = map(len, part.documents) if part.in_documents else None
+    names = list[str]()
+    for task in text_tasks(sample_texts(examples, lengths, part.lines, _MOST_WORDS, _LONGEST))[0]:
+        kind = task.name.name.partition(" of ")[0]
+        if kind not in kinds:
+            continue
+        names.append(f"{name}-{kind}")
+        # A query that is a text has its number, by which it does not find itself.
+        ids = [f"q{n}" if row is None else f"d{row}" for n, row in enumerate(task.left_out)]
+        corpus = [(f"d{row}", text) for row, text in enumerate(task.corpus)]
+        asked = zip(ids, task.queries, strict=True)
+        for file, rows in (("corpus", corpus), ("queries", asked)):
+            lines = (json.dumps({"_id": n, "text": text}, ensure_ascii=False) for n, text in rows)
+            write_text(folder / names[-1] / f"{file}.jsonl", "\n".join(lines) + "\n")
+        pairs = zip(ids, task.relevant, strict=True)
+        judged = [f"{n}\td{row}\t1\n" for n, rows in pairs for row in rows]
+        head = "query-id\tcorpus-id\tscore\n"
+        write_text(folder / names[-1] / "qrels.tsv", head + "".join(judged))
+    return names
+
+
+def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
+    """Judge the start and write the answer so far; the parts of the text, and tasks of them."""
+    if chosen.dev:
+        dev_task(EvaluationSettings(task=chosen.dev))
+    for problem in load_suite(chosen.test).problems if chosen.test else ():
+        raise DataError(problem.message)
+    columns = None if chosen.columns is None else [chosen.columns]
+    text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
+    ground, budget, pooler = Ground(), 60 * chosen.minutes, start_pooler(chosen.encoder)
+    head = "none" if pooler else None
+    start: Any = load_encoder(chosen.encoder, pooler=pooler, head=head, device=chosen.device)
+    if not isinstance(start, SentenceEncoder) or start.transform is not None:
+        ground.why = f"{chosen.encoder} is no transformer without a fitted map"
+    else:
+        ground.depth = start.backbone.depth
+
+    (shuffled,) = text.split(chosen.seed)
+    sample = list(islice(chain.from_iterable(shuffled.documents), 64))
+    start.encode(sample[:8])
+    since = time.monotonic()
+    start.encode(sample)
+    took, letters = time.monotonic() - since, sum(map(len, sample))
+    ground.letter_seconds, seconds = took / letters, took / len(sample)  # of a letter, of a line
+    words = sum(len(line.split()) for line in sample) / took  # in a second
+    judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED) / (1 + len(chosen.compare))
+    try:
+        judged = judge(
+            EncoderUse(start, "fp32"),
+            shuffled.first(_MOST_TEXTS).write(folder / f"{Path(chosen.data).stem}.txt"),
+            compare=chosen.compare,
+            documents=text.in_documents,
+            seconds=judged_for * words / _USUAL_WORDS,
+        )
+    except DataError:
+        judged = None
+        ground.why = f"they are too few to make tasks of, each of {FEWEST} queries"
+    kinds = _telling(judged) if judged else []
+    # A line of a part is in about two texts of each kind of task.
+    of_line = 2 * max(1, len(kinds)) * seconds
+    dev, test = (
+        int(np.clip(share * budget / of_line, _FEWEST_LINES, _HELD_OUT))
+        for share in (_DEV_SHARE, _TEST_SHARE / 2)
+    )
+    parts = text.split(chosen.seed, 0 if chosen.dev else dev, test)
+    made, ground.tests = (
+        _make_tasks(part, folder, name, kinds) for part, name in zip(parts, _PARTS, strict=False)
+    )
+    ground.dev = made
+    if not (ground.why or chosen.dev or (made and ground.tests)):
+        ground.why = (
+            f"{text.lines:,} lines are too few to choose and to compare by"
+            if kinds
+            else "no task that can be made of the text tells encoders apart"
+        )
+    trained = parts[-1] if ground.tests else shuffled
+    trained = trained.first(max(_HELD_OUT, int(budget / (6 * seconds))))
+    trained.write(folder / TRAIN)
+    ground.lines, ground.max_tokens = trained.lines, trained.max_tokens
+    has = {"", *trained.gives(getattr(start, "width", 0)), *[PEFT] * (find_spec(PEFT) is not None)}
+    if not (ground.why or is_sentence_encoder(chosen.encoder)):
+        with suppress(CheckpointError):  # it may have no head, or not the whole of it
+            MaskedLm.load(chosen.encoder)
+            has.add(HEAD)
+    names = list(chosen.candidates or ())
+    for name in names if not ground.why else ():
+        if (needs := CANDIDATES[name].needs) not in has:
+            raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
+    ground.candidates = names or [name for name, it in CANDIDATES.items() if it.needs in has]
+    ground.text = f"{chosen.data} has {text.described}"
+    answer = Adaptation(
+        text=ground.text,
+        encoder=Path(chosen.encoder),
+        judgement=judged and replace(judged, text=chosen.data),
+        why=ground.why or "the search has not ended, --resume goes on",
+        report=folder / REPORT,
+    )
+    answer.write(folder)
+    return ground
+
+
+@takes(AdaptOptions)
+def adapt(
+    encoder: str | Path,
+    *,
+    data: str | Path | Rows,
+    settings: Mapping[str, Any] | None = None,
+    show_progress: bool = False,
+    **options: Any,
+) -> Adaptation:
+    """Tell how good an encoder is for a text, and search for a better one, in a given time.
+
+    The folder gets ``result.json`` and ``report.html`` with the answer, within the first minute;
+    then ``run`` with the best encoder, ``recipe.yaml`` that makes it again, ``search.json`` with
+    every trial, and the parts of the text. Ctrl-C ends the search with what was found so far.
+
+    Args:
+        encoder: the start: a folder, a run or a Hugging Face id.
+        data: text without labels: a file or data set as ``--data`` takes it, or strings. Sentences
+            or longer texts; of a ``.txt`` an empty line ends a document.
+        settings: of every candidate's recipe, by dotted name; not those that the search sets. A
+            candidate that sets or lacks one fails.
+        show_progress: progress bars on standard error.
+        **options: by name.
+
+    Raises:
+        ConfigError: no such candidate or task, or a candidate that does not fit; ``output`` holds
+            another search or another process's.
+        CheckpointError: the encoder cannot be loaded.
+        DataError: a file is missing or damaged, or holds no text.
+
+    Example:
+        >>> import contrasent
+        >>> result = contrasent.adapt("runs/mine", data="tickets.txt", minutes=9)  # doctest: +SKIP
+        >>> [gain.verdict for gain in result.scores.gains]  # doctest: +SKIP
+    """
+    source = str(data if isinstance(data, str | Path) else keep_rows(data))
+    chosen = checked(AdaptOptions, {"encoder": str(encoder), "data": source, **options})
+    began = time.monotonic()
+    for name in chosen.candidates or ():
+        pick("candidate", name, CANDIDATES)
+    given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
+    for key in FIXED.keys() & given.keys():
+        raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
+    load_recipe("unsup-simcse", given)  # refuses what is no setting
+    free = ("output", "device", "resume", "overwrite", "test", "compare")
+    request = {name: value for name, value in vars(chosen).items() if name not in free}
+    how = {"device": chosen.device, "show_progress": show_progress}
+
+    def prepare(state: State, folder: Path) -> None:
+        ground = _prepare(folder, chosen)
+        ground.seconds_spent = time.monotonic() - began
+        state.known = asdict(ground)
+
+    once = {"resume": chosen.resume, "overwrite": chosen.overwrite}
+    opening = Search.opened(chosen.output, {**request, "settings": given}, prepare, how, **once)
+    with opening as search:
+        rungs = Rungs(search, chosen, given, began)
+        return _finish(rungs, rungs.run())

@@ -1,0 +1,325 @@
+"""Candidates of an adaptation, and the search over them in a given time.
+
+Every candidate trains for a few steps, the better half for more, and the best for the time that is
+left (successive halving, Jamieson and Talwalkar 2016), all as long as they were measured to take.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from contrasent.adaptation.trials import Search, Settings, Trial
+from contrasent.errors import ConfigError, ContrasentError
+from contrasent.evaluation import Suite, load_suite
+from contrasent.model import are_words, is_sentence_encoder
+from contrasent.options import AdaptOptions
+from contrasent.recipe import Recipe, load_recipe
+from contrasent.training import DevScore, StepMetrics, train
+
+logger = logging.getLogger("contrasent")
+
+GENERAL_PAIRS = Path(str(files("contrasent") / "quickstart_data" / "stack_exchange_pairs.tsv"))
+"""Rated pairs that tell how much it forgot."""
+
+TRAIN = "train.txt"
+"""The file of the text that is trained on."""
+
+_TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
+"""Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
+_FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
+_GRACE, _WHITENS, _SCORED = 1.05, "train.whitening_sentences", 60
+"""Times what is asked for, the time is over; how a map is asked for; least texts of a dev task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way of adapting an encoder: settings of a packaged recipe that differ from it."""
+
+    name: str  # as ``--candidates`` takes it
+    description: str  # what it trains on
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = "unsup-simcse"
+    needs: str = ""  # a key of `NEEDS`, or nothing
+    cost: float = 1.0  # of a step, in steps of ``dropout``
+    frozen_share: float = 0.0  # of the layers, the lowest ones, that stay as they are
+
+
+_SENTENCE_CROPS = {"view.name": "crop_sentences", "view.sides": "both"}
+_CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
+_NEXT = {"view.name": "next_sentence"}
+_WHITENED = {"train.whitening_sentences": 5000}
+_LORA = {"encoder.lora": 16, "train.learning_rate": 1e-4}
+TEXTS, HEAD, PEFT = "more_texts_than_dimensions", "masked_lm", "peft"
+CANDIDATES = {
+    it.name: it
+    for it in (
+        Candidate("next-sentence", "a sentence and the next one", _NEXT, needs="documents"),
+        Candidate(
+            "sentences", "two crops of the sentences of a text", _SENTENCE_CROPS, needs="texts"
+        ),
+        Candidate("dropout", "a sentence twice, apart by dropout"),
+        Candidate("slow", "dropout, at a third of the rate", {"train.learning_rate": 1e-5}),
+        Candidate("crops", "two crops of the words of a text", _CROPS),
+        Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
+        Candidate("lora", "dropout, low-rank changes alone", _LORA, needs=PEFT),
+        Candidate("whitening", "dropout, with whitened embeddings too", _WHITENED, needs=TEXTS),
+        Candidate("tsdae", "rebuild a damaged sentence from its embedding", {}, "tsdae", cost=2.5),
+        Candidate("diffcse", "dropout, and find edited words", {}, "diffcse", HEAD, 3.0),
+    )
+}
+"""In the order of what is left out last where time is short; to add one, add a row."""
+
+NEEDS = {
+    "texts": "texts of which half have several sentences",
+    "documents": "a .txt whose documents have an empty line between them",
+    HEAD: "a masked language model to start from",
+    PEFT: "the extra lora",
+    TEXTS: "more texts than an embedding has dimensions",
+}
+"""What a candidate may need, in words."""
+
+FIXED = {
+    "encoder.name": "ENCODER",
+    "data.file": "--data",
+    "data.columns": "--columns",
+    "objective.name": "--candidates",
+    **dict.fromkeys(("train.max_steps", "train.epochs", "evaluation.every"), "--minutes"),
+    "train.seed": "--seed",
+    "train.start_shares": "nothing",
+    "evaluation.task": "--dev",
+    "evaluation.final": "--test",
+}
+"""Settings that no user of a search chooses, and what to give instead."""
+
+
+@dataclass(slots=True)
+class Ground:
+    """What a search found out before its trials, and the time that it took."""
+
+    text: str = ""  # what it is
+    why: str = ""  # nothing is trained
+    ended: bool = False  # it does not go on
+    candidates: list[str] = field(default_factory=list)  # names of what is tried
+    max_tokens: int = 32  # of a line of the text, in training
+    depth: int = 0  # layers of the encoder
+    lines: int = 0  # that are trained on
+    dev: list[str] = field(default_factory=list)  # tasks that choose
+    tests: list[str] = field(default_factory=list)  # made of held-out text
+    letter_seconds: float = 0.0  # of a letter that is embedded
+    final_seconds: float = 0.0  # of the scores at the end
+    start_score: float | None = None  # the dev score of the start as it comes
+    dev_metric: str = ""  # what that is
+    step_seconds: float = 0.0  # of the candidate ``dropout``
+    score_seconds: float = 0.0  # of a dev score
+    other_seconds: float = 0.0  # of a trial beside its steps and its scores
+    speed_factor: float = 1.0  # by which trials took longer than these
+    rungs: list[dict[str, int]] = field(default_factory=list)  # steps of each candidate
+    seconds_spent: float = 0.0
+
+
+class Rungs:
+    """A search over candidates in a given time."""
+
+    def __init__(
+        self, search: Search, options: AdaptOptions, given: Settings, began: float
+    ) -> None:
+        self.search, self.options, self.given = search, options, given
+        self.ground = TypeAdapter(Ground).validate_python(search.state.known)
+        self.began = began - self.ground.seconds_spent
+        self.last = len(_TIME_SHARES) - 1
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the scores at the end have to begin."""
+        spent = time.monotonic() - self.began
+        return 60 * self.options.minutes - self.ground.final_seconds - spent
+
+    def _save(self) -> None:
+        self.ground.seconds_spent = time.monotonic() - self.began
+        self.search.state.known = asdict(self.ground)
+        self.search.state.write(self.search.folder)
+
+    def run(self) -> str:
+        """Make the trials that are left, as far as the time goes; why there is none."""
+        ground, search = self.ground, self.search
+        try:
+            if not ground.why and not ground.step_seconds:
+                texts = (text.sentences for text in self.final_tasks().texts())
+                letters = sum(map(len, set(chain.from_iterable(texts))))
+                ground.final_seconds = 2 * letters * ground.letter_seconds
+                self._probe()
+            if not ground.why and not ground.ended:
+                search.run(self._plan(), self._make, self._learn)
+        except KeyboardInterrupt:
+            logger.warning("stopped; --resume goes on")
+            return "" if search.succeeded else "it was stopped before a candidate had a score"
+        except ContrasentError as error:
+            ground.why = str(error)
+        if search.succeeded:
+            ground.why = ""
+        elif search.state.trials:
+            failed = (f"{it.candidate}: {it.failure}" for it in search.state.trials)
+            ground.why = "; ".join(["every candidate failed", *failed])
+        ground.ended = True
+        self._save()
+        return ground.why
+
+    def _probe(self) -> None:
+        """Score the start, and measure what a trial takes."""
+        ground, folder, began = self.ground, self.search.folder / "probe", time.monotonic()
+        scores, times = list[DevScore](), list[float]()
+
+        def note_time(it: StepMetrics | DevScore) -> None:
+            times.append(time.monotonic())
+            if isinstance(it, DevScore):
+                scores.append(it)
+            else:
+                self._check_time(it)
+
+        recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, _PROBED_STEPS)
+        how: dict[str, Any] = {"device": self.options.device}
+        how |= {"overwrite": True, "on_step": note_time, "on_evaluation": note_time}
+        try:
+            result = train(recipe, folder, **how)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if result is None or not scores or scores[0].step:
+            raise ConfigError("the start has no dev score")
+        ground.start_score = scores[0].score if scores[0].plain is None else scores[0].plain
+        ground.dev_metric = scores[0].metric
+        ground.step_seconds = result.seconds / result.steps
+        # The start was scored, and after the last step the encoder and its mean with the start.
+        ground.score_seconds = (times[-1] - times[-2]) / 2
+        known = result.seconds + 3 * ground.score_seconds
+        ground.other_seconds = max(0.0, time.monotonic() - began - known)
+        self._save()
+
+    def _check_time(self, step: StepMetrics) -> None:
+        if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
+            raise ConfigError(f"the time was over after {step.number + 1} steps")
+
+    def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
+        """The seconds of a trial beside its steps, and those of a step."""
+        ground, it = self.ground, CANDIDATES[name]
+        # A map is fitted to many more texts than are scored.
+        each = 1 + it.settings.get(_WHITENS, 0) / _SCORED
+        fixed = ground.other_seconds + (1 + 2 * evaluations) * each * ground.score_seconds
+        return ground.speed_factor * fixed, ground.speed_factor * ground.step_seconds * it.cost
+
+    def _steps(self, names: Sequence[str], seconds: float, rung: int) -> dict[str, int]:
+        """The steps of each candidate in a rung, all taking as long, and some epochs at most.
+
+        0 where the time is too short for a few.
+        """
+        steps = dict[str, int]()
+        for name in names:
+            recipe = self._recipe(CANDIDATES[name], 1, 1)
+            epoch = -(-self.ground.lines // recipe.train.batch_size)
+            fixed, step = self._cost(name, _EVALUATIONS[rung])
+            count = int((seconds / len(names) - fixed) / step)
+            steps[name] = min(count, _MOST_EPOCHS * epoch) if count >= _FEWEST_STEPS else 0
+        return steps
+
+    def _choose(self) -> None:
+        """Leave out the last candidates where time is short; ConfigError if it is for all."""
+        names, out, left = self.ground.candidates, list[str](), self.seconds_left
+        while len(names) > 1 and not all(self._steps(names, _TIME_SHARES[0] * left, 0).values()):
+            out.insert(0, names.pop())
+        minutes = self.options.minutes
+        if out:
+            logger.warning("%g minutes leave no time for %s", minutes, ", ".join(out))
+        if len(names) == 1 and not self._steps(names, left, self.last)[names[0]]:
+            fixed, step = self._cost(names[0], _EVALUATIONS[self.last])
+            enough = minutes + (fixed + 2 * _FEWEST_STEPS * step - left) / 60
+            raise ConfigError(
+                f"{minutes:g} minutes leave no time for {names[0]}; {enough:.1f} are enough for it"
+            )
+
+    def _plan(self) -> Iterator[Settings]:
+        """All candidates for which there is time, the better half, the best."""
+        ground = self.ground
+        if not ground.rungs:
+            self._choose()
+        names = ground.candidates
+        for rung, evaluations in enumerate(_EVALUATIONS):
+            if rung == len(ground.rungs):
+                share = _TIME_SHARES[rung] / sum(_TIME_SHARES[rung:])
+                alone = len(names) == 1 and rung < self.last  # it gets the rest of the time
+                steps = {} if alone else self._steps(names, share * self.seconds_left, rung)
+                ground.rungs.append(steps)
+                self._save()
+            for name, count in ground.rungs[rung].items():
+                before = self._latest(name)
+                if before is None or (before.score is not None and before.steps < count):
+                    every = -(-count // evaluations)
+                    yield {"candidate": name, "rung": rung, "steps": count, "every": every}
+            if ground.rungs[rung]:
+                trials = [it for it in map(self._latest, names) if it and it.score is not None]
+                trials.sort(key=lambda trial: -(trial.score or 0.0))
+                keep = 1 if rung == self.last - 1 else (len(trials) + 1) // 2
+                names = [trial.candidate for trial in trials[:keep]]
+
+    def _latest(self, name: str) -> Trial | None:
+        """The last trial of a candidate."""
+        trials = [it for it in self.search.state.trials if it.candidate == name]
+        return trials[-1] if trials else None
+
+    def _recipe(self, candidate: Candidate, steps: int, every: int) -> Recipe:
+        ground, options, folder = self.ground, self.options, self.search.folder
+        defaults = {
+            "encoder.pooler": start_pooler(options.encoder),
+            "data.max_tokens": ground.max_tokens,
+            "encoder.freeze_layers": int(candidate.frozen_share * ground.depth),
+            **candidate.settings,
+        }
+        fixed = {
+            "encoder.name": options.encoder,
+            "data.file": str(folder / TRAIN),
+            "data.columns": None,
+            "train.max_steps": steps,
+            "train.seed": options.seed,
+            "train.start_shares": [0.5],
+            "evaluation.task": options.dev or ",".join(str(folder / it) for it in ground.dev),
+            "evaluation.every": every,
+            "evaluation.final": "none",
+        }
+        return load_recipe(candidate.recipe, {**defaults, **self.given, **fixed})
+
+    def _make(self, settings: Settings, folder: Path) -> None:
+        """Train a candidate in a folder."""
+        candidate, steps = CANDIDATES[settings["candidate"]], settings["steps"]
+        logger.info("%s: %s, %d steps", candidate.name, candidate.description, steps)
+        own = {*candidate.settings, *["encoder.freeze_layers"] * (candidate.frozen_share > 0)}
+        if taken := sorted(own & set(self.given)):
+            raise ConfigError(f"it sets {', '.join(taken)} itself")
+        recipe = self._recipe(candidate, steps, settings["every"])
+        train(recipe, folder, resume=True, on_step=self._check_time, **self.search.how)
+
+    def _learn(self, trial: Trial) -> None:
+        """Correct what was measured by what a trial took."""
+        if trial.score is not None:
+            fixed, step = self._cost(trial.candidate, -(-trial.steps // trial.settings["every"]))
+            self.ground.speed_factor *= min(
+                max(trial.seconds / (fixed + trial.steps * step), 0.5), 2.0
+            )
+        self._save()
+
+    def final_tasks(self) -> Suite:
+        """What start and result are scored on: ``test``, held-out text, and general pairs."""
+        held_out = [str(self.search.folder / task) for task in self.ground.tests]
+        return load_suite([*dict.fromkeys([*self.options.test, *held_out, str(GENERAL_PAIRS)])])
+
+
+def start_pooler(encoder: str) -> str | None:
+    """The pooler of the start: its own, or the mean of a masked language model's states."""
+    return None if are_words(encoder) or is_sentence_encoder(encoder) else "mean"

@@ -1,0 +1,343 @@
+"""Search: training runs that are compared by a dev score, in a folder from which it goes on.
+
+``tune`` searches settings of a recipe: all combinations, or what Optuna (Akiba et al. 2019)
+proposes. Nothing but the dev task is looked at before the best trial is known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from contrasent.errors import ConfigError, ContrasentError, require_extra
+from contrasent.files import begins_anew, exclusive, write_text, writing_folder
+from contrasent.recipe import Recipe, load_recipe, to_yaml
+from contrasent.records import write_records
+from contrasent.training import (
+    BeforeAndAfter,
+    RunFolder,
+    complete,
+    dev_task,
+    dotted,
+    final_tasks,
+    score_result,
+    train,
+)
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+logger = logging.getLogger("contrasent")
+
+Settings = dict[str, Any]
+"""What tells a trial from the others."""
+
+_STATE, _TRIALS = "search.json", "trials"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A training run that has ended."""
+
+    number: int
+    settings: Settings
+    score: float | None  # the highest dev score but the start's, in [-1, 1]; None if it failed
+    failure: str = ""
+    best_step: int = 0  # the update after which its encoder was kept; 0 for the start
+    seconds: float = 0.0
+
+    @property
+    def candidate(self) -> str:
+        """The name of what `adapt` tried."""
+        return str(self.settings["candidate"])
+
+    @property
+    def steps(self) -> int:
+        """The updates that `adapt` made."""
+        return int(self.settings["steps"])
+
+
+@dataclass(slots=True)
+class State:
+    """All that is needed to go on with a search."""
+
+    request: dict[str, Any]  # what was asked for; one that goes on is asked for the same
+    known: dict[str, Any] = field(default_factory=dict)  # what was found out before the trials
+    trials: list[Trial] = field(default_factory=list)
+    running: Settings | None = None  # those of the trial that has not ended
+
+    def write(self, folder: Path) -> None:
+        """Write it as JSON."""
+        content = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        write_text(folder / _STATE, content + "\n")
+
+
+class Search:
+    """A search in a folder: its trials, the best of which alone keeps its encoders."""
+
+    def __init__(self, folder: Path, state: State, how: Mapping[str, Any]) -> None:
+        self.folder, self.state, self.how = folder, state, how
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        folder: Path,
+        request: Mapping[str, Any],
+        prepare: Callable[[State, Path], object],
+        how: Mapping[str, Any],
+        *,
+        resume: bool,
+        overwrite: bool,
+    ) -> Iterator[Search]:
+        """Begin a search in ``folder``, which ``prepare`` fills, or go on with the one in it.
+
+        ConfigError if that was asked for something else, or another process is at it.
+        """
+        now = json.loads(json.dumps(request, default=str))  # as the file gives it back
+        with exclusive(folder):
+            if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
+                with writing_folder(folder) as partial:
+                    state = State(now)
+                    prepare(state, partial)
+                    state.write(partial)
+            state = TypeAdapter(State).validate_json((folder / _STATE).read_bytes())
+            before = state.request
+            names = dict.fromkeys([*before, *now])
+            if changed := [it for it in names if before.get(it) != now.get(it)]:
+                told = (f"{it} {before.get(it)}, not {now.get(it)}" for it in changed)
+                raise ConfigError(
+                    f"the search in {folder} has {'; '.join(told)}; ask for the same, name "
+                    "another --output, or replace it with --overwrite"
+                )
+            yield cls(folder, state, how)
+
+    def run(
+        self,
+        plan: Iterable[Settings],
+        make: Callable[[Settings, Path], object],
+        on_trial: Callable[[Trial], object] = lambda _: None,
+    ) -> None:
+        """Go on with a trial that was cut off, and make those of a plan that looks at the others.
+
+        ``make`` trains with the settings in a folder, or raises ContrasentError.
+        """
+        state = self.state
+        state.trials = self.succeeded  # what failed is tried again
+        self._keep_best()
+        if state.running is not None:
+            on_trial(self._try(state.running, make))
+        for settings in plan:
+            on_trial(self._try(settings, make))
+
+    def _try(self, settings: Settings, make: Callable[[Settings, Path], object]) -> Trial:
+        state, began = self.state, time.monotonic()
+        number = 1 + max((it.number for it in state.trials), default=-1)
+        folder, score, failure, step = self.run_of(number), self.score_of(settings), "", 0
+        state.running = settings
+        state.write(self.folder)
+        try:
+            if score is None:
+                make(settings, folder)
+                scores = self.dev_scores(number)[1]
+                if not scores:
+                    raise ConfigError("nothing decides: the run has no dev score; name a dev task")
+                score, step = max(scores), RunFolder(folder).read_result()["best_step"]
+        except ContrasentError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            failure = str(error)
+        seconds = time.monotonic() - began
+        state.running = None
+        state.trials.append(Trial(number, settings, score, failure, step, seconds))
+        state.write(self.folder)
+        self._keep_best()
+        return state.trials[-1]
+
+    def _keep_best(self) -> None:
+        """Remove the encoders of all trials but the best, also those that a kill left in part."""
+        best = self.best
+        for trial in self.state.trials if best else []:
+            for name in ("best", "last", "best-twin", "last-twin") if trial != best else ():
+                shutil.rmtree(self.run_of(trial.number) / name, ignore_errors=True)
+
+    def run_of(self, number: int) -> Path:
+        """The folder of a trial."""
+        return self.folder / _TRIALS / str(number)
+
+    def score_of(self, settings: Settings) -> float | None:
+        """The score of a trial with these settings, if one succeeded."""
+        return next((it.score for it in self.succeeded if it.settings == settings), None)
+
+    def dev_scores(self, number: int) -> tuple[float | None, list[float]]:
+        """The dev score of a trial's start, and those of all else on the way."""
+        return RunFolder(self.run_of(number)).read_dev_scores()[1:]
+
+    @property
+    def succeeded(self) -> list[Trial]:
+        """The trials that have a score."""
+        return [it for it in self.state.trials if it.score is not None]
+
+    @property
+    def best(self) -> Trial | None:
+        """The first of the highest score; None where every trial failed."""
+        return max(self.succeeded, key=lambda it: (it.score or 0.0, -it.number), default=None)
+
+
+GRIDS = {
+    "simcse": ("train.batch_size=64,128,256,512", "train.learning_rate=1e-5,3e-5,5e-5"),
+    "diffcse": (
+        "train.batch_size=64,128",
+        "train.learning_rate=2e-6,3e-6,5e-6,7e-6,1e-5",
+        "objective.mask_rate=0.15,0.20,0.30,0.40",
+        "objective.rtd_weight=0.1,0.05,0.01,0.005,0.001",
+    ),
+}
+"""The papers' grids (Gao et al. 2021, appendix A; Chuang et al. 2022, appendix A)."""
+
+_USUAL_TRIALS = 20
+_AXIS = re.compile(r"\s*(?:--)?([\w-]+\.[\w-]+)\s*=\s*(\S.*)", re.DOTALL)
+_RANGE = re.compile(r"(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?")
+
+
+def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
+    """Read what is searched: settings with values, ranges of numbers, or the papers' grids.
+
+    ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``; two whole numbers are the
+    ends of whole numbers alone.
+    """
+    require_extra("tune", "tune", "optuna")
+    from optuna import distributions
+
+    space: dict[str, BaseDistribution] = {}
+    lines = (line for text in texts for line in GRIDS.get(text.strip(), (text,)))
+    for text in lines:
+        setting = _AXIS.fullmatch(text)
+        key, values = (setting[1].replace("-", "_"), setting[2].strip()) if setting else ("", "..")
+        try:
+            if ".." not in values:
+                choices = dict.fromkeys(it.strip() for it in values.split(","))
+                axis: BaseDistribution = distributions.CategoricalDistribution(tuple(choices))
+            elif (ends := _RANGE.fullmatch(values)) is None:
+                raise ValueError("no range")
+            elif ends[1].isdecimal() and ends[2].isdecimal():
+                low, high = int(ends[1]), int(ends[2])
+                axis = distributions.IntDistribution(low, high, log=bool(ends[3]))
+            else:
+                first, last = float(ends[1]), float(ends[2])
+                axis = distributions.FloatDistribution(first, last, log=bool(ends[3]))
+        except ValueError as error:
+            raise ConfigError(
+                f"--space {text} is no setting with values, such as train.batch_size=64,128, no "
+                "range LOW..HIGH or LOW..HIGH:log of numbers above 0, such as "
+                f"train.learning_rate=1e-6..1e-4:log, and no grid of {', '.join(GRIDS)}"
+            ) from error
+        if key in space:
+            raise ConfigError(f"--space names {key} twice; give all its values at once")
+        space[key] = axis
+    return space
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The result of a search over settings."""
+
+    trials: tuple[Trial, ...]  # in the order in which they were made
+    best: Trial
+    run: Path  # the best trial's training run
+    recipe: Path  # makes it again with ``contrasent train``
+    start: float | None  # dev score of the start as it comes, in [-1, 1]; None if it has none
+    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+
+
+def tune(  # noqa: PLR0913 - what the command takes, by name
+    recipe: Recipe,
+    space: Mapping[str, BaseDistribution],
+    output: Path,
+    *,
+    trials: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str | None = None,
+    show_progress: bool = False,
+    on_trial: Callable[[Trial], object] = lambda _: None,
+) -> Tuning:
+    """Search settings of a recipe, as ``contrasent tune`` does.
+
+    Without ``trials``, or with as many as there are combinations of lists, every combination is
+    tried once (the papers' grid search); otherwise Optuna's tree-structured Parzen estimator
+    proposes so many, each from the trials before it and from the recipe's seed. Start and result
+    are then scored once on the final tasks.
+    """
+    axes: Mapping[str, Any] = space
+    how: dict[str, Any] = {"device": device, "show_progress": show_progress}
+
+    def check(*_: object) -> None:
+        for key, axis in axes.items():
+            for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
+                complete(load_recipe(recipe, {key: value}))
+        if recipe.evaluation.task == "none":
+            raise ConfigError("evaluation.task is none, so nothing decides; name a task")
+        if recipe.evaluation.task != "auto":
+            dev_task(recipe.evaluation)
+        final_tasks(recipe.evaluation)
+
+    def make(settings: Settings, folder: Path) -> None:
+        tried = load_recipe(recipe, settings)
+        evaluation = replace(tried.evaluation, final="none")
+        train(replace(tried, evaluation=evaluation), folder, resume=True, **how)
+
+    request = {**dotted(recipe), "space": {key: str(axis) for key, axis in space.items()}}
+    opening = Search.opened(output, request, check, how, resume=resume, overwrite=overwrite)
+    with opening as search:
+        search.run(_plan(search, space, trials, recipe.train.seed), make, on_trial)
+        best, path = search.best, output / "recipe.yaml"
+        if best is None:
+            reasons = dict.fromkeys(it.failure for it in search.state.trials)
+            raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
+        chosen, run = load_recipe(recipe, best.settings), RunFolder(search.run_of(best.number))
+        write_text(path, to_yaml(chosen))
+        scores = BeforeAndAfter()
+        if tasks := final_tasks(chosen.evaluation):
+            is_start = run.read_result()["best_is_start"]
+            scores = score_result(tasks, chosen, run.best, is_start, **how)
+            write_records(output / "scores.jsonl", scores.records)
+        start, _ = search.dev_scores(best.number)
+        return Tuning(tuple(search.state.trials), best, run.root, path, start, scores)
+
+
+def _plan(
+    search: Search, space: Mapping[str, BaseDistribution], trials: int | None, seed: int
+) -> Iterator[Settings]:
+    """Every combination, or what Optuna proposes after the trials there are."""
+    import optuna
+    from optuna.trial import TrialState
+
+    choices = [getattr(axis, "choices", ()) for axis in space.values()]
+    size = prod(map(len, choices))  # 0 with a range
+    asked = trials or size or _USUAL_TRIALS
+    if 0 < size <= asked:
+        every = (dict(zip(space, values, strict=True)) for values in product(*choices))
+        yield from (it for it in every if search.score_of(it) is None)
+        return
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    while len(search.state.trials) < asked:
+        made = search.state.trials
+        sampler = optuna.samplers.TPESampler(seed=seed + len(made))
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for it in made:
+            state = TrialState.FAIL if it.score is None else TrialState.COMPLETE
+            known: dict[str, Any] = {"params": it.settings, "value": it.score, "state": state}
+            study.add_trial(optuna.trial.create_trial(distributions=dict(space), **known))
+        yield study.ask(dict(space)).params
