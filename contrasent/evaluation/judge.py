@@ -266,6 +266,7 @@ def _scores(
 ) -> Scores:
     """Records with intervals, and what their comparison draws."""
     records, ratios = [], {}
+    unused: dict[str, Any] = dict.fromkeys(_UNUSED)
     for task, of_task in zip(tasks, values, strict=True):
         known = {metric: Ratio(each, np.ones_like(each)) for metric, each in of_task.items()}
         sure = intervals(known, bootstrap, task.name.label)
@@ -275,7 +276,7 @@ def _scores(
             if name != use.encoder.name:
                 record = replace(record, encoder=name)
             if name == BM25:
-                record = replace(record, pooler="words", similarity=BM25, **dict.fromkeys(_UNUSED))
+                record = replace(record, pooler="words", similarity=BM25, **unused)
             records.append(record)
             ratios[task.name, metric] = ratio
     return Scores(tuple(records), ratios=ratios)
