@@ -315,7 +315,7 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
         # A query that is a text has its number, by which it does not find itself.
         ids = [f"q{n}" if row is None else f"d{row}" for n, row in enumerate(task.left_out)]
         corpus = [(f"d{row}", text) for row, text in enumerate(task.corpus)]
-        asked = zip(ids, task.queries, strict=True)
+        asked = list(zip(ids, task.queries, strict=True))
         for file, rows in (("corpus", corpus), ("queries", asked)):
             lines = (json.dumps({"_id": n, "text": text}, ensure_ascii=False) for n, text in rows)
             write_text(folder / names[-1] / f"{file}.jsonl", "\n".join(lines) + "\n")
