@@ -29,6 +29,8 @@ from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from contrasent.encode import Sentences
     from contrasent.model import LoadedEncoder
     from contrasent.search import Index
@@ -108,12 +110,24 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
     def _run_workers(self, encoder: LoadedEncoder) -> None:
         import torch
 
-        from contrasent.encode import commands, run_processes, run_ray
+        from contrasent.encode import run_processes, run_ray
 
         device = getattr(encoder, "device", torch.device("cpu"))
         devices = torch.cuda.device_count() if device.type == "cuda" else 0
         run = run_ray if self.ray else run_processes
-        run(commands(sys.argv[1:], self.workers), devices)
+        run(worker_commands(sys.argv[1:], self.workers), devices)
+
+
+def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
+    """The command ``words`` for each of ``count`` workers, without the options that start them."""
+    kept, rest = [], iter(words)
+    for word in rest:
+        if word == "--workers":
+            next(rest, None)
+        elif word != "--ray" and not word.startswith("--workers="):
+            kept.append(word)
+    python = [sys.executable, "-m", "contrasent"]
+    return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
 
 
 @settings

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,18 +18,6 @@ from contrasent.errors import ContrasentError, require_extra
 _PARENT = "CONTRASENT_PARENT"
 """In the environment of a process that ends with the one that started it."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-
-
-def commands(words: Sequence[str], count: int) -> list[list[str]]:
-    """The command ``words`` for each of ``count`` workers, without the options that start them."""
-    kept, rest = [], iter(words)
-    for word in rest:
-        if word == "--workers":
-            next(rest, None)
-        elif word != "--ray" and not word.startswith("--workers="):
-            kept.append(word)
-    python = [sys.executable, "-m", "contrasent"]
-    return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
 
 
 def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:

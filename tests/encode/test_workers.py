@@ -12,8 +12,8 @@ from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode import workers
-from contrasent.encode.workers import commands, run_processes
+from contrasent.cli.search import worker_commands
+from contrasent.encode.workers import run_processes
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.search.index import Index
@@ -103,7 +103,7 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
         assert "0 shards are missing, and then the command without --shard" in said.err
 
     worked("encode", tiny_bert, source, tmp_path / "alone.npy")
-    monkeypatch.setattr(workers, "run_processes", run)
+    monkeypatch.setattr("contrasent.encode.run_processes", run)
     words = ["encode", tiny_bert, source, tmp_path / "rows.npy", "--shard-size", 7]
     worked(*words, "--workers", 2)
     np.testing.assert_allclose(
@@ -120,7 +120,7 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
 
 def test_a_worker_gets_the_words_of_the_command_without_those_that_start_it():
     words = ["encode", "m", "t", "o", "--workers", "2", "--ray", "--shard-size=3", "--workers=2"]
-    assert [line[3:] for line in commands(words, 2)] == [
+    assert [line[3:] for line in worker_commands(words, 2)] == [
         ["encode", "m", "t", "o", "--shard-size=3", "--shard", f"{n}/2"] for n in (1, 2)
     ]
 

@@ -10,7 +10,6 @@ from helpers.tiny_models import SENTENCES
 
 from contrasent import evaluate
 from contrasent.errors import ConfigError
-from contrasent.evaluation import mteb_encoder as module
 from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, run_mteb
 from contrasent.files import write_text
 from contrasent.metrics import ndcg_at_k, relevant_ranks
@@ -237,7 +236,9 @@ def test_a_task_that_fails_costs_itself_only(tiny_encoder):
 def local(monkeypatch):
     """Names on the command line are tasks with local data."""
     known = {"Local": sts_task(), "Broken": sts_task(gold=["bad"] * len(PAIRS))}
-    monkeypatch.setattr(module, "mteb_tasks", lambda names: [known[name] for name in names])
+    monkeypatch.setattr(
+        "contrasent.evaluation.mteb_tasks", lambda names: [known[name] for name in names]
+    )
 
 
 @pytest.mark.usefixtures("local")
