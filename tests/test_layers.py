@@ -195,13 +195,14 @@ def test_what_uses_rooms_comes_through_their_doors():
                     assert {alias.name for alias in node.names} <= known[room], path
 
 
-def test_no_string_names_a_part_above():
+def test_no_string_names_a_part_above_or_the_inside_of_another():
     for path in FILES:
         for node in everywhere(path):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and re.fullmatch(r"contrasent(\.\w+)+", text):
-                named = text.split(".")[1]
+                named, *inside = text.split(".")[1:]
                 assert LEVEL.get(named, 0) <= LEVEL[part(path)], f"{relative(path)} names {text}"
+                assert not inside or named == part(path), f"{relative(path)} names {text}"
 
 
 def test_every_file_has_a_name_of_its_own():

@@ -50,7 +50,8 @@ Notify = Callable[[str], None]
 _RUN, _FITTED = "run", "fitted"
 _PAPERS_TOKENS = 64
 _PRELOADED = (
-    *("contrasent.training.run", "scipy.stats", "transformers.models.bert.modeling_bert"),
+    *("accelerate", "contrasent.objectives", "scipy.stats"),
+    "transformers.models.bert.modeling_bert",
     "transformers.tokenization_utils_tokenizers",
 )
 _DEV_PRESET = "dev"
