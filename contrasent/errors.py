@@ -42,14 +42,11 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     if name in choices:
         return name
-    if len(choices) > _FEW:
-        first, second, third = map(repr, get_close_matches(name, choices, n=3, cutoff=0))
-        remedy = f". Did you mean {first}, {second} or {third}?"
-    else:
-        near = get_close_matches(name, choices, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        remedy = f"; choose one of {', '.join(choices)}.{hint}"
-    raise ConfigError(f"unknown {kind} {name!r}{remedy}")
+    few = len(choices) <= _FEW
+    listed = f"; choose one of {', '.join(choices)}." if few else "."
+    near = get_close_matches(name, choices, n=1 if few else 3, cutoff=0.5 if few else 0)
+    hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
+    raise ConfigError(f"unknown {kind} {name!r}{listed}{hint}")
 
 
 def shown(value: object) -> str:
@@ -60,19 +57,8 @@ def shown(value: object) -> str:
 
 
 def install_command(extra: str) -> str:
-    """How to install an extra: from the checkout that this was installed from, if it is there."""
-    import json
-    from contextlib import suppress
-    from importlib.metadata import PackageNotFoundError, distribution
-    from pathlib import Path
-    from urllib.parse import unquote, urlparse
-
-    source = "contrasent"
-    with suppress(PackageNotFoundError):
-        origin = json.loads(distribution("contrasent").read_text("direct_url.json") or "{}")
-        folder = unquote(urlparse(origin.get("url", "")).path)
-        source = folder if (Path(folder) / "pyproject.toml").is_file() else source
-    return f"pip install '{source}[{extra}]'"
+    """How to install an extra."""
+    return f"pip install 'contrasent[{extra}]'"
 
 
 def require_extra(what: str, extra: str, *modules: str) -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 
 if TYPE_CHECKING:
-    from filelock import FileLock
     from numpy.typing import DTypeLike, NDArray
 
 T = TypeVar("T")
@@ -116,10 +115,8 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
 
 def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
     """Refuse a folder, and a file that is not to be replaced."""
-    if path is not None and Path(path).is_dir():
-        raise ConfigError(f"{path} is a folder; name a file in it")
-    if path is not None and Path(path).exists() and not overwrite:
-        raise ConfigError(f"{path} exists already; name another file or add --overwrite")
+    if path is not None and (Path(path).is_dir() if overwrite else Path(path).exists()):
+        raise ConfigError(f"{path} exists already; name another file, or replace it (--overwrite)")
 
 
 def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
@@ -178,8 +175,6 @@ def read_config(kind: Any, path: Path) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            raise CheckpointError(f"{path} is damaged: it has no {name}") from error
         raise CheckpointError(
             f"{path} has {name} {first['input']!r:.200}, which is not computed here: "
             f"{first['msg']}; take it out if the vectors of text do not depend on it"
@@ -250,13 +245,7 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
     BusyError if somebody else still has it after ``patience`` seconds.
     """
     path = _beside(Path(folder).resolve(), "lock")
-    try:
-        lock = _acquired(path, folder, patience)
-    except OSError as error:
-        raise ContrasentError(
-            f"{folder} cannot be locked ({error.strerror}): its lock is a file in {path.parent}"
-        ) from error
-    with _released(lock):
+    with _locked(path, folder, patience):
         sweep(Path(folder))
         yield
 
@@ -265,12 +254,13 @@ def tidy_lock(path: Path) -> None:
     """Remove the lock of a process that died when its work on ``path`` was done."""
     lock = _beside(path.resolve(), "lock")
     if lock.exists():
-        with suppress(BusyError, OSError), _released(_acquired(lock, path, 0)):
+        with suppress(BusyError, OSError), _locked(lock, path, 0):
             recover_folder(path)
 
 
-def _acquired(path: Path, folder: str | Path, patience: float) -> FileLock:
-    """Take the lock file ``path`` of ``folder``; OSError if it cannot be made."""
+@contextmanager
+def _locked(path: Path, folder: str | Path, patience: float) -> Iterator[None]:
+    """Hold the lock file ``path`` of ``folder``; OSError if it cannot be made."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=patience)
@@ -286,16 +276,11 @@ def _acquired(path: Path, folder: str | Path, patience: float) -> FileLock:
         ) from error
     with suppress(OSError):  # Windows lets nobody read or write it, a full disk nobody write
         path.write_text(str(os.getpid()), encoding="utf-8")
-    return lock
-
-
-@contextmanager
-def _released(lock: FileLock) -> Iterator[None]:
     try:
         yield
     finally:
         with suppress(OSError):  # Windows, or a disk that became read-only
-            Path(lock.lock_file).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         lock.release()
 
 
@@ -324,12 +309,12 @@ def cached(
         tidy_lock(entry)
         return whole
     try:
-        try:
-            held = _acquired(lock, entry, _PATIENCE)
-        except BusyError:
-            logger.info("waiting for another process that computes the same %s", what)
-            held = _acquired(lock, entry, -1)
-        with _released(held):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(_locked(lock, entry, _PATIENCE))
+            except BusyError:
+                logger.info("waiting for another process that computes the same %s", what)
+                stack.enter_context(_locked(lock, entry, -1))
             with suppress(*_DAMAGE):
                 return read(entry)
             with writing_folder(entry) as partial:
@@ -343,10 +328,7 @@ def cached(
 
 
 def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:
-    """The ``count`` numbers of a file, mapped from disk; another size is a ValueError."""
+    """The ``count`` numbers of a file, mapped from disk; ValueError if it holds fewer."""
     import numpy as np
 
-    size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
-    if size != expected:
-        raise ValueError(f"{path.name} has {size} bytes instead of {expected}")
-    return np.asarray(np.memmap(path, dtype, "r"))
+    return np.asarray(np.memmap(path, dtype, "r", shape=(count,)))

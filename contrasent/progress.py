@@ -7,10 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import Any
 
 logger = logging.getLogger("contrasent")
 
@@ -36,7 +33,7 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-_LINES, _SECONDS_BETWEEN = 20, 30
+_SECONDS_BETWEEN = 30
 
 Advance = Callable[..., None]
 """Takes the number of further items, and new values of ``total``, ``completed`` and of fields."""
@@ -44,18 +41,37 @@ Advance = Callable[..., None]
 
 @contextmanager
 def progress_bar(
-    *columns: str, total: int | None = None, done: int = 0, shown: bool = True, **fields: Any
+    *columns: str,
+    total: int | None = None,
+    done: int = 0,
+    shown: bool = True,
+    log: str = "",
+    **fields: Any,
 ) -> Iterator[Advance]:
-    """Draw a line that is removed in the end.
+    """Draw a line that is removed in the end; elsewhere than on a terminal ``log`` now and then.
 
     Columns are ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``left``, ``spinner``;
     anything else is text with ``{task.completed}`` or ``{task.fields[name]}`` in it, of which
-    ``fields`` are the first values. So many items were ``done`` before.
+    ``fields`` are the first values; ``log`` has ``{done}`` and ``{name}``. So many items were
+    ``done`` before.
     """
-    # Elsewhere than on a terminal even a line that is removed leaves one behind.
-    console = _terminal() if shown else None
-    if console is None:
+    if not shown:
         yield lambda *_, **__: None
+        return
+    from rich.console import Console
+
+    console, told = Console(stderr=True), time.monotonic()
+
+    def tell(count: int | None = None, **values: Any) -> None:
+        nonlocal done, told
+        done += count or 0
+        fields.update(values)
+        if log and time.monotonic() - told >= _SECONDS_BETWEEN:
+            told = time.monotonic()
+            logger.info(log.format(done=done, **fields))
+
+    if not console.is_terminal:
+        yield tell
         return
     from rich import progress as rich
 
@@ -78,31 +94,11 @@ def progress_bar(
         yield advance
 
 
-def _terminal() -> Console | None:
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console if console.is_terminal else None
-
-
-@contextmanager
-def sentence_progress(total: int | None, shown: bool) -> Iterator[Advance]:
-    """A bar of the sentences that are encoded; elsewhere than on a terminal, lines in the log."""
-    left = ("left",) if total else ()
-    columns = ("encoding", "bar", "count", "elapsed", *left)
-    logs = shown and _terminal() is None
-    done, told = 0, time.monotonic()
-    with progress_bar(*columns, total=total, shown=shown) as drawn:
-
-        def advance(count: int = 0) -> None:
-            nonlocal done, told
-            drawn(count)
-            done += count
-            if logs and time.monotonic() - told >= _SECONDS_BETWEEN:
-                told = time.monotonic()
-                logger.info("encoding: %s%s", f"{done:,}", f" of {total:,}" if total else "")
-
-        yield advance
+def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
+    """The sentences that are encoded."""
+    columns = ("encoding", "bar", "count", "elapsed", *(("left",) if total else ()))
+    log = "encoding: {done:,}" + (f" of {total:,}" if total else "")
+    return progress_bar(*columns, total=total, shown=shown, log=log)
 
 
 def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:
@@ -111,31 +107,8 @@ def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Ad
     return progress_bar("spinner", text, "elapsed", shown=shown)
 
 
-class StepProgress:
-    """Shows the steps of a training run: a bar on a terminal, elsewhere some lines in the log."""
-
-    def __init__(self, advance: Advance, total: int, done: int, lines: int) -> None:
-        self._advance, self._total, self._done = advance, total, done
-        self._every = max(1, total // lines) if lines else 0
-        self._started = time.monotonic()
-
-    def step(self, number: int, loss: float) -> None:
-        """Count a step, by its number from 1."""
-        self._advance(1, loss=f"loss {loss:#.4g}")
-        if self._every and number % self._every == 0:
-            each = (time.monotonic() - self._started) / max(1, number - self._done)
-            left = each * (self._total - number)
-            logger.info("step %d of %d: loss %#.4g, %.0f s left", number, self._total, loss, left)
-
-    def doing(self, what: str) -> None:
-        """Say what is done instead of a step."""
-        self._advance(doing=what)
-
-
-@contextmanager
-def step_progress(total: int, done: int, shown: bool) -> Iterator[StepProgress]:
-    """Show the steps of a run, of which so many were done before."""
+def step_progress(total: int, done: int, shown: bool) -> AbstractContextManager[Advance]:
+    """The steps of a training run, with the fields ``doing`` and ``loss``."""
     columns = ("{task.fields[doing]}", "bar", "count", "{task.fields[loss]}", "elapsed", "left")
-    bar = progress_bar(*columns, total=total, done=done, shown=shown, doing="training", loss="")
-    with bar as advance:
-        yield StepProgress(advance, total, done, _LINES if shown and _terminal() is None else 0)
+    log, fields = f"step {{done}} of {total}: {{loss}}", {"doing": "training", "loss": ""}
+    return progress_bar(*columns, total=total, done=done, shown=shown, log=log, **fields)

@@ -46,22 +46,21 @@ mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overw
 reproduce: TABLES... --output --encoder
   --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
-  --columns --shard-size --shards --workers --shard --ray --overwrite
+  --columns --shard-size --shards --workers --shard --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir
 index:
 index build: @loading MODEL SOURCE INDEX --columns --ids --clean --precision --kind --overwrite
 index remove: INDEX IDS... --missing-ok
 index optimize: INDEX --kind
-index copy: INDEX NEW --kind --overwrite
 index add: INDEX SOURCE --columns --ids --clean --encoder --device
 index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
 export: MODEL OUTPUT --format --pooler --head --tolerance --overwrite --json
 serve: @loading MODEL --index --precision --host --port --workers --threads --name
-  --api-key --bitwise --batch-tokens --max-wait --cache-mb --shared-cache --payload-limit
-  --max-texts --max-requests --drain --cors --allowed-host
+  --api-key --bitwise --batch-tokens --max-wait --cache-mb --payload-limit --max-texts
+  --max-requests --drain --cors --allowed-host
 data:
 data check: FILE --columns --documents/--lines --clean --encoder --max-tokens --labels --output
   --overwrite --json

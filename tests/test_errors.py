@@ -12,7 +12,7 @@ MANY = ["one", "two", "three", "four", "five", "six", "seven", "eight", "on"]
     [
         ("meen", KNOWN, "unknown word 'meen'; choose one of cls, mean. Did you mean 'mean'?"),
         ("", KNOWN, "unknown word ''; choose one of cls, mean."),
-        ("ohne", MANY, "unknown word 'ohne'. Did you mean 'one', 'on' or 'three'?"),
+        ("ohne", MANY, "unknown word 'ohne'. Did you mean 'one', 'on', 'three'?"),
     ],
 )
 def test_pick_says_what_is_known_and_what_is_near(name, known, said):

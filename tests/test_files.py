@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from contrasent import files
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import (
-    exclusive,
     inside,
     recover_folder,
     refuse_existing,
@@ -75,20 +74,6 @@ def test_a_folder_for_what_passes_goes_with_its_process(tmp_path, monkeypatch):
         there = {path.name[-1] for path in tmp_path.iterdir() if path != Path(folder)}
         assert there == {"b", "c"} and not [*Path(folder).iterdir()]
     assert not Path(folder).exists()
-
-
-def test_a_folder_that_cannot_be_locked_names_the_one_it_is_in(tmp_path, monkeypatch):
-    (tmp_path / "index").mkdir()
-    refuse = PermissionError(errno.EACCES, "Permission denied")
-
-    def denied(path, *_, **__):
-        raise refuse if str(path).endswith(".lock") else AssertionError(path)
-
-    monkeypatch.setattr(os, "open", denied)
-    said = f"Permission denied.: its lock is a file in {re.escape(str(tmp_path))}"
-    with pytest.raises(ContrasentError, match=said) as refused, exclusive(tmp_path / "index"):
-        pass
-    assert not isinstance(refused.value, ConfigError)  # which says: try again later
 
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):

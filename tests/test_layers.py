@@ -42,7 +42,6 @@ MAY_IMPORT = {
     "matplotlib": ("report/figures/",),
     "faiss": ("search/",),
     "pymilvus": ("search/milvus.py",),
-    "redis": ("serve/",),
     "accelerate": ("training/",),
     "datasets": ("data/",),
     "typer": ("cli/",),

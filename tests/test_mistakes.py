@@ -148,7 +148,7 @@ MISTAKES = [
     (("evaluate", "tiny"), ("no task has data", "contrasent data fetch", "--data-dir")),
     (("evaluate", "./gone", "--tasks", "pairs.tsv"), ("no folder ./gone",)),
     (("evaluate", "tiny", "--tasks", "pairs.tsv", "--pooler", "avg"), ("'avg'", "mean")),
-    (("evaluate", "tiny", "--tasks", "pairs.tsv", "--json", "taken"), ("taken is a folder",)),
+    (("evaluate", "tiny", "--tasks", "pairs.tsv", "--json", "taken"), ("taken exists already",)),
     (("similarity", "tiny", "a dog", "a cat", "--engine", "onx"), ("'onx'", "int8")),
     (("encode", "./gone", "text.txt", "rows.csv"), ("rows.csv", ".npy", ".parquet")),
     (("encode", "./gone", "none.txt", "rows.npy"), ("no file none.txt",)),

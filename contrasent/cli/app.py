@@ -5,14 +5,13 @@ A command is a class of settings that is called: its fields are the options, its
 
 from __future__ import annotations
 
-import errno
 import inspect
 import logging
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +25,6 @@ from typer.models import CommandInfo
 
 from contrasent import __version__
 from contrasent.errors import (
-    ConfigError,
     ContrasentError,
     first_line,
     is_disk_full,
@@ -36,9 +34,6 @@ from contrasent.progress import printable
 from contrasent.settings import Spelling, checked, explanations
 
 _MISTAKE, _INTERRUPTED = 2, 130
-_USERS = ("EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "EISDIR", "ENAMETOOLONG", "EFBIG")
-_HEAVY = "batch_tokens shard_size cache_mb workers kind truncate_dim tasks precision device"
-"""Options that decide how much memory is needed."""
 
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
@@ -49,7 +44,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "fit": ("export", "push", "serve"),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
-    "index": {"search": ("build", "add", "remove", "optimize", "copy", "info")},
+    "index": {"search": ("build", "add", "remove", "optimize", "info")},
     "data": {"data": ("check", "fetch", "leaks", "mine")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }
@@ -59,35 +54,29 @@ _WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
 """Commands of which every other word may be a setting of the recipe: --section.key value."""
 
 
-def _guarded(name: str, run: Callable[..., None]) -> Callable[..., None]:
+def _guarded(run: Callable[..., None]) -> Callable[..., None]:
     """A command: messages to standard error, exit codes 0, 2 (mistake) and 130 (Ctrl-C)."""
 
     def guarded(context: typer.Context, **given: Any) -> None:
+        code = 0
         try:
             with _speaking_on_stderr():
-                processes = os.environ.get("WORLD_SIZE", "1")
-                shares = name in ("train", "pretrain") or given.get("shard") is not None
-                if processes != "1" and not shares:
-                    raise ConfigError(
-                        f"WORLD_SIZE is {processes}, but only train and pretrain share their work "
-                        f"among a launcher's processes; start {name} without torchrun"
-                    )
                 run(context, **given)
             sys.stdout.flush()
-        except BrokenPipeError as error:
+        except BrokenPipeError:
             # The reader of a pipe, such as head, has left: say nothing, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from error
         except Exception as error:
-            message = _explained(error, given)
+            code, message = _MISTAKE, _explained(error)
             if message is None:
                 raise
             _say("error", message)
-            raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
+            code = _INTERRUPTED
             how = "; go on with the same command and --resume" if "resume" in given else ""
             _say("stopped", (str(error) or "interrupted; what was written is whole") + how)
-            raise typer.Exit(_INTERRUPTED) from error
+        if code:
+            raise typer.Exit(code)
 
     return guarded
 
@@ -111,7 +100,7 @@ def _speaking_on_stderr() -> Iterator[None]:
     logger.propagate = False
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show
+            warnings.showwarning = lambda message, *_, **__: _say("warning", str(message))
             if not sys.warnoptions:
                 warnings.simplefilter("default", UserWarning)
                 for category in (DeprecationWarning, FutureWarning):
@@ -123,25 +112,17 @@ def _speaking_on_stderr() -> Iterator[None]:
         logger.propagate = propagate
 
 
-def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    kind = "warning" if issubclass(category, UserWarning) else category.__name__
-    _say(kind, str(message))
-
-
-def _explained(error: Exception, given: Mapping[str, Any]) -> str | None:
+def _explained(error: Exception) -> str | None:
     """The message for a user; None if the error is a fault of the program."""
     if isinstance(error, ContrasentError):
         return str(error)
     if is_out_of_memory(error):
-        ways = [f"--{it.replace('_', '-')}" for it in _HEAVY.split() if it in given]
-        return f"out of memory ({first_line(error)}); try other {', '.join(ways) or 'settings'}"
+        return f"out of memory ({first_line(error)}); try smaller batches or another --device"
     place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     if is_disk_full(error):
         reason = getattr(error, "strerror", None) or first_line(error)
         return f"{place}{reason}; make room, and run the command again"
-    if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in _USERS:
-        return f"{place}{error.strerror}"
-    return None
+    return f"{place}{error.strerror}" if place and isinstance(error, OSError) else None
 
 
 def _say(kind: str, message: str) -> None:
@@ -164,7 +145,7 @@ def _command(name: str, cls: Any) -> Any:
         options = checked(cls, given, lambda name: flags[name][0] if name in flags else name)
         options(*((context.args,) if takes_settings else ()))
 
-    command, takes_settings = _guarded(name, run), name in _WITH_SETTINGS
+    command, takes_settings = _guarded(run), name in _WITH_SETTINGS
     own = vars(cls).get("__annotations__", {})
     first = sorted(fields, key=lambda it: it not in own and not _spelling(fields[it]).argument)
     taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in first]

@@ -44,16 +44,20 @@ class FitOptions(DataFolder):
 class FitMap(Named, FitOptions, MapOptions):
     """The options of every command that fits a map to an encoder."""
 
-    def fit(self, kind: str, chosen: type[Any]) -> dict[str, Any]:
-        """Fit a map with the settings ``chosen``; returns what is kept of it."""
+    def __call__(self) -> None:
         from contrasent.files import read_json
         from contrasent.model import INFO_FILE
 
-        given = shared(self, MapOptions) | shared(self, chosen)
+        kind = type(self).__name__.removesuffix("Command").lower()
+        given = shared(self, MapOptions) | shared(self, _SETTINGS[kind])
         api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
-        facts: dict[str, Any] = read_json(self.output / INFO_FILE)["transform"]
+        facts = read_json(self.output / INFO_FILE)["transform"]
         say(f"{self.output}: {facts['described']}")
-        return facts
+        for name in facts.keys() & {"variance_kept", "bits_per_dimension"}:
+            tell(f"{name}: {facts[name]}")
+
+
+_SETTINGS: dict[str, Any] = {"whitening": WhiteningSettings, "flow": FlowSettings}
 
 
 @settings
@@ -63,10 +67,6 @@ class WhiteningCommand(FitMap, WhiteningSettings):
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
 
-    def __call__(self) -> None:
-        kept = self.fit("whitening", WhiteningSettings)["variance_kept"]
-        tell(f"{kept:.2%} of the variance kept")
-
 
 @settings
 class FlowCommand(FitMap, FlowSettings):
@@ -75,10 +75,6 @@ class FlowCommand(FitMap, FlowSettings):
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-
-    def __call__(self) -> None:
-        bits = self.fit("flow", FlowSettings)["bits_per_dimension"]
-        tell(f"bits per dimension: {bits['before']:.4f} before, {bits['after']:.4f} after")
 
 
 @settings

@@ -6,10 +6,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, StringConstraints
 
 from contrasent.cli.parameters import raise_failures, say, tell
-from contrasent.errors import ConfigError
 from contrasent.options import DataFolder, Listed, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
 
@@ -33,7 +32,10 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     encoder: str | None = None
     """Start of every trained transformer: a masked language model, folder or id."""
 
-    material: Annotated[list[str] | None, Spelling(metavar="NAME=PATH")] = None
+    material: Annotated[
+        list[Annotated[str, StringConstraints(pattern="^[^=]+=.+$")]] | None,
+        Spelling(metavar="NAME=PATH"),
+    ] = None
     """A text, or a model in place of one by its id: sentences=wiki1m.txt, words=glove.txt,
     triplets=nli.csv, roberta-base=FOLDER; 'list' says what is needed. Give it once for each."""
 
@@ -90,8 +92,6 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         given = {} if self.encoder is None else {ENCODER: self.encoder}
         for text in self.material or ():
             name, _, path = text.partition("=")
-            if not (name and path):
-                raise ConfigError(f"--material {text} is not NAME=PATH, such as qqp=qqp.csv")
             given[name] = path
         return given
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import PositiveInt
+from pydantic import PositiveInt, StringConstraints
 
 from contrasent.cli.parameters import load, print_json, say, tell
 from contrasent.errors import ConfigError
@@ -50,12 +50,12 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
     workers: PositiveInt = 1
     """Processes that share the work; on GPUs, one for each."""
 
-    shard: Annotated[str | None, Spelling(metavar="I/N")] = None
+    shard: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^[1-9]\d*/[1-9]\d*$")] | None,
+        Spelling(metavar="I/N"),
+    ] = None
     """Be worker I of N, all with the same INPUT and OUTPUT, on any machines; the command without
     it then makes OUTPUT."""
-
-    ray: bool = False
-    """Let Ray place the workers, on the cluster of RAY_ADDRESS."""
 
     def __call__(self) -> None:
         from contrasent.encode import (
@@ -67,19 +67,16 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
         from contrasent.profiling import keep_few_compiled_products
 
         end_with_parent()
-        starts, problem = self.workers > 1 or self.ray, ""
-        number, _, count = (self.shard or "1/1").partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            problem = f"--shard {self.shard} is no share of the work; give one such as 3/16"
-        shared = starts or self.shard is not None
-        both = starts and self.shard is not None
-        if shared and (both or self.source == "-" or self.overwrite):
-            problem = (
+        starts, share = self.workers > 1, None
+        if self.shard is not None:
+            number, count = map(int, self.shard.split("/"))
+            share = number, count
+        shared = starts or share is not None
+        if shared and ((starts and share) or self.source == "-" or self.overwrite):
+            raise ConfigError(
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
-        if problem:
-            raise ConfigError(problem)
         require_output(self.output, self.overwrite, self.shards, shared=shared)
         keep_few_compiled_products()
         with open_sentences(self.source, self.columns) as sentences:
@@ -92,7 +89,7 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
                 self,
                 overwrite=self.overwrite,
                 show_progress=not starts,
-                worker=None if self.shard is None else (int(number), int(count)),
+                worker=share,
                 run_others=partial(self._run_workers, encoder) if starts else None,
             )
         if written.resumed:
@@ -103,19 +100,18 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
         new = written.rows - written.resumed
         rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
         said = f"{written.rows} rows of {written.width} dimensions{rate}"
-        if self.shard is not None:
+        if share:
             said += f"; {written.missing} shards are missing, and then the command without --shard"
         tell(f"{self.output}: {said}")
 
     def _run_workers(self, encoder: LoadedEncoder) -> None:
         import torch
 
-        from contrasent.encode import run_processes, run_ray
+        from contrasent.encode import run_processes
 
         device = getattr(encoder, "device", torch.device("cpu"))
         devices = torch.cuda.device_count() if device.type == "cuda" else 0
-        run = run_ray if self.ray else run_processes
-        run(worker_commands(sys.argv[1:], self.workers), devices)
+        run_processes(worker_commands(sys.argv[1:], self.workers), devices)
 
 
 def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
@@ -124,7 +120,7 @@ def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
     for word in rest:
         if word == "--workers":
             next(rest, None)
-        elif word != "--ray" and not word.startswith("--workers="):
+        elif not word.startswith("--workers="):
             kept.append(word)
     python = [sys.executable, "-m", "contrasent"]
     return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
@@ -179,13 +175,9 @@ class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
     texts; milvus (exact) or milvus-hnsw: in Milvus Lite."""
 
     def __call__(self) -> None:
-        from math import inf
-
         from contrasent.encode import FinishedShards, open_sentences
-        from contrasent.search import Index, kind_for, require_folder
+        from contrasent.search import Index, kind_for
 
-        kind_for(inf, self.kind)
-        require_folder(self.index, self.overwrite)
         how: dict[str, Any] = {"kind": self.kind, "overwrite": self.overwrite}
         if Path(self.source).is_dir():
             if (self.columns, self.ids, self.precision) != (None, None, "auto"):
@@ -205,14 +197,9 @@ class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
 
 
 def _report(folder: Path, index: Index) -> None:
-    from contrasent.search import MILVUS
-
-    ann, how = index.manifest.ann, "searched exactly"
-    if index.kind in MILVUS:
-        how = "in Milvus Lite"
-    elif ann is not None:
-        how = f"searched by {ann.kind} (recall@10 {ann.recall:.3f})"
-    tell(f"{folder}: {len(index)} texts of {index.manifest.encoder.width} dimensions, {how}")
+    ann, width = index.manifest.ann, index.manifest.encoder.width
+    recall = "" if ann is None else f" (recall@10 {ann.recall:.3f})"
+    tell(f"{folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
 
 
 @settings
@@ -267,47 +254,13 @@ class OptimizeCommand(OfIndex):
 
 
 @settings
-class CopyCommand(OfIndex, Replacing):
-    """Write an index to another folder, also into Milvus Lite or out of it."""
-
-    new: Annotated[Path, ARGUMENT]
-    """The folder of the copy."""
-
-    kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else the same.")] = None
-
-    def __call__(self) -> None:
-        from contrasent.search import Index
-
-        copied = Index.open(self.index).copy(
-            self.new, self.kind, overwrite=self.overwrite, show_progress=True
-        )
-        _report(self.new, copied)
-
-
-@settings
 class InfoCommand(OfIndex):
     """Say as JSON what an index holds, and which encoder made it."""
 
     def __call__(self) -> None:
-        from dataclasses import asdict
-
         from contrasent.search import Index
 
-        opened = Index.open(self.index)
-        files = [path for path in self.index.rglob("*") if path.is_file()]
-        manifest = opened.manifest
-        described = {
-            "index": str(self.index),
-            "texts": len(opened),
-            "segments": len(manifest.segments),
-            "bytes": sum(path.stat().st_size for path in files),
-            **{"encoder" if k == "name" else k: v for k, v in asdict(manifest.encoder).items()},
-            "similarity": manifest.similarity,
-            "kind": opened.kind,
-        }
-        if manifest.ann is not None:
-            described |= {"covers": manifest.ann.rows, "recall@10": manifest.ann.recall}
-        print_json(described, indent=2)
+        print_json(Index.open(self.index).facts(), indent=2)
 
 
 def _announce(sentences: Sentences, what: str = "texts") -> int:
@@ -339,7 +292,7 @@ class SearchCommand(OfIndex, MovedEncoder, AsJson):
     query: Annotated[list[str], ARGUMENT]
     """Texts to look for, or - for lines of standard input."""
 
-    top_k: int = 10
+    top_k: PositiveInt = 10
     """Hits to show."""
 
     threshold: float | None = None
@@ -349,11 +302,10 @@ class SearchCommand(OfIndex, MovedEncoder, AsJson):
     """Search texts with ids like this; % stands for any characters, _ for one."""
 
     def __call__(self) -> None:
-        from contrasent.search import Index, require_search
+        from contrasent.search import Index
 
         queries = _lines(self.query)
         opened = Index.open(self.index)
-        require_search(self.top_k, self.threshold, opened.manifest.similarity, queries)
         results = opened.search(
             opened.encoder(self.encoder, self.device),
             queries,

@@ -5,4 +5,3 @@ from .shards import require_output as require_output
 from .shards import write_embeddings as write_embeddings
 from .workers import end_with_parent as end_with_parent
 from .workers import run_processes as run_processes
-from .workers import run_ray as run_ray

@@ -104,7 +104,7 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
     """Tell of a file that is damaged, or does not hold what it should, with the remedy."""
     try:
         yield
-    except (OSError, ValueError, EOFError, AttributeError, RuntimeError) as error:
+    except (OSError, ValueError, LookupError, EOFError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[-200:]
         raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
 

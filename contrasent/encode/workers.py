@@ -1,4 +1,4 @@
-"""Workers that share the shards of one output: processes of this machine, or tasks of Ray.
+"""Processes of this machine that share the shards of one output.
 
 Each runs the command with its own ``--shard``; it is given paths and writes files, so that no
 vector passes between them.
@@ -11,9 +11,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 
-from contrasent.errors import ContrasentError, require_extra
+from contrasent.errors import ContrasentError
 
 _PARENT = "CONTRASENT_PARENT"
 """In the environment of a process that ends with the one that started it."""
@@ -45,27 +44,6 @@ def end_with_parent() -> None:
             os._exit(1)
 
         threading.Thread(target=wait, daemon=True).start()
-
-
-def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
-    """Run each command in a task of Ray; all nodes of the cluster must see the paths."""
-    require_extra("--ray", "ray", "ray")
-    ray = import_module("ray")
-    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
-    try:
-        needs = {"num_gpus": 1} if devices else {"num_cpus": 1}
-        task = ray.remote(**needs, max_retries=0)(_run)
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        threads = {} if devices else _share(0, min(len(lines), cores), 0)
-        folder = os.getcwd()  # noqa: PTH109 - of this process; a task starts in another
-        _require_success(ray.get([task.remote([*line], folder, threads) for line in lines]))
-    finally:
-        ray.shutdown()
-
-
-def _run(line: list[str], folder: str, environment: dict[str, str]) -> int:
-    env, quiet = {**os.environ, **environment}, subprocess.DEVNULL
-    return subprocess.run(line, cwd=folder, env=env, stdout=quiet, check=False).returncode
 
 
 def _share(number: int, count: int, devices: int) -> dict[str, str]:

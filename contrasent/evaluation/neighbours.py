@@ -175,7 +175,7 @@ def find_neighbours(
             equal[form].append(place)
     most = top_k + max(map(len, equal.values()))
     segment = np.ascontiguousarray(rows, dtype=np.float32)
-    hits = nearest([segment], asked, most, live=[live], similarity=use.similarity)
+    hits = nearest([segment], asked, most, live=live, similarity=use.similarity)
     found = []
     for text, of_query in zip(queries.texts, hits, strict=True):
         itself = equal[_form(text)]

@@ -1,4 +1,3 @@
-from .backbones.attention import LONG as LONG  # tokens of a sentence computed alone
 from .card import publish as publish
 from .card import published_files as published_files
 from .checkpoint import is_sentence_encoder as is_sentence_encoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from threading import RLock
@@ -28,6 +28,7 @@ from contrasent.search.storage import (
     Snapshot,
     close_milvus,
     read_manifest,
+    rows_with,
     write_manifest,
     write_segment,
 )
@@ -53,6 +54,7 @@ class Index:
         """Use `open` or `build`."""
         self.folder, self._rows, self._lock = folder, rows, RLock()
         self._checked: Encoder | None = None
+        self.patience = 0.1  # seconds in which another process that writes may end
 
     @classmethod
     def build(  # noqa: PLR0913 - what an index is made of, by name
@@ -93,26 +95,29 @@ class Index:
             sentences = sentences_of(texts, "texts")
             names = _checked_ids(ids)
             blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
-        made_by, numbered = EncoderIdentity.of(encoder, precision), names is None
-        manifest = IndexManifest(made_by, (), numbered, kind, writes=1, similarity=similarity)
+        made_by, folder = EncoderIdentity.of(encoder, precision), Path(folder)
+        manifest = IndexManifest(made_by, (), names is None, kind, writes=1, similarity=similarity)
         rows = _numbered(blocks, names, similarity)
-        return _create(Path(folder), manifest, rows, overwrite, show_progress)
+        recover_folder(folder.resolve())
+        remedy = "it is not an index, so it is left alone: name another folder"
+        if is_index := bool(manifest_in(folder, "contrasent-index-")):
+            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
+        if not (is_index and overwrite):
+            refuse_existing(folder, remedy)
+        with exclusive(folder), writing_folder(folder.resolve()) as partial:
+            if kind in MILVUS:
+                from contrasent.search.milvus import MilvusRows
 
-    def copy(
-        self,
-        folder: str | Path,
-        kind: str | None = None,
-        *,
-        overwrite: bool = False,
-        show_progress: bool = False,
-    ) -> Index:
-        """Write the same to another folder, as another ``kind`` if it is given; so to Milvus."""
-        was = self.manifest
-        chosen = kind or was.kind
-        kind_for(len(self), chosen, was.similarity)
-        manifest = replace(was, kind=chosen, given=was.next_number, segments=(), writes=1)
-        manifest = replace(manifest, ann=None, removed=None)
-        return _create(Path(folder), manifest, self.blocks(), overwrite, show_progress)
+                manifest = MilvusRows.build(partial, manifest, rows)
+            else:
+                first = write_segment(partial, 1, rows, encoder.width)
+                manifest = replace(manifest, segments=(first,))
+                with progress_bar(*_COLUMNS, total=first.rows, shown=show_progress) as advance:
+                    asked = None if kind == "auto" else kind
+                    manifest = Snapshot.open(partial, manifest).optimized(asked, advance)
+            write_manifest(partial, manifest)
+            close_milvus(folder)  # of what is replaced
+        return cls.open(folder)
 
     @classmethod
     def open(cls, folder: str | Path) -> Index:
@@ -133,6 +138,18 @@ class Index:
     def kind(self) -> str:
         """A name of `contrasent.search.nearest.KINDS`."""
         return self._rows.kind
+
+    def facts(self) -> dict[str, Any]:
+        """Size, kind, similarity, recall and encoder."""
+        manifest = self.manifest
+        return {
+            "texts": len(self),
+            "kind": self.kind,
+            "similarity": manifest.similarity,
+            "segments": len(manifest.segments),
+            "approximate": None if manifest.ann is None else asdict(manifest.ann),
+            "encoder": asdict(manifest.encoder),
+        }
 
     def refresh(self) -> None:
         """Take over what others wrote; CheckpointError if they built it with another encoder."""
@@ -192,6 +209,8 @@ class Index:
         Others can search meanwhile, but not write. Nothing is lost if the process dies. ``kind`` is
         as for `build`, by default what was asked for then.
         """
+        if kind not in (None, self.kind) and {kind, self.kind} & {*MILVUS}:
+            raise ConfigError(f"{self.folder} is {self.kind}; build it anew as {kind}")
         with (
             self._writing() as now,
             progress_bar(*_COLUMNS, total=now.texts, shown=show_progress) as advance,
@@ -292,7 +311,7 @@ class Index:
     @contextmanager
     def _writing(self) -> Iterator[Snapshot | MilvusRows]:
         """The newest state, which nobody else changes inside."""
-        with self._lock, exclusive(self.folder):
+        with self._lock, exclusive(self.folder, self.patience):
             self.refresh()
             yield self._rows
             self.refresh()
@@ -335,39 +354,13 @@ def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
         from contrasent.search.milvus import MilvusRows
 
         return MilvusRows.open(folder, manifest, last)
-    return Snapshot.newest(folder, manifest)
-
-
-def require_folder(folder: Path, overwrite: bool) -> None:
-    """Make sure that an index can be built at ``folder``, before anything expensive happens."""
-    recover_folder(folder.resolve())
-    is_index = bool(manifest_in(folder, "contrasent-index-"))
-    if not (is_index and overwrite):
-        remedy = "it is not an index, so it is left alone: name another folder"
-        if is_index:
-            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
-        refuse_existing(folder, remedy)
-
-
-def _create(
-    folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], overwrite: bool, shown: bool
-) -> Index:
-    """Write an index of ``rows``, as a whole or not at all, and open it."""
-    require_folder(folder, overwrite)
-    with exclusive(folder), writing_folder(folder.resolve()) as partial:
-        if manifest.kind in MILVUS:
-            from contrasent.search.milvus import MilvusRows
-
-            manifest = MilvusRows.build(partial, manifest, rows)
-        else:
-            first = write_segment(partial, 1, rows, manifest.encoder.width)
-            written, none = replace(manifest, segments=(first,)), np.empty(0, np.int64)
-            asked = None if manifest.kind == "auto" else manifest.kind
-            with progress_bar(*_COLUMNS, total=first.rows, shown=shown) as advance:
-                manifest = Snapshot.open(partial, written, none).optimized(asked, advance)
-        write_manifest(partial, manifest)
-        close_milvus(folder)  # of what is replaced
-    return Index.open(folder)
+    while True:
+        try:
+            return Snapshot.open(folder, manifest)
+        except CheckpointError:  # a writer may have replaced files since the manifest was read
+            before, manifest = manifest, read_manifest(folder)
+            if manifest == before:
+                raise
 
 
 def _embedded(
@@ -405,7 +398,7 @@ def _numbered(
         if ids is not None and done > len(ids):
             break
         names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
-        yield IndexRows((rows / length).astype(np.float32), list(names), texts)
+        yield rows_with((rows / length).astype(np.float32), list(names), texts)
     if not done or (ids is not None and done != len(ids)):
         few = f"there are {len(ids or ())} ids, but {done} texts"
         raise DataError(few if done else "there is no text to index")

@@ -99,11 +99,6 @@ def find_negatives(
     distinct: dict[str, str] = {}
     for text in (positive for _, positive in pairs) if corpus is None else corpus:
         distinct.setdefault(letters(text), text)
-    if len(distinct) <= negatives:
-        raise DataError(
-            f"the corpus has {len(distinct)} different sentences, of which {negatives} are "
-            "to be negatives of an anchor beside its positive; give a larger one"
-        )
     similarity, device = similarity_of(encoder), default_device()
     how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
     how["normalize"] = True if similarity == "cosine" else None
@@ -130,11 +125,11 @@ def find_negatives(
             column = torch.tensor([*chain(*left_out)], dtype=torch.int64)
             scores[torch.from_numpy(row), column] = -inf
             too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
-            best, numbers = scores.masked_fill_(too_near, -inf).topk(negatives)
+            best, numbers = scores.masked_fill_(too_near, -inf).topk(min(negatives, len(distinct)))
             parts.append([it.cpu().numpy() for it in (numbers, best, nearness, too_near.sum(1))])
             advance(len(nearness))
     chosen, hardest, positives, too_many = map(np.concatenate, zip(*parts, strict=True))
-    whole = np.isfinite(hardest[:, -1])
+    whole = np.isfinite(hardest[:, -1]) & (hardest.shape[1] == negatives)
     examples = [
         (*pairs[number], *(texts[row] for row in chosen[number]))
         for number in np.flatnonzero(whole).tolist()
@@ -143,7 +138,7 @@ def find_negatives(
         raise DataError(
             f"none of the {len(pairs)} pairs has {negatives} sentences of the corpus whose "
             f"{similarity} is {margin:.0%} below its positive's; lower the margin or the number of "
-            "negatives, or take another encoder"
+            "negatives, or take a larger corpus or another encoder"
         )
     return Mined(
         examples=examples,

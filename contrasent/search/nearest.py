@@ -30,14 +30,14 @@ _EXTRA = 8
 _CHUNK = 65_536
 
 Live = np.ndarray | None
-"""``(N,)`` bool: the rows that were not removed; None if none was."""
+"""``(N,)`` bool: the rows of all segments that were not removed; None if none was."""
 
 
 def nearest(
     segments: Sequence[np.ndarray],
     queries: np.ndarray,
     top_k: int,
-    live: Sequence[Live] | None = None,
+    live: Live = None,
     ann: Ann | None = None,
     similarity: str = "cosine",
 ) -> list[list[tuple[int, float]]]:
@@ -50,29 +50,30 @@ def nearest(
     ``queries`` are ``(Q, D)``. The candidates of the first rows come from ``ann``, if it is given;
     the scores are exact all the same.
     """
-    live = live or [None] * len(segments)
-    lengths = [len(segment) for segment in segments]
-    covered = 0 if ann is None else [*accumulate(lengths)].index(ann.rows) + 1
-    exact, longest = segments[covered:], 1.0
+    covered = 0 if ann is None else ann.rows
+    starts = [0, *accumulate(map(len, segments))]
+    exact = [(n, s) for n, s in zip(starts, segments, strict=False) if n >= covered and len(s)]
+    longest = 1.0
     if similarity != "cosine":
         order = 1 if similarity == "manhattan" else 2
-        blocks = (s[n : n + _CHUNK] for s in exact for n in range(0, len(s), _CHUNK))
+        blocks = (s[n : n + _CHUNK] for _, s in exact for n in range(0, len(s), _CHUNK))
         longest = max((np.linalg.norm(b, order, axis=1).max() for b in blocks), default=1.0)
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
         margin = _margin(similarity, block, float(longest))
-        candidates = _candidates(exact, live[covered:], block, top_k, similarity, margin)
-        if ann is not None:
-            approximate = ann.candidates(lengths[:covered], block, top_k)
-            candidates = [a + b for a, b in zip(approximate, candidates, strict=True)]
-        for query, rows in zip(block, candidates, strict=True):
-            hits.append(best_rows(segments, query, rows, top_k, similarity))
+        candidates = [] if ann is None else [ann.candidates(block, top_k, live)]
+        for first, segment in exact:
+            kept = None if live is None else live[first : first + len(segment)]
+            found = _candidates(segment, kept, block, top_k, similarity, margin)
+            candidates.append([first + rows for rows in found])
+        for query, *rows in zip(block, *candidates, strict=True):
+            hits.append(best_rows(segments, query, np.concatenate(rows), top_k, similarity))
     return hits
 
 
 def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
-    """Twice the error ``(Q,)`` of a float32 score by :func:`_search`.
+    """Twice the error ``(Q,)`` of a float32 score by faiss.
 
     A sum of D terms is off by at most D * 2**-24 of the sum of their sizes, whatever the order.
     faiss computes squared distances from squares and products. The threshold and the row compared
@@ -89,40 +90,30 @@ def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
 
 
 def _candidates(
-    segments: Sequence[np.ndarray],
-    live: Sequence[Live],
+    segment: np.ndarray,
+    kept: Live,
     queries: np.ndarray,
     top_k: int,
     similarity: str,
     margin: np.ndarray,
-) -> list[list[np.ndarray]]:
-    """For each query and segment, the rows that may be among the ``top_k`` of all segments."""
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    best = [np.empty((len(queries), 0), np.float32)]
-    for segment, kept in zip(segments, live, strict=True):
-        count = top_k + _EXTRA
-        scores, rows = _search(segment, queries, count, similarity)
-        if kept is not None:
-            least = min(count, int(kept.sum()))
-            while int(kept[rows].sum(axis=1).min()) < least:
-                scores, rows = _search(segment, queries, 2 * rows.shape[1], similarity)
-        found.append((scores, rows))
-        best.append(scores if kept is None else np.where(kept[rows], scores, -np.inf))
-    together = np.concatenate(best, axis=1)
-    last = min(top_k, together.shape[1]) - 1
-    limits = -np.sort(-together, axis=1)[:, last] - margin if segments else margin
-    candidates: list[list[np.ndarray]] = []
-    for q, limit in enumerate(limits):
-        of_query = []
-        for segment, kept, (all_scores, all_rows) in zip(segments, live, found, strict=True):
-            scores, rows = all_scores[q], all_rows[q]
-            while scores[-1] >= limit and len(rows) < len(segment):  # ask until one is below
-                more = _search(segment, queries[q, None], 2 * len(rows), similarity)
-                scores, rows = more[0][0], more[1][0]
-            wanted = scores >= limit
-            of_query.append(rows[wanted if kept is None else wanted & kept[rows]])
-        candidates.append(of_query)
-    return candidates
+) -> list[np.ndarray]:
+    """For each query the live rows of a segment that may be among its ``top_k``."""
+    import faiss
+
+    count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
+    if kept is not None and kept.sum() <= count:
+        return [np.flatnonzero(kept)] * len(queries)
+    while True:
+        count = min(count, len(segment))
+        scores, rows = faiss.knn(queries, segment, count, faiss_metric(similarity))
+        scores *= sign  # larger is nearer; of euclidean distances they are the squares
+        alive = np.ones(rows.shape, bool) if kept is None else kept[rows]
+        best = np.sort(np.where(alive, scores, -np.inf))[:, -min(top_k, count)]
+        limits = best - margin
+        if count == len(segment) or (scores[:, -1] < limits).all():
+            wanted = alive & (scores >= limits[:, None])
+            return [some[it] for some, it in zip(rows, wanted, strict=True)]
+        count *= 2
 
 
 def faiss_metric(similarity: str) -> int:
@@ -133,33 +124,21 @@ def faiss_metric(similarity: str) -> int:
     return int(distances.get(similarity, faiss.METRIC_INNER_PRODUCT))
 
 
-def _search(
-    segment: np.ndarray, queries: np.ndarray, count: int, similarity: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Float32 scores, larger is nearer, and rows; of euclidean distances the negative squares."""
-    import faiss
-
-    metric = faiss_metric(similarity)
-    scores, rows = faiss.knn(queries, segment, min(count, len(segment)), metric)
-    return (scores if metric == faiss.METRIC_INNER_PRODUCT else -scores), rows
-
-
 def best_rows(
     segments: Sequence[np.ndarray],
     query: np.ndarray,
-    candidates: list[np.ndarray],
+    candidates: np.ndarray,
     top_k: int,
     similarity: str,
 ) -> list[tuple[int, float]]:
-    """The best of the candidates in each segment, by scores in float64, then by row."""
+    """The best of the candidates, by scores in float64, then by row."""
     own = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
-    numbers, scores, first = [], [], 0
-    for segment, rows in zip(segments, candidates, strict=True):
-        numbers.append(first + rows)
-        parts = (rows[start : start + _RESCORED] for start in range(0, len(rows), _RESCORED))
-        scores += [pair_similarities(own, segment[part], query) for part in parts]
-        first += len(segment)
-    row, score = np.concatenate(numbers), np.concatenate([*scores, []])
+    row, score = np.sort(candidates), np.empty(len(candidates))
+    done = 0
+    for segment, rows in zip(segments, split_rows(map(len, segments), row), strict=True):
+        for part in np.array_split(rows, len(rows) // _RESCORED + 1):
+            score[done : done + len(part)] = pair_similarities(own, segment[part], query)
+            done += len(part)
     order = np.lexsort((row, -score))[:top_k]
     if similarity == "cosine":
         score = np.clip(score, -1.0, 1.0)
@@ -340,16 +319,18 @@ def split_rows(lengths: Iterable[int], numbers: np.ndarray) -> list[np.ndarray]:
     return [numbers[a:b] - first for (a, b), first in zip(pairwise(cuts), bounds, strict=False)]
 
 
+@dataclass(frozen=True, slots=True)
 class Ann:
     """An approximate index by faiss of the first rows, in fewer bits; threads may share it."""
 
-    def __init__(self, index: Any, kind: str, effort: int, live: Live = None) -> None:
-        import faiss
+    index: Any
+    kind: str
+    effort: int
 
-        self.kind, self.effort, self.rows = kind, effort, int(index.ntotal)
-        self._index, self._live = index, live
-        bits = None if live is None else np.packbits(live, bitorder="little")
-        self._only = None if bits is None else faiss.IDSelectorBitmap(bits)
+    @property
+    def rows(self) -> int:
+        """Rows that it covers, removed ones included."""
+        return int(self.index.ntotal)
 
     @classmethod
     def open(cls, folder: Path, info: AnnInfo) -> Ann:
@@ -359,28 +340,20 @@ class Ann:
         path = folder / info.file
         with readable(path, f"make it anew with: contrasent index optimize {folder}"):
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
-            if index.ntotal != info.rows:
-                raise ValueError(f"it holds {index.ntotal} rows, not {info.rows}")
         return cls(index, info.kind, info.effort)
 
-    def with_live(self, live: Live) -> Ann:
-        """The same over other live rows."""
-        return Ann(self._index, self.kind, self.effort, live)
+    def candidates(self, queries: np.ndarray, top_k: int, live: Live) -> list[np.ndarray]:
+        """For each query the rows to be scored; all live ones, if it finds too few."""
+        import faiss
 
-    def candidates(
-        self, lengths: Sequence[int], queries: np.ndarray, top_k: int
-    ) -> list[list[np.ndarray]]:
-        """For each query and segment, rows to be scored; all live ones, if it finds too few."""
-        kind, live = KINDS[self.kind], self._live
-        available = self.rows if live is None else int(live.sum())
+        kind, kept = KINDS[self.kind], None if live is None else live[: self.rows]
+        available = self.rows if kept is None else int(kept.sum())
         count = min(max(kind.rescore * top_k, 50), available)
         if not count:
-            return [[np.empty(0, np.int64) for _ in lengths] for _ in queries]
-        how = kind.parameters(self.effort, count, self._only)
-        found = []
-        for rows in self._index.search(queries, count, params=how)[1]:
-            some = np.sort(rows[rows >= 0])
-            if len(some) < min(top_k, available):
-                some = np.arange(self.rows) if live is None else np.flatnonzero(live)
-            found.append(split_rows(lengths, some))
-        return found
+            return [np.empty(0, np.int64)] * len(queries)
+        bits = None if kept is None else np.packbits(kept, bitorder="little")
+        only = None if bits is None else faiss.IDSelectorBitmap(bits)
+        found = self.index.search(queries, count, params=kind.parameters(self.effort, count, only))
+        least, every = min(top_k, available), np.ones(self.rows, bool) if kept is None else kept
+        some = (rows[rows >= 0] for rows in found[1])
+        return [rows if len(rows) >= least else np.flatnonzero(every) for rows in some]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, chain
@@ -21,23 +20,25 @@ import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
-from contrasent.errors import CheckpointError, ConfigError, shown
+from contrasent.errors import CheckpointError, shown
 from contrasent.files import inside, write_text, writing
 from contrasent.model.conventions import Conventions
 from contrasent.model.protocol import Encoder
 from contrasent.search.nearest import (
     KINDS,
-    MILVUS,
     Ann,
     AnnInfo,
     kind_for,
     nearest,
-    split_rows,
     write_ann,
 )
 
 MILVUS_FOLDER = "milvus.db"
-_VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
+_VECTORS, _TABLE = "segments/{}.npy", "segments/{}.arrow"
+_FILES = (_VECTORS, _TABLE)
+"""Files of a segment: another table beside the vectors is another name here."""
+_COLUMNS = ("id", "text")
+"""Strings of a row, the columns of its table."""
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
 _STRICT = ConfigDict(strict=True, extra="forbid")
@@ -131,7 +132,7 @@ class IndexManifest:
     @property
     def files(self) -> set[str]:
         """Names of its files in the folder."""
-        segments = (path.format(s.name) for s in self.segments for path in (_VECTORS, _TEXTS))
+        segments = (path.format(s.name) for s in self.segments for path in _FILES)
         others = (self.removed, self.ann.file if self.ann else None)
         return {*segments, *(name for name in others if name)}
 
@@ -148,14 +149,15 @@ def read_manifest(folder: Path) -> IndexManifest:
     try:
         manifest = TypeAdapter(IndexManifest).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        if isinstance(error, OSError):
-            reason = f"there is no index at {folder} ({error.strerror}: {FILE}); make one with: "
-            reason += f"contrasent index build MODEL INPUT {folder}"
-        else:
+        reason = str(error)
+        if isinstance(error, ValidationError):
             first = error.errors()[0]
             place, given = ".".join(map(str, first["loc"])), shown(first["input"])
-            reason = f"{path} is damaged ({place} is {given}: {first['msg']}); {_REBUILD}"
-        raise CheckpointError(reason) from error
+            reason = f"{path} is damaged: {place} is {given}: {first['msg']}"
+        raise CheckpointError(
+            f"there is no index at {folder} ({reason}); make one with: "
+            f"contrasent index build MODEL INPUT {folder}"
+        ) from error
     for name in ("segments", MILVUS_FOLDER, *manifest.files):  # the folder may be somebody else's
         inside(folder, name)
     return manifest
@@ -169,32 +171,41 @@ def close_milvus(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """``(N, D)`` vectors, ids and texts; of a segment mapped from disk, with its ``live`` rows."""
+    """``(N, D)`` vectors, and the table of their ids and texts."""
 
     vectors: np.ndarray
-    ids: Any
-    texts: Any
-    live: np.ndarray | None = None
+    table: Any
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of each row."""
+        return list(self.table.column("id").to_pylist())
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each row."""
+        return list(self.table.column("text").to_pylist())
 
 
-def _read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray) -> IndexRows:
+def rows_with(vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str]) -> IndexRows:
+    """Rows of an index that are not on disk yet."""
+    import pyarrow as pa
+
+    columns = [pa.array(values, pa.string()) for values in (ids, texts)]
+    return IndexRows(vectors, pa.table(columns, names=_COLUMNS))
+
+
+def _read_segment(folder: Path, segment: Segment, width: int) -> IndexRows:
     """Map the files of a segment; one that does not hold what the manifest says is refused."""
     import pyarrow as pa
 
     vectors = open_rows(folder / _VECTORS.format(segment.name), segment.rows, width, _REBUILD)
-    path = folder / _TEXTS.format(segment.name)
+    path = folder / _TABLE.format(segment.name)
     with readable(path, _REBUILD):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        if (table.column_names, table.num_rows) != (["id", "text"], segment.rows):
+        if (tuple(table.column_names), table.num_rows) != (_COLUMNS, segment.rows):
             raise ValueError(f"it has {table.num_rows} rows, not {segment.rows}")
-    live = _all_but(removed, segment.rows) if removed.size else None
-    return IndexRows(vectors, table.column("id"), table.column("text"), live)
-
-
-def _all_but(removed: np.ndarray, rows: int) -> np.ndarray:
-    live = np.ones(rows, bool)
-    live[removed] = False
-    return live
+    return IndexRows(vectors, table)
 
 
 def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
@@ -202,32 +213,20 @@ def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width:
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
-    schema = pa.schema([("id", pa.string()), ("text", pa.string())])
     name, rows = f"{number:06d}", 0
+    schema = pa.schema([(column, pa.string()) for column in _COLUMNS])
     with (
         writing(folder / _VECTORS.format(name)) as vectors_path,
-        writing(folder / _TEXTS.format(name)) as texts_path,
+        writing(folder / _TABLE.format(name)) as table_path,
         npy_writer(vectors_path, width) as append,
-        pa.OSFile(str(texts_path), "wb") as sink,
+        pa.OSFile(str(table_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
         for block in blocks:
             append(block.vectors, ())
-            table.write_batch(pa.record_batch([block.ids, block.texts], schema=schema))
-            rows += len(block.texts)
+            table.write_table(block.table)
+            rows += len(block.vectors)
     return Segment(name, rows)
-
-
-def _read_removed(folder: Path, manifest: IndexManifest) -> np.ndarray:
-    if manifest.removed is None:
-        return np.empty(0, np.int64)
-    path = folder / manifest.removed
-    with readable(path, _REBUILD):
-        rows: np.ndarray = np.load(path, allow_pickle=False)
-        bounds = np.concatenate([[-1], rows, [manifest.rows]])
-        if rows.dtype != np.int64 or not (np.diff(bounds) > 0).all():
-            raise ValueError(f"its numbers are not in order, or not below {manifest.rows}")
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,44 +240,34 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An open index: its manifest, its segments, the sorted numbers of removed rows."""
+    """An open index, mapped from disk; its N rows are numbered through all segments."""
 
     folder: Path
     manifest: IndexManifest
-    segments: list[IndexRows]
-    removed: np.ndarray
+    vectors: list[np.ndarray]  # of each segment
+    table: Any  # of all segments, zero-copy
+    live: np.ndarray  # ``(N,)`` bool: the rows that were not removed
     ann: Ann | None
 
     @classmethod
-    def newest(cls, folder: Path, manifest: IndexManifest) -> Self:
-        """Open what the manifest of a folder describes; CheckpointError if it is damaged."""
-        while True:
-            try:
-                return cls.open(folder, manifest, _read_removed(folder, manifest))
-            except CheckpointError:  # a writer may have replaced files since the manifest was read
-                before, manifest = manifest, read_manifest(folder)
-                if manifest == before:
-                    raise
+    def open(cls, folder: Path, manifest: IndexManifest) -> Self:
+        """Open the files of a manifest, which need not be the one of the folder yet."""
+        import pyarrow as pa
 
-    @classmethod
-    def open(cls, folder: Path, manifest: IndexManifest, removed: np.ndarray) -> Self:
-        """Open the segments of a manifest, which need not be the one of the folder yet."""
-        width, lengths = manifest.encoder.width, [segment.rows for segment in manifest.segments]
-        segments = [
-            _read_segment(folder, segment, width, gone)
-            for segment, gone in zip(manifest.segments, split_rows(lengths, removed), strict=True)
-        ]
-        ann = None
-        if manifest.ann is not None:
-            ann = Ann.open(folder, manifest.ann)
-            if (gone := removed[removed < ann.rows]).size:
-                ann = ann.with_live(_all_but(gone, ann.rows))
-        return cls(folder, manifest, segments, removed, ann)
+        live = np.ones(manifest.rows, bool)
+        if manifest.removed is not None:
+            path = folder / manifest.removed
+            with readable(path, _REBUILD):
+                live[np.load(path, allow_pickle=False)] = False
+        segments = [_read_segment(folder, it, manifest.encoder.width) for it in manifest.segments]
+        table = pa.concat_tables([segment.table for segment in segments])
+        ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
+        return cls(folder, manifest, [it.vectors for it in segments], table, live, ann)
 
     @property
     def texts(self) -> int:
         """Texts that were not removed."""
-        return self.manifest.rows - len(self.removed)
+        return int(self.live.sum())
 
     @property
     def kind(self) -> str:
@@ -291,53 +280,37 @@ class Snapshot:
         """The hits of ``(Q, D)`` queries, best first; ``only`` is a LIKE pattern of their ids."""
         import pyarrow.compute as pc
 
-        vectors = [segment.vectors for segment in self.segments]
-        live, ann = [segment.live for segment in self.segments], self.ann
+        live, ids, texts = self.live, self.table.column("id"), self.table.column("text")
         if only is not None:
-            like = [
-                pc.match_like(segment.ids, only).to_numpy(zero_copy_only=False)
-                for segment in self.segments
+            live = live & pc.match_like(ids, only).to_numpy()
+        kept, similarity = None if live.all() else live, self.manifest.similarity
+        return [
+            [
+                Hit(ids[row].as_py(), texts[row].as_py(), score)
+                for row, score in hits
+                if threshold is None or score >= threshold
             ]
-            kept = [a if b is None else a & b for a, b in zip(like, live, strict=True)]
-            live, ann = [*kept], ann and ann.with_live(np.concatenate(kept)[: ann.rows])
-        starts = [0, *accumulate(map(len, vectors))]
-        hits: list[list[Hit]] = []
-        for nearby in nearest(vectors, queries, top_k, live, ann, self.manifest.similarity):
-            hits.append([])
-            for row, score in nearby:
-                if threshold is None or score >= threshold:
-                    number = bisect_right(starts, row) - 1
-                    segment, place = self.segments[number], row - starts[number]
-                    text = segment.texts[place].as_py()
-                    hits[-1].append(Hit(segment.ids[place].as_py(), text, score))
-        return hits
+            for hits in nearest(self.vectors, queries, top_k, kept, self.ann, similarity)
+        ]
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        wanted, rows, first = pa.array(ids, pa.string()), dict[str, int](), 0
-        for segment in self.segments:
-            mask = pc.is_in(segment.ids, value_set=wanted).to_numpy(zero_copy_only=False)
-            if segment.live is not None:
-                mask = mask & segment.live
-            for row in np.flatnonzero(mask):
-                rows[segment.ids[int(row)].as_py()] = first + int(row)
-            first += len(segment.vectors)
-        return rows
+        column = self.table.column("id")
+        equal = pc.is_in(column, value_set=pa.array(ids, pa.string())).to_numpy()
+        return {column[row].as_py(): row for row in np.flatnonzero(self.live & equal).tolist()}
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""
-        for segment in self.segments[first:]:
-            for start in range(0, len(segment.vectors), _BLOCK):
-                vectors = segment.vectors[start : start + _BLOCK]
-                ids, texts = segment.ids.slice(start, _BLOCK), segment.texts.slice(start, _BLOCK)
-                if segment.live is not None:
-                    live = segment.live[start : start + _BLOCK]
-                    vectors, ids, texts = vectors[live], ids.filter(live), texts.filter(live)
-                if len(vectors):
-                    yield IndexRows(np.array(vectors), ids.to_pylist(), texts.to_pylist())
+        starts = [0, *accumulate(map(len, self.vectors))]
+        for start, vectors in list(zip(starts, self.vectors, strict=False))[first:]:
+            for n in range(0, len(vectors), _BLOCK):
+                some, row = vectors[n : n + _BLOCK], start + n
+                kept = self.live[row : row + len(some)]
+                if kept.any():
+                    yield IndexRows(some[kept], self.table.slice(row, len(some)).filter(kept))
 
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
@@ -351,10 +324,8 @@ class Snapshot:
         for file in self.folder.joinpath("segments").glob("*"):
             if file not in known:  # of a writer that died, or from before a merge
                 file.unlink()
-        now, removed = self, self.removed
-        if gone:
-            removed = np.unique(np.array([*removed, *gone], np.int64))
-            now = Snapshot.open(self.folder, self.manifest, removed)
+        live = self.live.copy()
+        live[list(gone)] = False
         if new is not None:
             lengths = [segment.rows for segment in then.segments]
             covered = 0 if then.ann is None else [*accumulate(lengths)].index(then.ann.rows) + 1
@@ -364,39 +335,29 @@ class Snapshot:
                 total += lengths[first]
             if first == len(lengths) - 1:
                 first = len(lengths)
-            then, removed = now._merged(then, first, new)
-        return replace(then, removed=self._write_removed(removed, then.writes))
+            then, live = replace(self, live=live)._merged(then, first, new)
+        removed = np.flatnonzero(~live)
+        if np.array_equal(removed, np.flatnonzero(~self.live)):
+            return replace(then, removed=self.manifest.removed)
+        name = _REMOVED.format(then.writes) if removed.size else None
+        if name:
+            with writing(self.folder / name) as path, path.open("wb") as opened:
+                np.save(opened, removed.astype("<i8"), allow_pickle=False)
+        return replace(then, removed=name)
 
     def _merged(
         self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
     ) -> tuple[IndexManifest, np.ndarray]:
-        """The manifest after segments from ``first`` on and ``new`` rows are one; removed rows."""
+        """The manifest after segments from ``first`` on and ``new`` rows are one; its live rows."""
         start = sum(segment.rows for segment in then.segments[:first])
-        removed = self.removed[self.removed < start]
-        old = self.manifest.rows - start - (len(self.removed) - len(removed))
         rows = chain(self.blocks(first), new)
         segment = write_segment(self.folder, then.writes, rows, then.encoder.width)
-        given, segments = then.next_number + segment.rows - old, (*then.segments[:first], segment)
-        return replace(then, segments=segments, given=given), removed
-
-    def _write_removed(self, rows: np.ndarray, number: int) -> str | None:
-        """Write the sorted numbers of removed rows, unless these are; the name of their file."""
-        if np.array_equal(rows, self.removed):
-            return self.manifest.removed
-        if not rows.size:
-            return None
-        name = _REMOVED.format(number)
-        with writing(self.folder / name) as path, path.open("wb") as file:
-            np.save(file, rows.astype("<i8"), allow_pickle=False)
-        return name
+        given = then.next_number + segment.rows - int(self.live[start:].sum())
+        then = replace(then, segments=(*then.segments[:first], segment), given=given)
+        return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""
-        if kind in MILVUS:
-            raise ConfigError(
-                f"{self.folder} is not in Milvus; move it with: contrasent index copy "
-                f"{self.folder} NEW --kind {kind}"
-            )
         manifest, similarity = self.manifest, self.manifest.similarity
         if kind is not None:
             kind_for(self.texts, kind, similarity)
@@ -407,14 +368,14 @@ class Snapshot:
         chosen = kind_for(self.texts, asked if enough else "auto", similarity)
         old, whole = manifest.ann, self
         manifest = replace(manifest, kind=asked, given=manifest.next_number, ann=None)
-        if self.removed.size or len(manifest.segments) > 1:
+        if not self.live.all() or len(manifest.segments) > 1:
             then, _ = self._merged(replace(manifest, writes=manifest.next_write), 0)
             manifest = replace(then, removed=None)
-            whole = Snapshot.open(self.folder, manifest, self.removed[:0])
+            whole = Snapshot.open(self.folder, manifest)
         elif old is not None and old.kind == chosen and old.rows == manifest.rows:
             return replace(manifest, ann=old)
         if chosen == "flat":
             return manifest
-        vectors, writes = [segment.vectors for segment in whole.segments], manifest.next_write
-        ann = write_ann(vectors, chosen, self.folder, writes, on_rows, similarity)
+        writes = manifest.next_write
+        ann = write_ann(whole.vectors, chosen, self.folder, writes, on_rows, similarity)
         return replace(manifest, ann=ann, writes=writes)

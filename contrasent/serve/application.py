@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,6 +32,7 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, PlainTextResponse
@@ -47,9 +47,8 @@ from contrasent.errors import (
     DataError,
     is_out_of_memory,
 )
+from contrasent.files import BusyError
 from contrasent.serve.batching import LOG, Batcher, OverloadedError, StoppedError
-from contrasent.serve.bodies import Refusal
-from contrasent.serve.server import ServeOptions
 
 T = TypeVar("T")
 
@@ -61,8 +60,7 @@ _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-d
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOO_MANY, _FAULT = 429, 500
-_BEAT_SECONDS, _LATE = 0.02, 0.4
-"""How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
+_POLL_SECONDS = 0.05
 _BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0
 """Within which a body must be there, and how long what is left of one too large is read."""
 _REFUSALS = {
@@ -81,12 +79,13 @@ _REFUSALS = {
     503: ("Unhealthy", "Nothing can be embedded or written now"),
 }
 """TEI's name of an error, and why."""
-_STATUSES = (
-    (OverloadedError, _TOO_MANY),
-    (StoppedError, 503),
-    ((DataError, ConfigError), 422),
-    (CheckpointError, 424),
-    (ContrasentError, _FAULT),
+_STATUSES: tuple[tuple[Any, int, str | None], ...] = (
+    (OverloadedError, _TOO_MANY, None),
+    (StoppedError, 503, None),
+    (BusyError, 503, "Overloaded"),
+    ((DataError, ConfigError), 422, None),
+    (CheckpointError, 424, None),
+    (ContrasentError, _FAULT, None),
 )
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _NUMBERS = tuple(2.0**n for n in range(14))
@@ -101,7 +100,6 @@ _METRICS: dict[tuple[Any, str], dict[str, str]] = {
         "contrasent_cache_hits": "Texts answered from memory.",
         "contrasent_cache_misses": "Texts that were computed.",
         "contrasent_cache_shared": "Texts that joined an equal one in the queue.",
-        "contrasent_cache_fetched": "Texts answered from the shared cache.",
     },
     (Gauge, "set"): {
         "contrasent_requests_in_progress": "Requests being answered.",
@@ -177,30 +175,11 @@ def log_json() -> None:
         logger.propagate = False
 
 
-@dataclass(slots=True)
-class Service:
-    """What the routes share."""
+class Refusal(BaseModel):
+    """TEI's body of an error; OpenAI's routes have OpenAI's ``error`` in it."""
 
-    options: ServeOptions
-    batcher: Batcher
-    in_progress: int = 0
-    lag: float = 0.0  # seconds by which the event loop is late
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Embed, and keep ``lag``, until the end of the block."""
-        await self.batcher.start()
-
-        async def measure_lag() -> None:
-            while True:
-                start = time.perf_counter()
-                await asyncio.sleep(_BEAT_SECONDS)
-                self.lag = time.perf_counter() - start - _BEAT_SECONDS
-
-        beats = asyncio.create_task(measure_lag())
-        yield
-        beats.cancel()
-        await self.batcher.close()
+    error: str | dict[str, str | None]
+    error_type: str
 
 
 class RefusalError(Exception):
@@ -212,39 +191,48 @@ class RefusalError(Exception):
         self.kind = kind or _REFUSALS.get(status, ("Validation",))[0]
 
 
+def refuse(*reasons: tuple[object, int, str]) -> None:
+    """Refuse a request for the first reason that holds."""
+    for holds, status, message in reasons:
+        if holds:
+            raise RefusalError(status, message, "Validation" if status == 400 else None)
+
+
 class ClientGoneError(Exception):
     """The client closed the connection before its answer was there."""
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Await ``work``, but cancel it when the client closes the connection."""
-
-    async def closed() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(closed())
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError
+        while not (await asyncio.wait({task}, timeout=_POLL_SECONDS))[0]:
+            if await request.is_disconnected():
+                raise ClientGoneError
+        return task.result()
     finally:
-        gone.cancel()
         task.cancel()
 
 
-def build(service: Service, *routers: Any) -> FastAPI:
+def build(batcher: Batcher, *routers: Any) -> FastAPI:
     """The application with the given routers; its lifespan starts and stops the batcher."""
+    options = batcher.options
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        await batcher.start()
+        yield
+        await batcher.close()
+
     app = FastAPIOffline(
         title="contrasent",
         version=__version__,
-        description=f"Embeddings and search with {service.options.served_name}.",
+        description=f"Embeddings and search with {options.served_name}.",
         redoc_url=None,
         responses={
             status: {"model": Refusal, "description": why} for status, (_, why) in _REFUSALS.items()
         },
-        lifespan=lambda _: service.running(),
+        lifespan=running,
     )
     for router in routers:
         app.include_router(router)
@@ -256,7 +244,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
 
     @app.get("/page/about", include_in_schema=False)
     async def about() -> dict[str, Any]:
-        return {"model": service.options.served_name, "index": len(routers) > 1}
+        return {"model": options.served_name, "index": len(routers) > 1}
 
     app.mount("/page", StaticFiles(directory=_PAGE))
 
@@ -264,12 +252,12 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
-        return Response(status_code=200 if service.batcher.is_healthy else 503)
+        return Response(status_code=200 if batcher.is_healthy else 503)
 
     @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        page = service.batcher.metrics.page()
+        page = batcher.metrics.page()
         return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
 
     async def pass_on(_: Request, error: Exception) -> Response:
@@ -277,11 +265,11 @@ def build(service: Service, *routers: Any) -> FastAPI:
 
     for kind in (HTTPException, RequestValidationError):  # not the routers' answers, but the gate's
         app.add_exception_handler(kind, pass_on)
-    app.add_middleware(Gate, service=service)
-    if service.options.cors:
+    app.add_middleware(Gate, batcher=batcher)
+    if options.cors:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=service.options.cors,
+            allow_origins=options.cors,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "x-truncated", "retry-after"],
@@ -306,9 +294,9 @@ def _refusal(error: BaseException) -> RefusalError:
             "smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit",
             "Overloaded",
         )
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return RefusalError(status, str(error))
+    for cls, status, kind in _STATUSES:
+        if isinstance(error, cls):
+            return RefusalError(status, str(error), kind)
     return RefusalError(_FAULT, "the server failed; its log says why")
 
 
@@ -350,8 +338,9 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
 class Gate:
     """What every request passes: its id, key, limits and body, then its metrics and log line."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service, self.options = app, service, service.options
+    def __init__(self, app: ASGIApp, batcher: Batcher) -> None:
+        self.app, self.batcher, self.options = app, batcher, batcher.options
+        self.in_progress = 0
         key = self.options.api_key
         self._key = None if key is None else f"Bearer {key}".encode()
 
@@ -383,9 +372,6 @@ class Gate:
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
-            if scope["method"] == "POST" and self.service.lag > _LATE * self.options.max_wait:
-                self.service.batcher.metrics.put(contrasent_rejected=1)
-                raise OverloadedError(self.options.max_wait)
             waiting.append({"type": "http.request", "body": body, "more_body": False})
             await self.app(scope, receive_again, send_with_id)
         except ClientGoneError:
@@ -399,51 +385,49 @@ class Gate:
             self._tell(scope, status, time.perf_counter() - start)
 
     def _enter(self, change: int) -> None:
-        self.service.in_progress += change
-        self.service.batcher.metrics.put(contrasent_requests_in_progress=self.service.in_progress)
+        self.in_progress += change
+        self.batcher.metrics.put(contrasent_requests_in_progress=self.in_progress)
 
     def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        method, path = scope["method"], scope["path"]
-        if path not in ("/health", "/ping"):  # load balancers call a server by any name
-            self._require_own(method, headers)
-        public = method == "GET" and _PUBLIC.fullmatch(path)
-        given, most = headers.get(b"authorization", b""), self.options.max_requests
-        if not public and self._key is not None and not hmac.compare_digest(given, self._key):
-            raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
-        if self.service.in_progress > most and path not in ("/health", "/metrics"):
-            self.service.batcher.metrics.put(contrasent_rejected=1)
-            raise RefusalError(_TOO_MANY, f"{most} requests are being answered already")
-
-    def _require_own(self, method: str, headers: dict[bytes, bytes]) -> None:
         """Refuse what a page of another site sends, also if its name became this address.
 
         Of the address of all interfaces any number is a name: another site's name can become none.
         """
-        sent = (headers.get(name, b"") for name in (b"host", b"origin"))
+        sent, options = (headers.get(name, b"") for name in (b"host", b"origin")), self.options
         host, origin = (value.decode("latin-1").lower() for value in sent)
         name, is_number = "", False
         with suppress(ValueError):
             name = urlsplit(f"//{host}").hostname or ""
             is_number = bool(ip_address(name))
-        own = [self.options.host, *(self.options.allowed_host or ())]
-        names = [*_LOOPBACK, *map(str.lower, own)]
+        names = [*_LOOPBACK, *map(str.lower, [options.host, *(options.allowed_host or ())])]
         any_number = is_number and not {"0.0.0.0", "::"}.isdisjoint(names)
-        allowed = origin.partition("://")[2] == host or not {"*", origin}.isdisjoint(
-            self.options.cors or ()
-        )
-        if not (any_number or any(fnmatchcase(name, known) for known in names)):
-            raise RefusalError(
+        own = any_number or any(fnmatchcase(name, known) for known in names)
+        allowed = origin.partition("://")[2] == host or {"*", origin} & {*(options.cors or ())}
+        method, path, most = scope["method"], scope["path"], options.max_requests
+        public = method == "GET" and _PUBLIC.fullmatch(path)
+        checks = path in ("/health", "/ping")  # load balancers call a server by any name
+        full = self.in_progress > most and path not in ("/health", "/metrics")
+        if full:
+            self.batcher.metrics.put(contrasent_rejected=1)
+        key, given = self._key, headers.get(b"authorization", b"")
+        refuse(
+            (
+                not checks and not own,
                 400,
-                f"the request is for the host {name[:100]!r}, by which this server is not called; "
-                "start it with --allowed-host",
-                "Validation",
-            )
-        if origin and method not in ("GET", "HEAD", "OPTIONS") and not allowed:
-            raise RefusalError(
+                f"{name[:90]!r} is no name of this server (--allowed-host)",
+            ),
+            (
+                not checks and origin and not allowed and method not in ("GET", "HEAD", "OPTIONS"),
                 403,
-                f"a page of {origin[:100]!r} may not send to {host[:100]!r}; start the server with "
-                "--cors if it may",
-            )
+                f"a page of {origin[:99]!r} may not send to {host[:99]!r}: --cors",
+            ),
+            (
+                not public and key is not None and not hmac.compare_digest(given, key),
+                401,
+                "send the server's API key: Authorization: Bearer KEY",
+            ),
+            (full, _TOO_MANY, f"{most} requests are being answered already"),
+        )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The body; RefusalError if it is too large, or comes too late."""
@@ -457,18 +441,18 @@ class Gate:
                         raise ClientGoneError
                     parts.append(message.get("body", b""))
                     more, size = message.get("more_body", False), sum(map(len, parts))
-        except TimeoutError as error:
-            raise RefusalError(408, f"the body was not there within {_BODY_SECONDS:g} s") from error
-        if size <= limit:
-            return b"".join(parts)
-        with suppress(TimeoutError):  # what the client still sends: most read no answer before
-            async with asyncio.timeout(0 if b"expect" in headers else _LINGER_SECONDS):
-                while more and (await receive()).get("more_body"):
-                    pass
-        raise RefusalError(413, f"the body has more than {limit} bytes; send fewer texts at once")
+        except TimeoutError:
+            refuse((True, 408, f"the body was not there within {_BODY_SECONDS:g} s"))
+        if size > limit:
+            with suppress(TimeoutError):  # what the client still sends: most read no answer before
+                async with asyncio.timeout(0 if b"expect" in headers else _LINGER_SECONDS):
+                    while more and (await receive()).get("more_body"):
+                        pass
+        refuse((size > limit, 413, f"the body has more than {limit} bytes; send fewer texts"))
+        return b"".join(parts)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        state, batcher = scope["state"], self.service.batcher
+        state, batcher = scope["state"], self.batcher
         # Here, not where they are read: that is one of several processes.
         metrics, cache = batcher.metrics, batcher.cache
         metrics.put(te_queue_size=batcher.queued, contrasent_queue_seconds=batcher.wait)

@@ -1,4 +1,4 @@
-"""From texts to embeddings: the caches, and the texts of all requests in batches of tokens.
+"""From texts to embeddings: the cache, and the texts of all requests in batches of tokens.
 
 The event loop owns the queue and the cache; one thread tokenizes while another computes.
 """
@@ -6,25 +6,24 @@ The event loop owns the queue and the cache; one thread tokenizes while another 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
-import struct
 import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ContrasentError, DataError, require_extra
-from contrasent.model import LONG, LoadedEncoder, SentenceEncoder, by_length, embed
+from contrasent.errors import CheckpointError, ContrasentError, DataError
+from contrasent.model import LoadedEncoder, SentenceEncoder, by_length, embed
 
 if TYPE_CHECKING:
     from contrasent.serve.application import Metrics
@@ -66,88 +65,15 @@ class VectorCache:
 
     def put(self, text: Text, entry: Embedded) -> None:
         """Keep an embedding; what was not used for longest makes room. It must own its row."""
-        if _size(text, entry) > self.limit:
-            return
-        if before := self._entries.pop(text, None):
-            self.bytes -= _size(text, before)
-        self.bytes += _size(text, entry)
-        self._entries[text] = entry
+        if text not in self._entries and _size(text, entry) <= self.limit:
+            self.bytes += _size(text, entry)
+            self._entries[text] = entry
         while self.bytes > self.limit:
             self.bytes -= _size(*self._entries.popitem(last=False))
 
 
 def _size(text: Text, entry: Embedded) -> int:
     return sys.getsizeof(text[0]) + entry.row.nbytes + _OVERHEAD
-
-
-_FORMAT = 3  # of keys and values
-_HEAD = struct.Struct("<I?")
-_PATIENCE, _PAUSE = 0.25, 5.0
-"""Seconds that an answer may take, and for which nothing is asked after one that failed."""
-
-
-class SharedCache:
-    """What an encoder gives, in a Redis or Valkey server; if that does not answer, nothing."""
-
-    def __init__(self, url: str, encoder: LoadedEncoder, precision: str, bitwise: bool) -> None:
-        require_extra("--shared-cache", "redis", "redis")
-        from redis.asyncio import Redis
-        from redis.exceptions import RedisError
-
-        self._client = Redis.from_url(url)
-        self._errors = RedisError, OSError, TimeoutError
-        how = "bitwise" if bitwise else "any"
-        self._name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{precision}:{how}"
-        self._size = _HEAD.size + 4 * encoder.full_width
-        self._paused_until = 0.0
-        self._writes: set[asyncio.Task[None]] = set()
-
-    async def get(self, texts: Sequence[Text]) -> dict[Text, Embedded]:
-        """The embeddings of those of ``texts`` that are there."""
-        if not texts:
-            return {}
-        values: list[Any] = await self._ask("mget", [*map(self._key, texts)]) or []
-        entries = {}
-        for text, value in zip(texts, values, strict=False):
-            if value and len(value) == self._size:
-                row = np.frombuffer(value, "<f4", offset=_HEAD.size)
-                entries[text] = Embedded(row, *_HEAD.unpack_from(value))
-        return entries
-
-    def put(self, entries: Mapping[Text, Embedded]) -> None:
-        """Send embeddings, without waiting for it."""
-        packed = {
-            self._key(text): _HEAD.pack(entry.tokens, entry.truncated)
-            + entry.row.astype("<f4", copy=False).tobytes()
-            for text, entry in entries.items()
-        }
-        if packed:
-            task = asyncio.get_running_loop().create_task(self._ask("mset", packed))
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
-
-    async def close(self) -> None:
-        """Finish what is being sent, and let go of the server."""
-        await asyncio.gather(*self._writes)
-        await self._client.aclose()
-
-    async def _ask(self, method: str, given: Any) -> Any:
-        """The answer of the server; None if it does not come."""
-        if time.monotonic() < self._paused_until:
-            return None
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return await getattr(self._client, method)(given)
-        except self._errors as error:
-            if time.monotonic() >= self._paused_until:
-                fields = {"why": repr(error)}
-                LOG.warning("the shared cache does not answer", extra={"fields": fields})
-            self._paused_until = time.monotonic() + _PAUSE
-
-    def _key(self, text: Text) -> str:
-        content = f"{text[1]} {text[0]}".encode(errors="surrogatepass")
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        return f"contrasent:{_FORMAT}:{self._name}:{digest}"
 
 
 _AT_ONCE = 256
@@ -157,8 +83,7 @@ _TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
 _REMEMBERED = 0.5
 _STOPPED = "the threads that embed do not run; restart the server"
-_LENGTHS = 24
-_PROBES = [(" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))), 0) for n in range(3 * _LENGTHS)]
+_PROBES = [(" ".join(["embedding"] * (1 + 4 * (n % 24))), 0) for n in range(72)]
 
 
 class OverloadedError(ContrasentError):
@@ -191,7 +116,7 @@ class Batcher:
     """Embeds texts for an event loop, many requests at once.
 
     A text that is in the queue already is not computed twice. A vector depends on the batch no
-    more than float rounding does; with ``options.bitwise`` not at all.
+    more than float rounding does; with ``options.bitwise`` texts are computed one by one.
     """
 
     def __init__(
@@ -200,13 +125,12 @@ class Batcher:
         options: ServeOptions,
         precision: str,  # of the matrix products, resolved
         metrics: Metrics,
-        shared: SharedCache | None = None,
     ) -> None:
         import torch
 
-        self.encoder, self.precision, self.metrics = encoder, precision, metrics
-        self.cache, self.shared = VectorCache(options.cache_mb * 1_000_000), shared
-        self._options, self._alone = options, False  # one by one, if a batch changes the bits
+        self.encoder, self.options = encoder, options
+        self.precision, self.metrics = precision, metrics
+        self.cache = VectorCache(options.cache_mb * 1_000_000)
         self._open = ExitStack()
         self._works: dict[Text, _Queued] = {}
         self._backlog = 0
@@ -224,27 +148,16 @@ class Batcher:
         """Lay out weights, on one thread as others do not live through a fork; measure speed."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
-            # Single sentences have a faster path, with other rounding.
-            backbone, bitwise = encoder.backbone, self._options.bitwise
-            self._open.enter_context(backbone.unchanging() if bitwise else encoder.serving())
+            self._open.enter_context(encoder.serving())
         ids = self._ids(_PROBES)[0]
         for _ in range(2):
             start = time.perf_counter()
             self._rows(ids, _PROBES)
             self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
 
-    def _changes_bits(self) -> bool:
-        rows = self._rows(ids := self._ids(_PROBES)[0], _PROBES)
-        parts = [*(slice(n, n + 1) for n in range(_LENGTHS)), slice(2, _LENGTHS // 2)]
-        return any(
-            not np.array_equal(rows[part], self._rows(ids[part], _PROBES[part])) for part in parts
-        )
-
     async def start(self) -> None:
         """Start to embed, on the running event loop."""
         loop = asyncio.get_running_loop()
-        if self._options.bitwise:
-            self._alone = await asyncio.wrap_future(self._computer.submit(self._changes_bits))
         self._tokenizer = threading.Thread(target=self._tokenize, args=(loop,), daemon=True)
         self._tokenizer.start()
 
@@ -258,8 +171,6 @@ class Batcher:
         self._inbox.put(None)
         await asyncio.to_thread(self._tokenizer.join)
         await asyncio.wrap_future(self._computer.submit(self._ready.clear))  # after all others
-        if self.shared is not None:
-            await self.shared.close()
         self._open.close()
 
     @property
@@ -282,35 +193,26 @@ class Batcher:
 
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
         """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
-        if self.wait > self._options.max_wait:
+        if self.wait > self.options.max_wait:
             self.metrics.put(contrasent_rejected=1)
             raise OverloadedError(self.wait)
         entries: list[Embedded] = []
         for start in range(0, len(texts), _AT_ONCE):
-            entries += await self._embed_some(texts[start : start + _AT_ONCE])
+            some = texts[start : start + _AT_ONCE]
+            known = {text: self.cache.get(text) for text in some}
+            works = {text: self._join(text) for text, entry in known.items() if entry is None}
+            self.metrics.put(contrasent_cache_hits=len(some) - len(works))
+            try:
+                if works:
+                    await asyncio.wait([work.done for work in works.values()])
+            finally:
+                for work in works.values():
+                    work.waiters -= 1
+                    if not work.waiters and not work.done.done():
+                        self.metrics.put(contrasent_cancelled_texts=1)
+                        self._forget(work)
+            entries += [known[text] or works[text].done.result() for text in some]
         return entries
-
-    async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
-        distinct, entries = [*dict.fromkeys(texts)], dict[Text, Embedded]()
-        if self.shared is not None:
-            unknown = [it for it in distinct if not self.cache.get(it) and it not in self._works]
-            entries = await self.shared.get(unknown)
-            self.metrics.put(contrasent_cache_fetched=len(entries))
-            for text, entry in entries.items():
-                self.cache.put(text, entry)
-        entries |= {text: known for text in distinct if (known := self.cache.get(text))}
-        works = {text: self._join(text) for text in distinct if text not in entries}
-        self.metrics.put(contrasent_cache_hits=len(texts) - len(works))
-        try:
-            if works:
-                await asyncio.wait([work.done for work in works.values()])
-        finally:
-            for work in works.values():
-                work.waiters -= 1
-                if not work.waiters and not work.done.done():
-                    self.metrics.put(contrasent_cancelled_texts=1)
-                    self._forget(work)
-        return [entries[text] if text in entries else works[text].done.result() for text in texts]
 
     def _join(self, text: Text) -> _Queued:
         if not self.is_healthy:
@@ -342,24 +244,29 @@ class Batcher:
                 while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
                     works.append(self._inbox.get())
                 wanted = [work for work in works if work is not None and work.waiters]
-                for work, error in self._tokenize_all(wanted):
-                    loop.call_soon_threadsafe(self._fail, work, error)
+                self._apart(loop, self._set_ids, wanted)
                 self._ready += [work for work in wanted if work.ids is not None]
                 self._computer.submit(self._compute, loop)
 
-    def _tokenize_all(self, works: Sequence[_Queued]) -> list[tuple[_Queued, Exception]]:
-        """Set the token ids of each; those that have none come back with the reason."""
+    def _apart(
+        self, loop: asyncio.AbstractEventLoop, step: Callable[[Any], None], works: list[_Queued]
+    ) -> None:
+        """Do a step for all; if it fails, for each, so that only a text of its own fails."""
         try:
-            ids, cut = self._ids([work.text for work in works])
-            for work, row, truncated in zip(works, ids, cut, strict=True):
-                if not len(row):
-                    raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
-                work.ids, work.truncated, work.tokens = row, truncated, len(row)
-        except Exception as error:  # noqa: BLE001 - whatever it is, only its own text fails
+            step(works)
+        except Exception as error:  # noqa: BLE001 - whatever it is
             if len(works) == 1:
-                return [(works[0], error)]
-            return [failed for work in works for failed in self._tokenize_all([work])]
-        return []
+                loop.call_soon_threadsafe(self._fail, works[0], error)
+                return
+            for work in works:
+                self._apart(loop, step, [work])
+
+    def _set_ids(self, works: Sequence[_Queued]) -> None:
+        ids, cut = self._ids([work.text for work in works])
+        for work, row, truncated in zip(works, ids, cut, strict=True):
+            if not len(row):
+                raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
+            work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
     def _ids(self, texts: Sequence[Text]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
@@ -377,45 +284,31 @@ class Batcher:
         with self._failing_all(loop):
             while self._ready:
                 works, tokens = list[_Queued](), 0
-                while self._ready and tokens < self._options.batch_tokens:
+                while self._ready and tokens < self.options.batch_tokens:
                     works.append(self._ready.popleft())
                     tokens += works[-1].tokens
                 self.metrics.put(te_batch_next_size=len(works), te_batch_next_tokens=tokens)
                 # The shortest first: their answers do not wait for the long ones.
                 for numbers in reversed(self._batches([work.tokens for work in works])):
                     if part := [works[n] for n in numbers if works[n].waiters]:
-                        self._embed_batch(loop, part)
+                        self._apart(loop, partial(self._embed_batch, loop), part)
 
     def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
-        """Cut the numbers of texts into batches, the longest first."""
-        budget = self._options.batch_tokens
-        if not self._options.bitwise:
-            return [numbers.tolist() for numbers in by_length(lengths, budget)]
-        # A long sentence takes another kernel of attention, and all of its batch with it.
-        limit = 0 if self._alone else LONG
-        long = [[n] for n, length in enumerate(lengths) if length > limit]
-        short = [n for n, length in enumerate(lengths) if length <= limit]
-        batches = by_length([lengths[n] for n in short], budget)
-        return [*long, *([short[n] for n in batch] for batch in batches)]
+        """Cut the numbers of texts into batches, the longest first; for equal bits one by one."""
+        if self.options.bitwise:
+            return [[n] for n in range(len(lengths))]
+        return [batch.tolist() for batch in by_length(lengths, self.options.batch_tokens)]
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
-        try:
-            ids = [work.ids for work in works if work.ids is not None]
-            rows = self._rows(ids, [work.text for work in works])
-        except Exception as error:  # noqa: BLE001 - whatever it is, only its own text fails
-            if len(works) == 1:
-                loop.call_soon_threadsafe(self._fail, works[0], error)
-                return
-            for work in works:
-                self._embed_batch(loop, [work])
-            return
+        ids = [work.ids for work in works if work.ids is not None]
+        rows = self._rows(ids, [work.text for work in works])
         loop.call_soon_threadsafe(self._deliver, works, rows)
 
     def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[Text]) -> np.ndarray:
         """``(N, D)``, of the same texts in both forms."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
-            budget = self._options.batch_tokens
+            budget = self.options.batch_tokens
             return embed(encoder, ids, budget, self.precision, lambda _: None)
         how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
         return np.asarray(encoder.encode([text for text, _ in texts], normalize=False, **how))
@@ -427,18 +320,15 @@ class Batcher:
         if sum(work.tokens for work in works) >= _TELLING_TOKENS:
             size, sizes, spent = sum(w.size for w in works), *self._speed
             self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + now - began
-        finite, entries = np.isfinite(rows).all(axis=1), dict[Text, Embedded]()
-        for work, row, usable in zip(works, rows, finite, strict=True):
-            if not usable:
+        for work, row in zip(works, rows, strict=True):
+            if not np.isfinite(row).all():
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
-            entries[work.text] = entry = Embedded(row.copy(), work.tokens, work.truncated)
+            entry = Embedded(row.copy(), work.tokens, work.truncated)
             self.cache.put(work.text, entry)
             self._forget(work)
             if not work.done.done():
                 work.done.set_result(entry)
-        if self.shared is not None:
-            self.shared.put(entries)
 
     @contextmanager
     def _failing_all(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:

@@ -39,25 +39,18 @@ def bind(options: ServeOptions) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((options.host, options.port))
+        bound.listen(_BACKLOG)  # those that come now wait for the model
     except OSError as error:
         bound.close()
-        raise _refused(options, error) from error
+        raise ConfigError(
+            f"cannot listen on {options.host} port {options.port}: {error.strerror or error}; "
+            "choose others with --host and --port"
+        ) from error
     return bound
-
-
-def _refused(options: ServeOptions, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {options.host} port {options.port}: {error.strerror or error}; "
-        "choose others with --host and --port"
-    )
 
 
 def serve(make: Callable[[], FastAPI], options: ServeOptions, bound: socket.socket) -> None:
     """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end."""
-    try:
-        bound.listen(_BACKLOG)
-    except OSError as error:  # another server took the port while this one loaded
-        raise _refused(options, error) from error
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     for number in _SIGNALS:  # until others take them, nothing has begun

@@ -1,45 +1,159 @@
 """Routes that embed, as OpenAI and text-embeddings-inference (TEI) have them, or use an index.
 
 Vectors are ``(N, D)`` in the order of the texts. Every answer says in ``X-Truncated`` how many
-texts were longer than the model reads.
+texts were longer than the model reads. In a body null means unset, a field that it does not have is
+refused, as it may be misspelt, and nothing is converted: 0 is no boolean.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import reprlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from contrasent import __version__
 from contrasent.data import require_text
 from contrasent.errors import CheckpointError, DataError
-from contrasent.files import BusyError
 from contrasent.metrics import all_similarities
 from contrasent.model import role_options, unit_rows
 from contrasent.search import Index
-from contrasent.serve.application import RefusalError, Service, unless_gone
-from contrasent.serve.batching import Embedded
-from contrasent.serve.bodies import (
-    EmbedRequest,
-    IndexChange,
-    MatrixRequest,
-    OpenAIRequest,
-    QueryRequest,
-    SimilarityRequest,
-    TextOptions,
-)
+from contrasent.serve.application import RefusalError, refuse, unless_gone
+from contrasent.serve.batching import Batcher, Embedded
 
-T = TypeVar("T")
+NOT_BLANK = Field(pattern=r"[^\s\x1c-\x1f\x85]")
+"""A character that prints; pydantic finds halves of surrogate pairs only where it looks."""
+
+_FIRST = Field(fail_fast=True)
+"""Of a list only the first mistake is told: each takes a thousand times the memory of its item."""
+_SOME = Field(fail_fast=True, min_length=1)
+Strings = Annotated[list[str], _SOME]
+Texts = str | Strings
+Line = Annotated[str, NOT_BLANK]
+Lines = Annotated[list[Line], _FIRST]
+Count = Annotated[int, Field(gt=0)]
+
+
+def _with_null(schema: dict[str, Any]) -> None:
+    fields = schema["properties"]
+    for name in fields.keys() - set(schema.get("required", ())):
+        fields[name] = {"anyOf": [fields[name], {"type": "null"}]}
+
+
+class Body(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_with_null)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        fields = cls.model_fields
+        for name in given.keys() - fields.keys():  # only the first is told, as of a list
+            raise ValueError(f"there is no field {reprlib.repr(name)}, only {', '.join(fields)}")
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None or fields[name].is_required()
+        }
+
+
+_ROLES = {"search_query": "query", "search_document": "document", "passage": "document"}
+
+
+class TextOptions(Body):
+    """How texts are read; ``prompt_name`` goes before ``input_type``."""
+
+    prompt_name: str | None = None
+    input_type: (
+        Literal["query", "document", "passage", "search_query", "search_document"] | None
+    ) = None
+    truncate: bool | None = None
+
+    @property
+    def role(self) -> str | None:
+        """Query or document, if the client says which."""
+        return None if self.input_type is None else _ROLES.get(self.input_type, self.input_type)
+
+
+def _text(value: object) -> object:
+    """Refuse token ids, which clients send that tokenize for a model of OpenAI's."""
+    if isinstance(value, list) and value and isinstance(value[0], int | list):
+        raise ValueError("send text, not token ids (LangChain: check_embedding_ctx_length=False)")
+    return value
+
+
+class OpenAIRequest(TextOptions):
+    """OpenAI's request for embeddings."""
+
+    input: Annotated[Texts, BeforeValidator(_text)]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = None
+    user: str | None = None
+
+
+class EmbedRequest(TextOptions):
+    """TEI's request for embeddings, with what huggingface_hub adds."""
+
+    inputs: Texts
+    normalize: bool = True
+    dimensions: Count | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+class SimilarityInputs(Body):
+    """A sentence, and those it is compared with."""
+
+    source_sentence: str
+    sentences: Strings
+
+
+class SimilarityRequest(Body):
+    """TEI's request for cosines."""
+
+    inputs: SimilarityInputs
+    parameters: TextOptions = TextOptions()
+
+
+class MatrixRequest(Body):
+    """Two lists, all sentences of which are compared."""
+
+    first: Strings
+    second: Strings
+
+
+class QueryRequest(Body):
+    """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
+
+    queries: Line | Annotated[list[Line], _SOME]
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    only: Annotated[str, Field(max_length=1000)] | None = None
+
+
+class IndexChange(Body):
+    """Ids to remove, then texts to add, with one id each or with none."""
+
+    remove: Lines = []
+    missing_ok: bool = False
+    texts: Lines = []
+    ids: Lines | None = None
+
 
 _WRITE_SECONDS = 5.0
+"""How long another process that writes the index is waited for."""
 _HITS = 100_000
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
@@ -50,9 +164,8 @@ _CHARACTERS, _CELLS = 1_000_000, 1_000_000
 class EmbeddingRoutes:
     """The routes, and what they share: from texts to vectors, with limits and counts."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._encoder = service.batcher.encoder
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher, self._encoder, self._options = batcher, batcher.encoder, batcher.options
         self._started = int(time.time())
         self._fingerprint = self._encoder.fingerprint()
 
@@ -81,29 +194,30 @@ class EmbeddingRoutes:
     ) -> tuple[np.ndarray, list[Embedded]]:
         """Vectors ``(N, dimensions)`` of texts with the prompt of the options, or of their role."""
         encoder, prompt_name = self._encoder, options.prompt_name
-        side = getattr(getattr(encoder, "tokenizer", None), "truncation_side", "right")
-        direction = options.truncation_direction or side
-        problems = {
-            f"prompt_name is {prompt_name!r}; the model's are: {', '.join(encoder.prompts)}": (
-                prompt_name is not None and prompt_name not in encoder.prompts
-            ),
-            f"dimensions is {dimensions}, but the model has only {encoder.width}": (
-                (dimensions or 0) > encoder.width
-            ),
-            f"truncation_direction is {direction!r}, but this model cuts texts at the {side}": (
-                direction.lower() != side
-            ),
-        }
-        if problem := next((text for text, there in problems.items() if there), None):
-            raise RefusalError(422, problem)
         role = None if prompt_name is not None else options.role or role
         of_role = {} if role is None else role_options(encoder, role)
         prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
-        texts, limit = [prompt + text for text in texts], self._length_of(of_role.get("task"))
-        _require_at_most(self._service.options.max_texts, len(texts), "texts")
-        _require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
+        texts, conventions = [prompt + text for text in texts], encoder.conventions
+        task, most = of_role.get("task"), encoder.max_tokens
+        expansion, limit = conventions.expansion_of(task), conventions.length_of(task) or 0
+        expands = expansion is not None and expansion.attend
+        refuse(
+            (
+                (dimensions or 0) > encoder.width,
+                422,
+                f"dimensions is {dimensions}, but the model has only {encoder.width}",
+            ),
+            (
+                expands or limit > most,
+                424,
+                f"this model reads a {task} longer than other text, which is not served here",
+            ),
+            _more(len(texts), self._options.max_texts, "texts"),
+            _more(max(map(len, texts)), _CHARACTERS, "characters of a text"),
+        )
+        limit = 0 if limit == most else limit
         require_text(texts, "text")
-        batcher = self._service.batcher
+        batcher = self.batcher
         keys = [(text, limit) for text in texts]
         entries = batcher.cached(keys)
         if entries is None:
@@ -115,24 +229,11 @@ class EmbeddingRoutes:
             contrasent_tokens=state.tokens,
             contrasent_truncated_texts=sum(cut),
         )
-        if options.truncate is False and any(cut):
-            raise RefusalError(
-                413,
-                f"text {cut.index(True)} has more than {limit or encoder.max_tokens} tokens; "
-                "shorten it, or set truncate",
-            )
+        at, most = cut.index(True) if any(cut) else -1, limit or encoder.max_tokens
+        long = options.truncate is False and at >= 0
+        refuse((long, 413, f"text {at} has more than {most} tokens; shorten it, or set truncate"))
         rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
-
-    def _length_of(self, task: str | None) -> int:
-        """The tokens of a query or document, 0 for those of any text."""
-        conventions, most = self._encoder.conventions, self._encoder.max_tokens
-        expansion, length = conventions.expansion_of(task), conventions.length_of(task) or 0
-        if (expansion is not None and expansion.attend) or length > most:
-            raise RefusalError(
-                424, f"this model reads a {task} longer than other text, which is not served here"
-            )
-        return 0 if length == most else length
 
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts."""
@@ -141,7 +242,7 @@ class EmbeddingRoutes:
         tokens = sum(entry.tokens for entry in entries)
         rest = {
             "object": "list",
-            "model": self._service.options.served_name,
+            "model": self._options.served_name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "truncated": [n for n, entry in enumerate(entries) if entry.truncated],
         }
@@ -158,7 +259,7 @@ class EmbeddingRoutes:
     async def models(self) -> Response:
         """The one that is served."""
         about = {"created": self._started, "object": "model", "owned_by": "contrasent"}
-        model = {"id": self._service.options.served_name, **about}
+        model = {"id": self._options.served_name, **about}
         return _json({"object": "list", "data": [model]})
 
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
@@ -174,7 +275,7 @@ class EmbeddingRoutes:
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:
         """A row for each sentence of the first list, a column for each of the second."""
-        _require_at_most(_CELLS, len(body.first) * len(body.second), "similarities")
+        refuse(_more(len(body.first) * len(body.second), _CELLS, "similarities"))
         return await self._compare(request, [*body.first, *body.second], len(body.first))
 
     async def _compare(
@@ -197,13 +298,12 @@ class EmbeddingRoutes:
 
     async def info(self) -> Response:
         """The encoder that is served, with the fingerprint that indexes and records have too."""
-        encoder, options = self._encoder, self._service.options
-        precision = self._service.batcher.precision
+        encoder, options = self._encoder, self._options
         return _json(
             {
                 "model_id": encoder.name,
                 "model_sha": None,
-                "model_dtype": precision,
+                "model_dtype": self.batcher.precision,
                 "model_type": {"embedding": {"pooling": encoder.pooler}},
                 "served_model_name": options.served_name,
                 "fingerprint": self._fingerprint,
@@ -223,10 +323,9 @@ class EmbeddingRoutes:
         )
 
 
-def _require_at_most(limit: int, asked: int, name: str) -> None:
-    """RefusalError if the answer would be too large."""
-    if asked > limit:
-        raise RefusalError(413, f"{asked} {name} are more than {limit}; ask for fewer at once")
+def _more(asked: int, limit: int, name: str) -> tuple[bool, int, str]:
+    """The reason to refuse an answer that would be too large."""
+    return asked > limit, 413, f"{asked} {name} are more than {limit}; ask for fewer at once"
 
 
 def _formatted(rows: np.ndarray, encoding_format: str) -> Any:
@@ -255,8 +354,9 @@ async def _answer(write: Callable[[], bytes], entries: Sequence[Embedded]) -> Re
 class IndexRoutes:
     """The routes over an index, whose queries and new texts are embedded by ``embedding``."""
 
-    def __init__(self, service: Service, index: Index, embedding: EmbeddingRoutes) -> None:
-        self._metrics, self._index, self._embedding = service.batcher.metrics, index, embedding
+    def __init__(self, index: Index, embedding: EmbeddingRoutes) -> None:
+        self._metrics, self._index, self._embedding = embedding.batcher.metrics, index, embedding
+        index.patience = _WRITE_SECONDS
         self._lock, self._written = Lock(), 0  # when, in nanoseconds: a rebuilt index differs too
         self._writing = asyncio.Lock()
         self._metrics.put(contrasent_index_texts=len(index))
@@ -290,7 +390,7 @@ class IndexRoutes:
     async def search(self, request: Request, body: QueryRequest) -> Response:
         """For each query the texts that are nearest by the index's similarity, best first."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
-        _require_at_most(_HITS, len(queries) * body.top_k, "hits")
+        refuse(_more(len(queries) * body.top_k, _HITS, "hits"))
         rows, entries = await self._embed(request, queries, "query")
         index = await asyncio.to_thread(self._newest)
         how = body.top_k, body.threshold, body.only
@@ -306,7 +406,11 @@ class IndexRoutes:
         given = body.remove, rows, body.texts, body.ids
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._newest)
-            removed, added = await _write(lambda: index.change(*given, missing_ok=body.missing_ok))
+            try:
+                change = partial(index.change, *given, missing_ok=body.missing_ok)
+                removed, added = await asyncio.to_thread(change)
+            except DataError as error:
+                raise RefusalError(409, str(error)) from error
         self._metrics.put(contrasent_index_texts=len(index))
         return _json({"removed": removed, "added": added, "texts": len(index)}, read)
 
@@ -314,27 +418,4 @@ class IndexRoutes:
         """Its size, kind, recall and encoder."""
         index = await asyncio.to_thread(self._newest)
         self._metrics.put(contrasent_index_texts=len(index))
-        ann = index.manifest.ann
-        return _json(
-            {
-                "texts": len(index),
-                "kind": index.kind,
-                "similarity": index.manifest.similarity,
-                "approximate": None if ann is None else asdict(ann),
-                "encoder": asdict(index.manifest.encoder),
-            }
-        )
-
-
-async def _write(change: Callable[[], T]) -> T:
-    """Change the index; another process that writes at the same time is waited for."""
-    end = time.monotonic() + _WRITE_SECONDS
-    while True:
-        try:
-            return await asyncio.to_thread(change)
-        except BusyError as error:
-            if time.monotonic() > end:
-                raise RefusalError(503, str(error), "Overloaded") from error
-            await asyncio.sleep(0.05)
-        except DataError as error:
-            raise RefusalError(409, str(error)) from error
+        return _json(index.facts())

@@ -52,7 +52,7 @@ class ServeOptions(Named, Loading, InPrecision):
     """The bearer token that clients must send."""
 
     bitwise: bool = False
-    """Give bitwise the same vectors whatever else is in the batch."""
+    """Give a text bitwise the same vector each time: compute one at a time."""
 
     batch_tokens: PositiveInt = 4096
     """Tokens computed at once."""
@@ -62,12 +62,6 @@ class ServeOptions(Named, Loading, InPrecision):
 
     cache_mb: NonNegativeInt = 256
     """Megabytes of embeddings to keep; 0 for none."""
-
-    shared_cache: Annotated[
-        Annotated[str, Text(pattern="^(rediss?|unix)://")] | None, Spelling(metavar="URL")
-    ] = None
-    """A Redis or Valkey server for embeddings, as redis://HOST:6379, which workers and other
-    servers share."""
 
     payload_limit: PositiveInt = 16000000
     """Bytes of a request's body."""
@@ -91,8 +85,7 @@ class ServeOptions(Named, Loading, InPrecision):
     @property
     def served_name(self) -> str:
         """The name of the model in answers."""
-        path = Path(self.model)
-        return self.name or (path.resolve() if path.name in ("", "..") else path).name
+        return self.name or Path(self.model).resolve().name
 
 
 def run_server(options: ServeOptions) -> None:
@@ -133,8 +126,8 @@ def _maker(options: ServeOptions) -> Callable[[], FastAPI]:
 
     from contrasent.model import load_encoder
     from contrasent.search import MILVUS, Index
-    from contrasent.serve.application import Metrics, Service, build
-    from contrasent.serve.batching import Batcher, SharedCache
+    from contrasent.serve.application import Metrics, build
+    from contrasent.serve.batching import Batcher
     from contrasent.serve.routes import EmbeddingRoutes, IndexRoutes
 
     index = None if options.index is None else Index.open(options.index)
@@ -150,19 +143,15 @@ def _maker(options: ServeOptions) -> Callable[[], FastAPI]:
         index.require(encoder)
         precision = index.manifest.encoder.precision if precision == "auto" else precision
     precision = encoder.resolve_precision(precision)
-    url, cache = options.shared_cache, None
-    if url is not None:
-        cache = SharedCache(url, encoder, precision, options.bitwise)
     torch.set_num_threads(1)  # until the thread that computes has its own
-    batcher = Batcher(encoder, options, precision, Metrics(), cache)
+    batcher = Batcher(encoder, options, precision, Metrics())
     batcher.warm_up()
 
     def make() -> FastAPI:
-        service = Service(options, batcher)
-        embedding = EmbeddingRoutes(service)
+        embedding = EmbeddingRoutes(batcher)
         routers = [embedding.router()]
         if index is not None:
-            routers.append(IndexRoutes(service, index, embedding).router())
-        return build(service, *routers)
+            routers.append(IndexRoutes(index, embedding).router())
+        return build(batcher, *routers)
 
     return make

@@ -33,7 +33,7 @@ from contrasent.model.hub import CARD, INFO_FILE
 from contrasent.model.lookup_encoders import WordEncoder
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
-from contrasent.progress import StepProgress, step_progress
+from contrasent.progress import Advance, step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
@@ -150,7 +150,7 @@ class Session:
         metrics: the file of metrics, to which the first process writes.
     """
 
-    _shown: StepProgress
+    _shown: Advance
     _stop: threading.Event
 
     def __init__(
@@ -221,7 +221,7 @@ class Session:
                     values = metrics_log.step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     self.accelerator.log(values, step=step.number)
-                    self._shown.step(step.number + 1, step.loss)
+                    self._shown(1, loss=f"loss {step.loss:#.4g}")
                     if on_step is not None:
                         on_step(step)
                 made = self.progress.step
@@ -245,9 +245,9 @@ class Session:
 
     def _call_each(self, callbacks: Iterable[Callback], call: str) -> None:
         for callback in callbacks:
-            self._shown.doing(callback.name)
+            self._shown(doing=callback.name)
             getattr(callback, call)()
-        self._shown.doing("training")
+        self._shown(doing="training")
 
     def _share_progress(self) -> None:
         """Let the other processes wait for the first, and go on as it does."""

@@ -28,8 +28,8 @@ def out_of(kind):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("encode", "text.txt", "rows.npy"), "try other --batch-tokens, --shard-size, --workers"),
-        (("index", "build", "text.txt", "index"), "try other --kind, --truncate-dim, --prec"),
+        (("encode", "text.txt", "rows.npy"), "try smaller batches or another --dev"),
+        (("index", "build", "text.txt", "index"), "try smaller batches or another --dev"),
         (("train", "unsup-simcse"), "--train.gradcache_chunk 128 takes .* a smaller --batch-size"),
     ],
     ids=lambda it: it[0],

@@ -72,7 +72,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
         (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
         (["--tasks", "sts122"], "Did you mean 'sts12', '"),
         (["--tasks", ","], "no task to score in an empty list"),
-        (["--json", "."], ". is a folder"),
+        (["--json", "."], ". exists already"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--compare"], "name two or more"),
         (["--preset", "fastest"], "Did you mean 'fasttest'?"),

@@ -6,21 +6,21 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvicorn
 
 from contrasent.serve import ServeOptions
-from contrasent.serve.application import Gate, Metrics, Service, build
+from contrasent.serve.application import Gate, Metrics, build
 from contrasent.serve.batching import Batcher
 from contrasent.serve.processes import bind
 from contrasent.serve.routes import EmbeddingRoutes, IndexRoutes
 
 
-def batcher_of(encoder, *, precision="fp32", shared=None, **changes):
+def batcher_of(encoder, *, precision="fp32", **changes):
     """A batcher that has not been started."""
-    options = {"batch_tokens": 64, "max_wait": 60.0, "cache_mb": 1, **changes}
-    return Batcher(encoder, ServeOptions(model="tiny", **options), precision, Metrics(), shared)
+    options = {"batch_tokens": 64, "max_wait": 60.0, "cache_mb": 1, "threads": 1, **changes}
+    return Batcher(encoder, ServeOptions(model="tiny", **options), precision, Metrics())
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,13 @@ def call(url, body=None, **headers):
 @contextmanager
 def serving(batcher, index=None, **options):
     """Serve until the end of the block; with an ``index`` its routes and the page too."""
-    given = ServeOptions(**{"model": "tiny", "max_wait": 60.0, **options})
-    service = Service(given, batcher)
+    batcher.options = replace(batcher.options, **options)
     batcher.warm_up()
-    embedding = EmbeddingRoutes(service)
+    embedding = EmbeddingRoutes(batcher)
     routers = [embedding.router()]
     if index is not None:
-        routers.append(IndexRoutes(service, index, embedding).router())
-    app = build(service, *routers)
+        routers.append(IndexRoutes(index, embedding).router())
+    app = build(batcher, *routers)
     bound = bind(ServeOptions(model="tiny", port=0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

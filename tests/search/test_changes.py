@@ -19,7 +19,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search import storage
 from contrasent.search.index import Index
 from contrasent.search.nearest import MILVUS
-from contrasent.search.storage import IndexRows, close_milvus
+from contrasent.search.storage import close_milvus
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -66,22 +66,21 @@ def test_blocks_are_the_rows_that_were_not_removed_in_order(encoder, folder, mon
     blocks, kept = [*index.blocks()], [n for n in range(40) if n not in gone]
     assert [*chain(*(rows.ids for rows in blocks))] == [*map(str, kept)]
     assert [*chain(*(rows.texts for rows in blocks))] == [TEXTS[n] for n in kept]
-    vectors = index._rows.segments[0].vectors
+    vectors = index._rows.vectors[0]
     assert (np.concatenate([rows.vectors for rows in blocks]) == vectors[kept]).all()
     assert all(0 < len(rows.ids) == len(rows.vectors) <= 7 for rows in blocks)
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_segment_may_hold_more_text_than_one_arrow_array(encoder, folder, monkeypatch, removed):
+def test_a_segment_may_hold_more_text_than_one_arrow_array(encoder, folder, monkeypatch):
     monkeypatch.setattr(storage, "_BLOCK", 8)
     opened = Index.build(encoder, TEXTS, folder)._rows
     part = pa.array(["x" * (1 << 24)] * 4)  # many times in the column, and once in memory
     column = pa.chunked_array([part] * 40)
     assert column.nbytes > 1 << 31
-    live = np.arange(160) % 2 == 0 if removed else None
-    segment = IndexRows(np.zeros((160, 8), np.float32), column, column, live)
-    first = next(replace(opened, segments=[segment]).blocks())
-    assert len(first.ids) == len(first.texts) == len(first.vectors) == (4 if removed else 8)
+    vectors, table = np.zeros((160, 8), np.float32), pa.table([column, column], ["id", "text"])
+    half = replace(opened, vectors=[vectors], table=table, live=np.arange(160) % 2 == 0)
+    first = next(half.blocks())
+    assert len(first.ids) == len(first.texts) == len(first.vectors) == 4
 
 
 def require_equal(found, expected):

@@ -1,4 +1,4 @@
-"""An index in Milvus Lite does what one by faiss does; texts move between them."""
+"""An index in Milvus Lite does what one by faiss does."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
 def test_ids_of_any_kind_and_a_pattern_with_its_signs_quoted(encoder, folder):
     ids = ['with "quotes"', "100%", "100 times", "日本", "a\\b", "a_b", "axb"]
     index = Index.build(encoder, ids, folder, ids, kind="milvus")
-    other = index.copy(folder.with_name("flat"), "flat")
+    other = Index.build(encoder, ids, folder.with_name("flat"), ids)
     for pattern in ("100%", "100\\%", '%"%', "日_", "a\\_b", "a_b"):
         found, expected = (i.search(encoder, ["q"], only=pattern)[0] for i in (index, other))
         assert found == expected and found
@@ -78,21 +78,19 @@ def test_ids_of_any_kind_and_a_pattern_with_its_signs_quoted(encoder, folder):
     assert contents(index) == [("axb", "axb"), ("a_b", "new")]
 
 
-def test_texts_move_between_faiss_and_milvus(encoder, folder, tmp_path):
-    first = Index.build(encoder, TEXTS, tmp_path / "first")
-    first.remove([299])
-    moved = first.copy(folder, "milvus-hnsw")
-    assert moved.kind == "milvus-hnsw"
-    require_equal(moved, first, encoder)
-    moved.optimize("milvus")
-    back = moved.copy(tmp_path / "back", "flat")
-    require_equal(back, first, encoder)
-    back.add(encoder, ["a number is given once"])
-    assert contents(back)[-1][0] == "300"
-    with pytest.raises(ConfigError, match=r"move it with: contrasent index copy .* --kind milvus"):
-        back.optimize("milvus")
-    assert len(moved.copy(folder, overwrite=True)) == 299
-    back.copy(folder, overwrite=True).add(encoder, ["in faiss again"])
+def test_an_index_in_milvus_is_replaced_by_one_of_faiss_and_back(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder, kind="milvus-hnsw")
+    index.remove([299])
+    index.optimize()
+    with pytest.raises(ConfigError, match="is milvus-hnsw; build it anew as flat"):
+        index.optimize("flat")
+    flat = Index.build(encoder, TEXTS[:299], folder.with_name("flat"), kind="flat")
+    require_equal(index, flat, encoder)
+    with pytest.raises(ConfigError, match="is flat; build it anew as milvus"):
+        flat.optimize("milvus")
+    for kind in ("flat", "milvus"):
+        Index.build(encoder, TEXTS, folder, kind=kind, overwrite=True).add(encoder, ["more"])
+        assert contents(Index.open(folder))[-1] == ("300", "more")
 
 
 def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
@@ -157,17 +155,15 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
         build()
 
 
-def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folder, tmp_path):
+def test_the_command_line_builds_adds_removes_and_filters(tiny_bert, folder, tmp_path):
     (tmp_path / "texts.txt").write_text("a dog runs\nno fire\nthe man walks\n")
     worked("encode", tiny_bert, tmp_path / "texts.txt", tmp_path / "s", "--shards", "parquet")
     said = worked("index", "build", tiny_bert, tmp_path / "s", folder, "--kind", "milvus")
-    assert f"{folder}: 3 texts of 16 dimensions, in Milvus Lite" in said.err
+    assert f"{folder}: 3 texts of 16 dimensions, milvus" in said.err
     worked("index", "add", folder, tmp_path / "texts.txt")
     worked("index", "remove", folder, 1)
     words = ["a dog runs", "--only", "_", "--json"]
     found = worked("search", folder, *words).out
-    worked("index", "copy", folder, tmp_path / "flat", "--kind", "flat")
-    assert worked("search", tmp_path / "flat", *words).out == found
     assert json.loads(found.splitlines()[0])["id"] == "0" and len(found.splitlines()) == 5
     info = json.loads(worked("index", "info", folder).out)
     assert (info["texts"], info["kind"]) == (5, "milvus")

@@ -21,7 +21,7 @@ from helpers.tiny_models import SENTENCES, static_encoder
 
 from contrasent.model.conventions import Conventions
 from contrasent.serve import application, routes
-from contrasent.serve.bodies import EmbedRequest, OpenAIRequest, SimilarityRequest
+from contrasent.serve.routes import EmbedRequest, OpenAIRequest, SimilarityRequest
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_field_that_clients_send_is_taken(server, expected):
     whole = {"model": "any", "user": "me", "encoding_format": "float", "dimensions": 16}
     (row,) = server.call("/v1/embeddings", {"input": SENTENCES[0], **whole}).json["data"]
     close(row["embedding"], expected[0])
-    read = {"truncate": True, "truncation_direction": "Right", "prompt_name": None}
+    read = {"truncate": True, "prompt_name": None}
     given = {"inputs": SENTENCES[:1], "encoding_format": "float", "normalize": True, **read}
     close(server.call("/embed", given).json, expected[:1])
     inputs = {"source_sentence": SENTENCES[0], "sentences": ["dog " * 80]}
@@ -288,15 +288,6 @@ def test_overload_is_answered_at_once(encoder, monkeypatch):
         assert answer.json["error_type"] == "Overloaded"
 
 
-def test_a_late_event_loop_refuses_texts_but_tells_its_health(server, monkeypatch):
-    monkeypatch.setattr(application, "_LATE", -1.0)
-    refused = server.call("/embed", {"inputs": "a text"})
-    assert (refused.status, refused.headers["retry-after"]) == (429, "60")
-    assert refused.json["error_type"] == "Overloaded"
-    assert server.call("/health").status == 200
-    assert server.batcher.queued == 0
-
-
 def test_a_body_that_does_not_come_is_not_waited_for(server, monkeypatch):
     monkeypatch.setattr(application, "_BODY_SECONDS", 0.2)
     host, port = server.url.removeprefix("http://").split(":")
@@ -384,6 +375,5 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
         ("--max-wait", "nan"),
         ("--drain", "inf"),
         ("--api-key", " "),
-        ("--shared-cache", "http://x"),
     ):
         assert f"{option} cannot be" in refused("serve", tmp_path, "--port", 0, option, value)

@@ -14,7 +14,6 @@ from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.serve import routes
 from contrasent.serve.routes import EmbeddingRoutes
 
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
@@ -98,7 +97,7 @@ def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch
 
 
 def test_only_a_change_that_another_process_holds_up_is_overload(server, index, monkeypatch):
-    monkeypatch.setattr(routes, "_WRITE_SECONDS", 0.0)
+    index.patience = 0
     change = {"texts": ["two cats"]}
     with exclusive(index.folder):
         answer = server.call("/index", change)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import refused, started, worked
+from helpers.command_line import started
 from helpers.run_files import RunFiles, logged_losses
 from helpers.split_steps import CASES, differences
 from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
@@ -118,11 +118,3 @@ def test_a_peer_that_never_joins_is_named_and_nothing_is_left(text_file, tiny_be
     assert "process 0 of 2 did not meet the others within 2 seconds" in said
     assert "same MASTER_ADDR and MASTER_PORT, or wait longer with CONTRASENT_TIMEOUT" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_a_command_that_several_processes_cannot_share_says_so(text_file, tiny_bert, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    message = refused("adapt", tiny_bert, "--data", text_file)
-    assert "WORLD_SIZE is 2, but only train and pretrain share their work" in message
-    assert "start adapt without torchrun" in message
-    worked("encode", tiny_bert, text_file, text_file.with_suffix(".npy"), "--shard", "1/1")
