@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contrasent.data.examples import Examples, Rows
     from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
     from contrasent.evaluation.geometry import Geometry
-    from contrasent.evaluation.judge import Judgement
+    from contrasent.evaluation.judgement import Judgement
     from contrasent.evaluation.suite import Suite
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
@@ -471,7 +471,7 @@ def evaluate(
         >>> print(records.table())
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
-    from contrasent.evaluation.judge import judge
+    from contrasent.evaluation.judgement import judge
     from contrasent.evaluation.protocols import Options
     from contrasent.evaluation.suite import Suite, load_suite
     from contrasent.report.scores_table import Records

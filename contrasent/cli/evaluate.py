@@ -158,13 +158,12 @@ def _left_out(suite: Suite) -> list[str]:
 
 def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
-    from contrasent.evaluation import find_overlap, overlap_of, training_text
+    from contrasent.evaluation import find_overlap, overlap_of
 
-    training = training_text(model)
-    if training is None:
-        return scores
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
-        overlap = find_overlap(suite, training, advance)
+        overlap = find_overlap(model, suite, advance)
+    if overlap is None:
+        return scores
     trained = f"{model} was trained on {overlap.file}"
     counts = [f"{it.heading} {it.seen:,} of {it.sentences:,}" for it in overlap.tasks if it.seen]
     if overlap.trouble:

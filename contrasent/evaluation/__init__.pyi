@@ -12,14 +12,13 @@ from .geometry import read_geometry as read_geometry
 from .geometry import read_trajectory as read_trajectory
 from .intervals import Bootstrap as Bootstrap
 from .intervals import mean_error as mean_error
-from .judge import METRIC as METRIC
-from .judge import SOLVED as SOLVED
-from .judge import Judgement as Judgement
-from .judge import judge as judge  # an encoder on a text without labels
+from .judgement import METRIC as METRIC
+from .judgement import SOLVED as SOLVED
+from .judgement import Judgement as Judgement
+from .judgement import judge as judge
 from .leaks import find_leaks as find_leaks
 from .leaks import find_overlap as find_overlap
 from .leaks import overlap_of as overlap_of
-from .leaks import training_text as training_text
 from .mteb_encoder import MtebEncoder as MtebEncoder
 from .mteb_encoder import benchmark_tasks as benchmark_tasks
 from .mteb_encoder import mteb_tasks as mteb_tasks

@@ -107,16 +107,6 @@ def _unordered(one: str, other: str) -> Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingText:
-    """The training text that an encoder's ``contrasent.json`` names, beside that ``folder``."""
-
-    file: str
-    columns: tuple[str, ...] | None
-    sha256: str
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Overlap:
     """The tasks' text in one training text; ``trouble`` tells why it could not be checked."""
 
@@ -125,8 +115,10 @@ class Overlap:
     trouble: str = ""
 
 
-def training_text(model: str) -> TrainingText | None:
-    """The text that an encoder was trained on; None where that is not known."""
+def find_overlap(
+    model: str, suite: Suite, advance: Callable[[int], None] = lambda _: None
+) -> Overlap | None:
+    """The text of tasks in what an encoder was trained on; None where that is not known."""
     path = Path(model).expanduser()
     folder = encoder_folder([path])
     if folder is None and not path.exists() and dataset_parts(model) is not None:
@@ -134,35 +126,25 @@ def training_text(model: str) -> TrainingText | None:
     try:
         info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8")) if folder else None
     except (OSError, ValueError):
-        return None
+        info = None
     if folder is None or not isinstance(info, dict):
         return None
     data, settings = section(info, "data"), section(section(info, "recipe"), "data")
     file, columns = settings.get("file"), settings.get("columns")
     if not (isinstance(file, str) and file and "sha256" in data):
         return None
-    chosen = tuple(map(str, columns)) if isinstance(columns, list) else None
-    return TrainingText(file, chosen, str(data["sha256"]), folder)
-
-
-def find_overlap(
-    suite: Suite, training: TrainingText, advance: Callable[[int], None] = lambda _: None
-) -> Overlap:
-    """The text of tasks in what an encoder was trained on; why it cannot be read, if so."""
-    files = [place for place in places_of(training.file, training.folder) if place.is_file()]
-    trouble = "there is no such file here any more"
-    if files:
-        trouble = f"{files[0]} has changed since"
-    elif dataset_parts(training.file):
+    files = [place for place in places_of(file, folder) if place.is_file()]
+    trouble = f"{files[0]} has changed since" if files else "there is no such file here any more"
+    if not files and dataset_parts(file):
         trouble = "it is a data set on the hub, which is not read again"
     try:
-        for file in files:
-            examples = open_examples(str(file), training.columns)
-            if examples.sha256 == training.sha256:
-                return Overlap(training.file, find_leaks(examples, suite, advance).tasks)
+        for known in files:
+            examples = open_examples(str(known), columns if isinstance(columns, list) else None)
+            if examples.sha256 == data["sha256"]:
+                return Overlap(file, find_leaks(examples, suite, advance).tasks)
     except (ContrasentError, OSError, ValueError) as error:
         trouble = " ".join(str(error).split())
-    return Overlap(training.file, trouble=trouble)
+    return Overlap(file, trouble=trouble)
 
 
 def overlap_of(record: Record, overlap: Overlap | None) -> dict[str, str | int] | None:

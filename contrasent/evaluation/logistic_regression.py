@@ -12,7 +12,7 @@ bias, R = P * C rows of weights, N sentences, b sentences in a batch; K folds of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.protocols import PENALTIES, SEED, Preset, TransferProtocol
 
 Rows = NDArray[np.int64]
@@ -279,7 +278,7 @@ class LabelledFeatures:
 class Accuracy:
     """What a classifier reached on a task."""
 
-    dev_rows: Ratio  # what the accuracy on the rows that chose the penalty is the mean of
+    dev: float  # accuracy on the rows that chose the penalty; the mean over the folds
     test: float  # accuracy on the test rows; the mean over the folds where there are folds
     predicted: Rows  # classes ``(N,)`` of the test rows
     # ``(N,)``, the fold that each of them is the test row of; None without folds
@@ -308,15 +307,6 @@ def cross_validate(
     def search(folds: Sequence[Fold]) -> FittedClassifiers:
         return problems.fit(folds, [PENALTIES] * len(folds), preset, seed)
 
-    def dev_rows(folds: Sequence[Fold], fitted: FittedClassifiers, chosen: Iterable[int]) -> Ratio:
-        """The sums that the accuracies of the folds with their penalties are means of."""
-        judged = [fold.held_out for fold in folds]
-        right = [
-            problems.predict(weights[best], rows) == labels[rows]
-            for rows, weights, best in zip(judged, fitted.weights, chosen, strict=True)
-        ]
-        return _mean_over_folds(judged, right)
-
     if "all" in parts:
         count = preset.folds
         outer = stratified_folds(labels, count, SEED)
@@ -333,8 +323,8 @@ def cross_validate(
         for fold, (weights, (_, judged)) in enumerate(zip(fitted.weights, outer, strict=True)):
             predicted[judged], fold_of[judged] = problems.predict(weights[0], judged), fold
             right.append(float((predicted[judged] == labels[judged]).mean()))
-        dev = dev_rows(inner, searched, np.repeat(chosen, count))
-        return Accuracy(dev, float(np.mean(right)), predicted, fold_of)
+        dev = searched.accuracy.numpy()[np.arange(len(inner)), np.repeat(chosen, count)]
+        return Accuracy(float(dev.mean()), float(np.mean(right)), predicted, fold_of)
     train, *stopping, test = rows
     folds = [Fold(train, it) for it in stopping]
     folds = folds or judged_folds(train, labels, preset.folds, seed)
@@ -346,16 +336,7 @@ def cross_validate(
         weights = problems.fit(last, [[PENALTIES[best]]], preset, seed).weights[0, 0]
     predicted = problems.predict(weights, test)
     reached = float((predicted == labels[test]).mean())
-    return Accuracy(dev_rows(folds, fitted, [best] * len(folds)), reached, predicted)
-
-
-def _mean_over_folds(judged: Sequence[Rows], right: Sequence[NDArray[np.bool_]]) -> Ratio:
-    """The mean of accuracies: a row counts as often as it is judged, and as its fold is small."""
-    rows, correct = np.concatenate(judged), np.concatenate(right)
-    weights = np.concatenate([np.full(len(fold), 1 / len(fold)) for fold in judged])
-    places = np.unique(rows, return_inverse=True)[1]
-    sums = (np.bincount(places, it).astype(np.float64) for it in (correct * weights, weights))
-    return Ratio(*sums)
+    return Accuracy(float(fitted.accuracy[:, best].mean()), reached, predicted)
 
 
 def _best(accuracy: NDArray[np.float64]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -15,7 +14,6 @@ from contrasent.errors import ConfigError, first_line, require_extra
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.conventions import role_options
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import LoadedEncoder
 from contrasent.records import Record
 
@@ -34,8 +32,7 @@ class MtebEncoder:
     """An encoder of ours as MTEB's ``EncoderProtocol``.
 
     ``mteb_model_meta`` has the hash of the weights as revision, and how it is used as settings, so
-    that MTEB's files of results are told apart. ``texts`` and ``prompts`` are of the task at work:
-    the hash of what was embedded, and the prompts by role.
+    that MTEB's files of results are told apart. ``prompts`` are those of the task at work by role.
     """
 
     def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
@@ -43,7 +40,7 @@ class MtebEncoder:
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
         self.mteb_model_meta = _model_meta(encoder, self.precision)
-        self.texts, self.prompts = hashlib.sha256(), dict[str, str]()
+        self.prompts = dict[str, str]()
 
     def encode(
         self,
@@ -59,9 +56,6 @@ class MtebEncoder:
         texts = [text for batch in inputs for text in batch["text"]]
         if role is not None and (how := role_options(self.encoder, role)):
             self.prompts[role] = how["prompt"]
-        for text in texts:
-            raw = text.encode("utf-8", "surrogatepass")
-            self.texts.update(b"%d:" % len(raw) + raw)
         use = EncoderUse(self.encoder, self.precision, show_progress=show_progress_bar)
         return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
 
@@ -84,23 +78,22 @@ def import_mteb() -> Any:
 
 def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     import_mteb()
-    from mteb.models.model_meta import ModelMeta
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-    count = 0
-    if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
-        count = sum(it.numel() for it in encoder.parameters())
     # MTEB wants an organisation; the name of a folder does not tell where it is.
     path, similarity = Path(encoder.name), encoder.similarity_fn_name
     is_id = not path.exists() and encoder.name.count("/") == 1
+    # MTEB's own code fails for the names of others, and asks the encoder where there is none.
+    scoring = ScoringFunction(similarity) if similarity in ("cosine", "dot") else None
     known: dict[str, Any] = {
         "name": encoder.name if is_id else f"contrasent/{path.resolve().name}",
         "revision": encoder.fingerprint()[:16],
-        "n_parameters": count or None,
         "max_tokens": encoder.max_tokens or None,
         "embed_dim": encoder.width,
         "framework": ["PyTorch"],
-        # MTEB's own code fails for the names of others, and asks the encoder where there is none.
-        "similarity_fn_name": similarity if similarity in ("cosine", "dot") else None,
+        "similarity_fn_name": ScoringFunction(similarity)
+        if similarity in ("cosine", "dot")
+        else None,
         "use_instructions": False,
         "experiment_kwargs": {
             "pooler": encoder.pooler,
@@ -110,9 +103,7 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
             "max_tokens": encoder.max_tokens,
         },
     }
-    # Which fields are there, and have to be, differs between versions.
-    needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
-    return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
+    return ModelMeta.create_empty(known)
 
 
 def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
@@ -154,29 +145,21 @@ def run_mteb(
     problems: list[Problem] = []
     for task in tasks:
         name = task.metadata.name
-        encoder.texts, encoder.prompts = hashlib.sha256(), {}
+        encoder.prompts = {}
         try:
             task.load_data()
-        except Exception as error:  # noqa: BLE001 - errors of the hub have no other parent
-            path, reason = task.metadata.dataset.get("path"), first_line(error)
-            message = f"its data {path} cannot be loaded from the Hugging Face hub: {reason}"
-            problems.append(Problem(name, f"{name}: {message}"))
-            continue
-        result = mteb.evaluate(
-            encoder,
-            task,
-            cache=cache,
-            overwrite_strategy="always",
-            raise_error=False,
-            co2_tracker=False,
-            show_progress_bar=show_progress,
-            encode_kwargs={"show_progress_bar": show_progress},
-        )
-        if result.exceptions:
-            message = f"{name}: MTEB stopped: {result.exceptions[0].exception}"
-            problems.append(Problem(name, message))
-        else:
+            result = mteb.evaluate(
+                encoder,
+                task,
+                cache=cache,
+                overwrite_strategy="always",
+                co2_tracker=False,
+                show_progress_bar=show_progress,
+                encode_kwargs={"show_progress_bar": show_progress},
+            )
             records += _records(task, result.task_results[0], encoder)
+        except Exception as error:  # noqa: BLE001 - errors of the hub and of MTEB have no other parent
+            problems.append(Problem(name, f"{name}: MTEB stopped: {first_line(error)}"))
         if task.data_loaded:
             task.unload_data()
     return Scores(tuple(records), tuple(problems))
@@ -210,7 +193,7 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
         is_main = score.metric == about.main_score and score.aggregation != "subset"
         record = score.record(
             TaskName(about.name, split),
-            encoder.texts.hexdigest(),
+            str(about.dataset["revision"]),
             use,
             encoder.prompts,
             protocol=PROTOCOL if is_main else None,

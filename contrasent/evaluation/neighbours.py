@@ -17,9 +17,10 @@ from pydantic import AliasChoices, Field
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError
-from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct
+from contrasent.evaluation.embed import EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, known_tasks, task_names
+from contrasent.model import unit_rows
 from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
@@ -168,7 +169,7 @@ def find_neighbours(
     rows = use.embed(corpus.texts, of=corpus.source, zeros=True)
     live: NDArray[np.bool_] = np.any(rows, axis=1)
     if use.similarity == "cosine":
-        asked, rows = _unit(asked), _unit(rows)
+        asked, rows = unit_rows(asked.copy()), unit_rows(rows.copy())
     equal: dict[str, list[int]] = {_form(query): [] for query in queries.texts}
     for place, text in enumerate(corpus.texts):
         if (form := _form(text)) in equal:
@@ -201,15 +202,6 @@ def find_neighbours(
         top_k=top_k,
         queries=tuple(found),
     )
-
-
-def _unit(embeddings: Embeddings) -> Embeddings:
-    """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are."""
-    lengths = np.sqrt(np.einsum("nd,nd->n", embeddings, embeddings, dtype=np.float64))
-    lengths[lengths == 0] = 1.0
-    unit: Embeddings = np.empty(embeddings.shape, np.float32)
-    np.divide(embeddings, lengths[:, None], out=unit, casting="same_kind")
-    return unit
 
 
 def _form(text: str) -> str:

@@ -167,8 +167,6 @@ def sorted_part(items: Sequence[Item]) -> Part:
     return Part(texts, np.array([label for _, label in ordered], dtype=np.int64))
 
 
-_MEND = "mend the row or take it out"
-
 Row = tuple[str, tuple[str, ...], str]
 """``path:line``, one sentence or the two of a pair, and their class."""
 
@@ -199,23 +197,15 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     read = [list(_rows(records)) for records in opened]
     if len({len(texts) for rows in read for _, texts, _ in rows}) > 1 or not all(read):
         raise DataError(f"{name}: every row needs a sentence and a class, or every row two and one")
-    labels = {label for _, _, label in read[0]}
+    labels = {label for rows in read for _, _, label in rows}
     if len(labels) < 2:
-        raise DataError(
-            f"{sources[0]}: the label of all {len(read[0])} rows is {labels.pop()!r}; 2 classes or "
-            "more are needed; is the right column taken as the label?"
-        )
+        raise DataError(f"{name}: the label of all rows is {labels.pop()!r}; 2 classes are needed")
     below = {label for rows in read for _, _, label in rows[1:]}
     for records, ((where, _, label), *_) in zip(opened, read, strict=True):
         if not (records.chosen.header or label in below or label.isdecimal()):
             raise DataError(
                 f"{where}: {label!r} looks like a heading, as no other row has this class; name "
                 "the columns with --columns, or move the row down if it is a sentence's"
-            )
-    for where, _, label in (row for rows in read for row in rows):
-        if label not in labels:
-            raise DataError(
-                f"{where}: class {label!r} is not in {sources[0]}, so it cannot be learned; {_MEND}"
             )
     numbers = all(label.isdecimal() for label in labels)
     classes = sorted(labels, key=lambda label: (int(label) if numbers else 0, label))
@@ -267,14 +257,12 @@ def _rows(records: SourceRows) -> Iterator[Row]:
         if isinstance(given, float) and (given.is_integer() or isnan(given)):
             # pandas makes floats of whole numbers beside an empty cell
             label = None if isnan(given) else int(given)
-        if label is None or not all(texts) or not str(label).strip():
-            raise DataError(f"{where}: a sentence or the label is missing; {_MEND}")
         hidden = names is not None and isinstance(label, int) and not 0 <= label < len(names)
-        if hidden or not isinstance(label, str | int):
+        kind = isinstance(label, str | int) and str(label).strip()
+        if hidden or not kind or not all(texts):
             raise DataError(
-                f"{where}: the label must be a name or a whole number that the data set names, not "
-                f"{shown(label)}; a score belongs to two sentences, and a split of hidden labels "
-                "is not scored: name another with org/name:config@split"
+                f"{where}: a sentence or its label {shown(label)} is missing, hidden, or no name "
+                "or number; mend the row or take it out, or name a split with labels"
             )
         named = names[label] if names is not None and isinstance(label, int) else str(label)
         yield where, texts, " ".join(named.split())
@@ -352,8 +340,8 @@ def load(names: Sequence[TaskName], options: Options) -> TransferData:
 def score(tasks: Sequence[TransferData], use: EncoderUse, options: Options) -> Scores:
     """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
 
-    Intervals draw test rows again, the classifiers as they are. Rows of a dev score chose the
-    penalty, so it has none, but its difference to that of another encoder has.
+    Intervals draw test rows again, the classifiers as they are; a dev score, whose rows chose the
+    penalty, has none.
     """
     return score_each((TaskName(task.name), partial(_score, task, use, options)) for task in tasks)
 
@@ -365,7 +353,7 @@ def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
     test = task.parts[task.judged_part("test")]
     ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
     sure = intervals(ratios, options.bootstrap, task.name)
-    values = {("dev", "accuracy"): reached.dev_rows.value, ("test", "accuracy"): reached.test}
+    values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
     values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
     how = options.learning.described()
     records = tuple(
@@ -380,6 +368,4 @@ def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
         if split in task.splits
     )
     kept = {(TaskName(task.name), of): ratio for of, ratio in ratios.items()}
-    if "dev" in task.splits:
-        kept[TaskName(task.name, "dev"), "accuracy"] = reached.dev_rows
     return Scores(records, ratios=kept)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from textwrap import shorten
 
 from contrasent.evaluation.compare import SeedScores
-from contrasent.evaluation.judge import METRIC, Judgement
+from contrasent.evaluation.judgement import METRIC, Judgement
 from contrasent.evaluation.task_names import short_name
 from contrasent.progress import one_line
 from contrasent.records import Compared, Record
 from contrasent.report.contents import Contents, Identity, PageRow, identity
 from contrasent.report.scores_table import Column, metric_heading, quantity, scores_table
 from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score, text_table
+
+_WIDTH = 72  # of an example's text
 
 
 def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
@@ -121,12 +124,15 @@ def judgement_tables(judged: Judgement) -> list[Table]:
     for it in judged.queries:
         hits = zip_longest(it.dense, it.words)
         cells = [
-            [one_line(f"{'* ' * hit.right}{hit.text}") if hit else "" for hit in row]
-            for row in hits
+            [f"{'* ' * hit.right}{_cut(hit.text)}" if hit else "" for hit in row] for row in hits
         ]
-        title = f"{it.task.partition(' ')[0]}: {one_line(it.query)}"
+        title = f"{it.task.partition(' ')[0]}: {_cut(it.query)}"
         headings = ("", short_name(judged.encoder), "BM25")
         tables.append(
             text_table(headings, [(f"#{n}", *row) for n, row in enumerate(cells, 1)], title=title)
         )
     return tables
+
+
+def _cut(text: str) -> str:
+    return shorten(one_line(text), _WIDTH, placeholder=" \u2026")

@@ -24,7 +24,7 @@ from contrasent.errors import ContrasentError, is_disk_full, is_out_of_memory
 from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
+from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.suite import Suite
 from contrasent.files import remove_folder, write_text
 from contrasent.model.card import write_card
@@ -411,8 +411,7 @@ def score_result(
     else:
         trained = score(result, recipe.train.seed)
         logger.info("looking for sentences of the tasks in the training text")
-        text = training_text(result.name)
-        seen = None if text is None else find_overlap(tasks, text)
+        seen = find_overlap(result.name, tasks)
         after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
     comparisons = {}
     for start, of_start in scores.items():

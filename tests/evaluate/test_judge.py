@@ -14,7 +14,7 @@ import contrasent
 from contrasent.data.documents import find_documents, sentences_of
 from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
-from contrasent.evaluation.judge import WEIGHTS, judge
+from contrasent.evaluation.judgement import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
 from contrasent.metrics import ndcg_at_k, relevant_ranks
 from contrasent.search.words import WordIndex, fuse, words

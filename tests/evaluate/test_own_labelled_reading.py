@@ -86,19 +86,15 @@ def test_classes_may_be_text_numbers_or_truths(tmp_path):
 )
 def test_what_is_wrong_with_a_row_is_told(tmp_path, row):
     source = write(tmp_path / "p.jsonl", names=NAMES, rows=[*ROWS, row])
-    said = "the label must be a name" if row[1] == 0.5 else "a sentence or the label is missing"
-    with pytest.raises(DataError, match=rf"p.jsonl:5: {said}"):
+    with pytest.raises(DataError, match=r"p.jsonl:5: a sentence or its label"):
         read_labelled(source)
 
 
 def test_what_cannot_be_learned_is_told(tmp_path):
     source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS[2:])
-    with pytest.raises(DataError, match="label of all 2 rows is 'sport'; 2 classes or more are"):
+    with pytest.raises(DataError, match="label of all rows is 'sport'"):
         read_labelled(source)
     source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS)
-    other = write(tmp_path / "q.csv", names=NAMES, rows=[*ROWS[:2], ("x", "art")])
-    with pytest.raises(DataError, match=rf"q.csv:4: class 'art' is not in {source}, so it cannot"):
-        read_labelled(f"classify:{source}+{other}")
     with pytest.raises(ConfigError, match="names 4 files; a task of labelled sentences is one"):
         read_labelled("classify:" + "+".join([source] * 4))
     pairs = write(tmp_path / "r.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
@@ -139,5 +135,5 @@ def test_a_data_set_of_the_hub_is_judged_by_its_own_splits(hub):
     assert [*read_labelled("classify:org/a@test").parts] == ["all"]
     assert holds_labels("org/a@test", None)
     publish((0, 1, -1), "test")
-    with pytest.raises(DataError, match=r"org/a@test:3: the label must be a name .* not -1;"):
+    with pytest.raises(DataError, match=r"org/a@test:3: a sentence or its label -1"):
         read_labelled("classify:org/a@test")

@@ -58,7 +58,7 @@ def reached(monkeypatch, encoder):
         right = found == expected
         of_folds = [right] if folds is None else [right[folds == k] for k in np.unique(folds)]
         test = float(np.mean([fold.mean() for fold in of_folds]))
-        given = Accuracy(mean([1, 0, 0, 1]), test, found, folds)
+        given = Accuracy(0.5, test, found, folds)
         monkeypatch.setattr(under_test, "cross_validate", lambda *_: given)
         task = TransferData(name, parts, 2, "hash")
         return under_test.score([task], EncoderUse(encoder), options)
@@ -267,7 +267,7 @@ def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
 def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
     task = TransferData("x", {}, classes, "", class_names=("a",) * classes)
-    return ratios_of(task, Accuracy(None, 0, predicted, folds), labels)
+    return ratios_of(task, Accuracy(0, 0, predicted, folds), labels)
 
 
 def macro_f1(labels, predicted):

@@ -9,7 +9,6 @@ from contrasent.evaluation import protocols
 from contrasent.evaluation.logistic_regression import (
     LabelledFeatures,
     _best,
-    _mean_over_folds,
     cross_validate,
 )
 from contrasent.evaluation.protocols import Preset, TransferProtocol
@@ -58,7 +57,7 @@ def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
     dev, test, predicted = theirs(
         *(given[0] if names == "all" else given), classes, TINY[preset], seed
     )
-    assert (reached.dev_rows.value, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
     if names == "all":
         assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
@@ -76,16 +75,3 @@ def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
 )
 def test_means_that_round_to_the_same_hundredth_of_a_point_are_a_tie(accuracies, chosen):
     assert _best(np.array(accuracies)) == chosen
-
-
-def test_a_row_counts_as_often_as_it_is_judged_and_as_its_fold_is_small():
-    judged = [np.array([4, 7]), np.array([9]), np.array([4, 7, 9, 2])]
-    right = [np.array(it, bool) for it in ([1, 0], [1], [1, 1, 0, 0])]
-    found = _mean_over_folds(judged, right)
-    top, bottom = dict.fromkeys((2, 4, 7, 9), 0.0), dict.fromkeys((2, 4, 7, 9), 0.0)
-    for rows, fold in zip(judged, right, strict=True):
-        for row, correct in zip(rows, fold, strict=True):
-            top[int(row)] += correct / len(rows)
-            bottom[int(row)] += 1 / len(rows)
-    assert found.top.tolist() == [*top.values()] and found.bottom.tolist() == [*bottom.values()]
-    assert found.value == pytest.approx((0.5 + 1 + 0.5) / 3)

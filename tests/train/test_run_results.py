@@ -11,7 +11,7 @@ from helpers.tiny_sentences import sentence, write
 from helpers.tiny_transfer import write_transfer
 
 from contrasent import evaluate
-from contrasent.evaluation.leaks import find_overlap, overlap_of, training_text
+from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -81,7 +81,7 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     stored = read_records(tmp_path / "run" / "scores.jsonl")
     assert stored == [*result.before, *result.after]
     assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
-    overlap = find_overlap(load_suite([str(pairs_file)]), training_text(str(result.best)))
+    overlap = find_overlap(str(result.best), load_suite([str(pairs_file)]))
     for record in result.after:
         assert record.overlap == overlap_of(record, overlap)
         assert record.overlap["sentences_seen"] > 0
