@@ -114,7 +114,9 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
             say("\n".join(judgement_lines(judged)))
             print_tables(*judgement_tables(judged))
             say(f"\n{judged.sentence}")
-        write_html(self.html, Contents(judged.records, warnings=(judged.sentence,)))
+        write_html(
+            self.html, Contents(judged.records, queries=judged.queries, warnings=(judged.sentence,))
+        )
 
 
 def _write(

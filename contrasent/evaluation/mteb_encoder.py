@@ -91,9 +91,7 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
         "max_tokens": encoder.max_tokens or None,
         "embed_dim": encoder.width,
         "framework": ["PyTorch"],
-        "similarity_fn_name": ScoringFunction(similarity)
-        if similarity in ("cosine", "dot")
-        else None,
+        "similarity_fn_name": scoring,
         "use_instructions": False,
         "experiment_kwargs": {
             "pooler": encoder.pooler,

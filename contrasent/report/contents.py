@@ -17,7 +17,7 @@ from contrasent.evaluation.geometry import (
     read_geometry,
     read_trajectory,
 )
-from contrasent.evaluation.judge import ExampleQuery
+from contrasent.evaluation.judgement import ExampleQuery
 from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
 from contrasent.records import Compared, Record, read_records

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.judge import ExampleQuery
+from contrasent.evaluation.judgement import ExampleQuery
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.progress import one_line
 from contrasent.report.contents import Contents, Identity, PageRow, described, identity
