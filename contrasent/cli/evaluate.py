@@ -358,7 +358,7 @@ class MtebCommand(Measuring, AsJsonLines):
     def __call__(self) -> None:
         from contrasent.evaluation import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
         from contrasent.records import json_lines
-        from contrasent.report import mteb_table
+        from contrasent.report import score_tables
 
         refuse_existing_file(self.json, overwrite=self.overwrite)
         wanted = [] if self.benchmark is None else benchmark_tasks(self.benchmark)
@@ -376,5 +376,5 @@ class MtebCommand(Measuring, AsJsonLines):
         records = [record for of_model in rows.values() for record in of_model]
         if records and not write_lines(self.json, json_lines(records)):
             shown = {label: rows[model] for label, model in labels(list(rows)).items()}
-            print_tables(mteb_table(shown))
+            print_tables(*score_tables(shown))
         raise_failures(failures)

@@ -103,7 +103,7 @@ def _records_table(rows: Sequence[PageRow]) -> Table:
 def _key_numbers(
     labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
 ) -> Table:
-    columns = [(table, table.key_heading, table.key) for table in scores]
+    columns = [(it, f"{it.title}, {it.headings[it.key]}", it.key) for it in scores]
     for table in geometry:
         more = "" if len(geometry) == 1 else f", {table.title}"
         columns += [(table, f"{of}{more}", table.headings.index(of)) for of in LOWER]

@@ -15,9 +15,7 @@ from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import (
     SPLITS,
-    STS,
     STS_TASKS,
-    TRANSFER,
     TRANSFER_TASKS,
     TaskName,
     averaged,
@@ -230,10 +228,7 @@ def own_table(rows: Rows, about: str = "") -> Table:
     """Retrieval, or what users measured of their own: one task by one classifier."""
     shown = [record for records in rows.values() for record in records]
     shown.sort(key=lambda it: it.split != "test")
-    columns = [
-        Column(f"{metric_heading(metric)} {name.split}".removesuffix(" test"), ((name, metric),))
-        for name, metric in dict.fromkeys(map(quantity, shown))
-    ]
+    columns = [_column(it, metric_heading(it.metric)) for it in shown]
     first, of_queries = shown[0], "@" in shown[0].metric
     drawn = "queries" if of_queries else "examples"
     how = f"by {compared_by(shown)}, mean over queries; " if of_queries else ""
@@ -245,23 +240,23 @@ def own_table(rows: Rows, about: str = "") -> Table:
         *interval_notes(shown, f"the {drawn}", "; the documents stay" if of_queries else ""),
         *encoder_notes(rows),
     ]
-    return scores_table(rows, columns, notes)
+    return scores_table(rows, list(dict.fromkeys(columns)), notes)
 
 
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
-    main = {k: [it for it in of_row if it.protocol == MTEB] for k, of_row in rows.items()}
-    every = [it for of_row in main.values() for it in of_row]
-    columns = [
-        Column(f"{name.name} {name.split}".removesuffix(" test"), ((name, metric),))
-        for name, metric in dict.fromkeys(map(quantity, every))
-    ]
+    every = [it for records in rows.values() for it in records]
+    columns = dict.fromkeys(_column(it, it.task) for it in every)
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
-    notes = [
+    note = (
         f"MTEB {every[0].versions['mteb']} (Muennighoff et al. 2023), main score of each task "
         f"x 100: {', '.join(metrics)}."
-    ]
-    return scores_table(main, columns, [*notes, *encoder_notes(main)])
+    )
+    return scores_table(rows, list(columns), [note, *encoder_notes(rows)])
+
+
+def _column(record: Record, heading: str) -> Column:
+    return Column(f"{heading} {record.split}".removesuffix(" test"), (quantity(record),))
 
 
 def score_tables(
@@ -287,37 +282,24 @@ def score_tables(
         return kept if any(kept.values()) else {}
 
     every = [it for records in rows.values() for it in records]
-    tables = list[Table]()
+    about, asked, tables = about or {}, asked or {}, list[Table]()
     ways = _ways([it for it in every if _kind(it) == "sts"])
     for place, (way, protocols) in enumerate(ways.items()):
-        metric, aggregation, fitted = way
         chosen = choose("sts", partial(_is_of_way, way))
         protocol = PROTOCOLS.get(protocols[0].partition(" with ")[0]) if protocols else None
         protocol = protocol and replace(protocol, name=", ".join(protocols))
-        heading = f"{CORRELATION[metric]} correlation{_CORRELATIONS[aggregation]}"
-        mean = _average_of("STS", len(averaged(_names(chosen))), STS)
-        plain = (metric, aggregation, fitted) == ("spearman", "all", frozenset())
-        summed = mean if plain else f"{mean} {heading}"
-        shown = sts_table(chosen, metric, aggregation, protocol, (asked or {}).get("sts", ()))
-        title, name = f"Similarity: {heading}", numbered("sts", place)
-        tables.append(_entitled(shown, name, title, summed, CORRELATION[metric]))
+        shown = sts_table(chosen, *way[:2], protocol, asked.get("sts", ()))
+        title = f"Similarity: {CORRELATION[way[0]]} correlation{_CORRELATIONS[way[1]]}"
+        tables.append(_entitled(shown, numbered("sts", place), title))
     for place, how in enumerate(dict.fromkeys(_how(it) for it in every if _kind(it) == "transfer")):
-        chosen = choose("transfer", _how, how)
-        tests = sum(it.split == "test" and it.name in TRANSFER for it in _names(chosen))
-        summed, name = _average_of("Transfer", tests, TRANSFER), numbered("transfer", place)
-        shown = transfer_table(chosen, (asked or {}).get("transfer", ()))
-        tables.append(_entitled(shown, name, "Transfer: accuracy", summed, "accuracy"))
+        shown = transfer_table(choose("transfer", _how, how), asked.get("transfer", ()))
+        tables.append(_entitled(shown, numbered("transfer", place), "Transfer: accuracy"))
     for place, own in enumerate(dict.fromkeys(_own(it) for it in every if _kind(it) == "task"), 1):
-        task = own[0]
-        shown = own_table(choose("task", _own, own), (about or {}).get(task, ""))
-        heading = TaskName(task).heading
-        title = f"{'Retrieval' if '@' in shown.headings[1] else 'Own data'}: {heading}"
-        summed = f"{heading} {shown.headings[1]}"
-        tables.append(_entitled(shown, f"task-{place}", title, summed))
+        shown = own_table(choose("task", _own, own), about.get(own[0], ""))
+        kind = "Retrieval" if "@" in shown.headings[1] else "Own data"
+        tables.append(_entitled(shown, f"task-{place}", f"{kind}: {TaskName(own[0]).heading}"))
     if chosen := choose("mteb", lambda it: it.protocol, MTEB):
-        table = mteb_table(chosen)
-        title, summed = "MTEB: main score of each task", f"MTEB {table.headings[1]}"
-        tables.append(_entitled(table, "mteb", title, summed))
+        tables.append(_entitled(mteb_table(chosen), "mteb", "MTEB: main score of each task"))
     return tables
 
 
@@ -358,16 +340,10 @@ def _ways(records: Sequence[Record]) -> dict[Way, list[str]]:
     return ways
 
 
-def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
-    alone = metric and not table.headings[table.key].startswith(AVERAGE)
+def _entitled(table: Table, name: str, title: str) -> Table:
     gaps = any(cell.absent for row in table.rows for cell in row)
-    return replace(
-        table.with_best(),
-        name=name,
-        title=title,
-        notes=(*table.notes, _GAPS) if gaps else table.notes,
-        key_heading=f"{table.headings[table.key]} {metric}" if alone else summed,
-    )
+    notes = (*table.notes, _GAPS) if gaps else table.notes
+    return replace(table.with_best(), name=name, title=title, notes=notes)
 
 
 def numbered(kind: str, before: int) -> str:
@@ -378,11 +354,6 @@ def numbered(kind: str, before: int) -> str:
 def _names(rows: Rows, asked: Iterable[TaskName] = ()) -> list[TaskName]:
     measured = (quantity(it)[0] for records in rows.values() for it in records)
     return in_paper_order([*asked, *measured])
-
-
-def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
-    """Such as ``STS Avg.``, with the number of its tasks where papers have more."""
-    return f"{kind} {AVERAGE}" if tasks == len(papers) else f"{kind} {AVERAGE} of {tasks}"
 
 
 def _how(record: Record) -> tuple[object, ...]:

@@ -75,7 +75,6 @@ class Table:
     title: str = ""  # above it
     name: str = ""  # in links of a page
     key: int = 1  # the column that a summary shows
-    key_heading: str = ""  # of that column in the summary
     texts: frozenset[int] = frozenset()  # columns that hold text, beside the first
 
     def with_best(

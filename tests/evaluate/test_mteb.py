@@ -248,8 +248,8 @@ def test_the_command_prints_and_saves(tiny_bert, tmp_path):
     )
     main = next(it for it in read_records(saved) if it.protocol == "mteb")
     lines = said.out.splitlines()
-    assert lines[0].split() == ["LocalSTS"]
-    assert lines[2].split() == ["bert", f"{100 * main.value:.2f}"]
+    assert lines[1].split() == ["LocalSTS"]
+    assert lines[3].split() == ["bert", f"{100 * main.value:.2f}"]
     assert "bert: pooler mean, head none, fp32, sentences cut at 64 tokens" in said.out
     (own,) = output.rglob("LocalSTS.json")
     (scores,) = json.loads(own.read_text())["scores"]["test"]

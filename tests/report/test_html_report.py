@@ -135,9 +135,9 @@ def test_the_best_of_each_column_is_marked_in_words_too(full, root):
 def test_the_summary_holds_the_key_number_of_each_table(root):
     rows = rows_of(root, "summary-table")
     tables = {
-        "STS Avg.": ("sts", "Avg."),
-        "Transfer Avg.": ("transfer", "Avg."),
-        "STS-B retrieval recall@1": ("task-1", "recall@1"),
+        "Similarity: Spearman correlation, Avg.": ("sts", "Avg."),
+        "Transfer: accuracy, Avg.": ("transfer", "Avg."),
+        "Retrieval: STS-B retrieval, recall@1": ("task-1", "recall@1"),
         "alignment": ("geometry", "alignment"),
         "uniformity": ("geometry", "uniformity"),
     }
