@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from contrasent.data.batch import Batch, Need, concat, pack
-from contrasent.errors import DataError
 
 IDS = [[1, 2], [3], [4, 5, 6], [1, 2], [7], [3]]
 
@@ -44,19 +43,6 @@ def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(mo
     assert ready.same_text() is ready.duplicate_of and ready.duplicate_of.equal(batch.same_text())
     moved = ready.to(torch.device("meta"))
     assert moved.same_text().device.type == "meta"
-
-
-@pytest.mark.parametrize(
-    ("sentences", "views", "said"),
-    [
-        ([], 1, r"0 sentences of \[\] tokens are no 1 views"),
-        ([[1], [2], [3]], 2, r"3 sentences of \[1, 1, 1\] tokens are no 2 views"),
-        ([[1], []], 1, r"2 sentences of \[1, 0\] tokens are no 1 views"),
-    ],
-)
-def test_what_is_no_batch_is_refused(sentences, views, said):
-    with pytest.raises(DataError, match=said):
-        pack(sentences, views)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

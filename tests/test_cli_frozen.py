@@ -62,9 +62,9 @@ serve: @loading MODEL --index --precision --host --port --workers --threads --na
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --payload-limit --max-texts
   --max-requests --drain --cors --allowed-host
 data:
-data check: FILE --columns --documents/--lines --clean --encoder --max-tokens --labels --output
+data check: FILE --columns --documents/--lines --clean --encoder --max-tokens --output
   --overwrite --json
-data fetch: WHAT --data-dir --url --check
+data fetch: WHAT --data-dir --url
 data leaks: TRAIN --tasks --splits --columns --data-dir --json
 data mine: MODEL PAIRS --output --corpus --negatives --margin --columns --device --precision
   --overwrite
@@ -72,7 +72,7 @@ data build:
 data build nli: @building --make --per --contradictions --labels
 data build captions: @building
 data build duplicates: @building
-data build paraphrases: @building --min-score --max-score
+data build paraphrases: @building
 """
 """The arguments and options of every command; @ names several of them."""
 

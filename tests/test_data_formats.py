@@ -9,7 +9,6 @@ import pytest
 from helpers.command_line import call
 from helpers.tables import records, write
 
-from contrasent.data.batch import Need
 from contrasent.data.examples import open_examples, open_pairs
 from contrasent.encode.sentences import open_sentences
 from contrasent.errors import DataError
@@ -49,7 +48,7 @@ def examples(source):
 
 def labelled_examples(source):
     pairs = open_pairs(source, "nli")
-    return list(pairs), list(pairs.numbers[Need.LABELS]), pairs.unlabelled
+    return list(pairs), list(pairs.numbers["LABELS"]), pairs.unlabelled
 
 
 def build_nli(source):

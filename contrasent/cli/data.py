@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import api
-from contrasent.cli.parameters import print_json, print_tables, raise_failures, say, tell
+from contrasent.cli.parameters import print_json, raise_failures, say, tell
 from contrasent.errors import DataError
 from contrasent.options import (
     AsJson,
@@ -56,21 +56,14 @@ class CheckCommand(AsJson, FoundText, Replacing):
     max_tokens: int = 32
     """With --encoder: count the sentences that this training limit cuts."""
 
-    labels: Literal["none", "nli"] = "none"
-    """nli: premise, hypothesis and label, as nli-softmax reads them; counts each class."""
-
     output: Path | None = None
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
-        from contrasent.data import build, describe, open_examples, open_pairs
-        from contrasent.report import example_lines
+        from contrasent.data import build, describe, open_examples, plural
 
-        examples = (
-            open_pairs(self.file, "nli", self.columns)
-            if self.labels == "nli"
-            else open_examples(self.file, self.columns, documents=self.documents, clean=self.clean)
-        )
+        how = shared(self, FoundText)
+        examples = open_examples(self.file, self.columns, **how)
         tokenizer = None
         if self.encoder is not None:
             from contrasent.data import Tokenizer
@@ -82,8 +75,12 @@ class CheckCommand(AsJson, FoundText, Replacing):
         if self.json:
             print_json(asdict(facts), indent=2)
         else:
-            say("\n".join([*facts.lines(), *example_lines(facts.names, facts.shown)]))
-        facts.require_usable()
+            say("\n".join(facts.lines()))
+        if facts.unreadable.count:
+            first = facts.unreadable.first[0]
+            rows = plural(facts.unreadable.count, "row")
+            raise DataError(f"{rows} of {self.file} cannot be read, first: {first}")
+        examples.require(2)
         if self.output is not None:
             build.write_examples(examples, self.output, facts.documents is not None, self.overwrite)
             tell(str(self.output))
@@ -94,19 +91,12 @@ class CheckCommand(AsJson, FoundText, Replacing):
             say(f"train with: {self._train_command(facts)}")
 
     def _train_command(self, facts: TextFacts) -> str:
-        words = ["contrasent", "train"]
-        if facts.classes is not None:
-            words += ["nli-softmax", "--encoder", self.encoder or "bert-base-uncased"]
-        elif facts.views > 1:
-            words += ["sup-adapt", "--encoder", self.encoder or _ENCODER]
-        elif facts.examples - facts.repeated >= _FEWEST:
-            words = ["contrasent", "adapt", self.encoder or _ENCODER]
-        else:
-            words += ["unsup-simcse", "--encoder", self.encoder or _ENCODER]
-        words += ["--data", str(self.output or facts.source)]
-        words += ["--columns", ",".join(self.columns)] if self.columns and not self.output else []
-        if facts.tokens_needed > (128 if "sup-adapt" in words else 32):
-            words += ["--data.max_tokens", str(facts.tokens_needed)]
+        adapts = facts.views == 1 and facts.examples - facts.repeated >= _FEWEST
+        recipe = "unsup-simcse" if facts.views == 1 else "sup-adapt"
+        words = ["contrasent", *(["adapt"] if adapts else ["train", recipe, "--encoder"])]
+        words += [self.encoder or _ENCODER, "--data", str(self.output or facts.source)]
+        if self.columns and not self.output:
+            words += ["--columns", ",".join(self.columns)]
         return shlex.join(words)
 
 
@@ -114,7 +104,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
 class FetchCommand:
     """Download SentEval's data, and check every file of the STS tasks by its published hash.
 
-    A training file is checked by its number of rows and what is known of them.
+    A training file is checked by its number of rows. What is there is only checked.
     """
 
     what: Annotated[Literal["senteval", "wiki1m", "nli"], ARGUMENT] = "senteval"
@@ -127,41 +117,29 @@ class FetchCommand:
     url: str | None = None
     """Mirror to take the archive or file from: http://, https:// or a local path; else SimCSE's."""
 
-    check: bool = False
-    """Only compare the folder with the published files."""
-
     def __call__(self) -> None:
         from contrasent.data import senteval
         from contrasent.files import sha256_of
 
         folder = senteval.named_folder(self.data_dir)
         with progress_bar("downloading", "bar", "bytes", "speed") as advance:
-
-            def arrived(done: int, total: int | None) -> None:
-                advance(completed=done, total=total)
-
             if self.what != "senteval":
-                path = senteval.fetch_training_file(
-                    self.what, self.data_dir, self.url, arrived, check=self.check
-                )
-                rows = senteval.TRAINING_FILES[self.what].rows
+                path = senteval.fetch_training_file(self.what, self.data_dir, self.url, advance)
+                rows = senteval.TRAINING_FILES[self.what][1]
                 say(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
                 return
-            there = self.check or folder.is_dir()
-            root = senteval.senteval_root(self.data_dir) if there else folder
-            fetched = senteval.differences(root)
-            if not self.check and any(map(senteval.is_needed, fetched)):
-                fetched = senteval.fetch(folder, self.url or senteval.SENTEVAL_URL, arrived)
-                root = folder
-        for name, what in fetched.items():
+            if not folder.is_dir():
+                senteval.fetch(folder, self.url or senteval.SENTEVAL_URL, advance)
+        root = senteval.senteval_root(self.data_dir)
+        wrong, files = senteval.differences(root), len(senteval.manifest())
+        for name, what in wrong.items():
             tell(f"{root / name}: {what}")
-        wrong, files = sum(map(senteval.is_needed, fetched)), len(senteval.manifest())
         if wrong:
             raise DataError(
-                f"{wrong} of {files} files under {root} are missing or not the published "
+                f"{len(wrong)} of {files} files under {root} are missing or not the published "
                 "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
             )
-        say(f"{root}: {files - len(fetched)} files are the published ones")
+        say(f"{root}: {files} files are the published ones")
 
 
 @settings
@@ -181,9 +159,8 @@ class LeaksCommand(DataFolder, AsJson):
 
     def __call__(self) -> None:
         from contrasent.cli.evaluate import announce
-        from contrasent.data import open_examples
+        from contrasent.data import open_examples, shortened
         from contrasent.evaluation import Options, find_leaks, load_suite
-        from contrasent.report import leaks_table
 
         training = open_examples(self.train, self.columns)
         suite = load_suite(self.tasks, Options(self.data_dir, self.splits))
@@ -193,7 +170,15 @@ class LeaksCommand(DataFolder, AsJson):
         if self.json:
             print_json(asdict(overlaps), indent=2)
         else:
-            print_tables(leaks_table(overlaps))
+            say(f"{overlaps.source}: {overlaps.examples:,} examples, {overlaps.columns}")
+            for it in overlaps.tasks:
+                pairs = (
+                    f"; {it.pairs_seen:,} of {it.pairs:,} pairs with both sentences anywhere, "
+                    f"{it.pairs_together:,} in one example, in either order"
+                )
+                seen = f"{it.seen:,} of {it.sentences:,} sentences, by letters and digits"
+                say(f"{it.heading}: {seen}{pairs if it.pairs else ''}")
+                say("".join(f"  {at}: {shortened(text, 80)}\n" for at, text in it.first), nl=False)
         raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
 
 
@@ -218,18 +203,16 @@ class BuildOptions(AsJson, NewFile):
     skip_unreadable: bool = False
     """Leave rows out that cannot be read; else end there."""
 
-    def build_settings(self) -> dict[str, Any]:
-        """Settings of this kind of data alone."""
-        return {}
-
     def __call__(self) -> None:
         from contrasent.data import build
-        from contrasent.report import built_lines
 
         name = type(self).__name__.removesuffix("Command").lower()
         build.require_output(self.output, self.sources, self.overwrite)
         sources = build.open_sources(name, self.sources, self.columns)
-        kind = getattr(build, name)(sources, **self.build_settings())
+        general = shared(self, BuildOptions)
+        own = {it: v for it, v in shared(self, type(self)).items() if it not in general}
+        own |= {"seed": self.seed} if name == "nli" else {}
+        kind = getattr(build, name)(sources, **own)
         with reading_progress("rows") as advance:
             built = build.build(
                 kind,
@@ -242,7 +225,7 @@ class BuildOptions(AsJson, NewFile):
         if self.json:
             print_json(asdict(built), indent=2)
         else:
-            say("\n".join(built_lines(built, kind)))
+            say("\n".join(built.lines()))
 
 
 @settings
@@ -252,12 +235,14 @@ class NliCommand(BuildOptions):
     Reads SNLI, MultiNLI, ANLI and the like.
     """
 
-    make: str = "triplets"
+    make: Literal[
+        "triplets", "triplets+neutral", "entailment", "neutral", "contradiction", "all", "labelled"
+    ] = "triplets"
     """triplets (premise, entailment, contradiction), triplets+neutral (and a neutral hypothesis as
     second hard negative), pairs with: entailment, neutral, contradiction, all; or labelled: all
     pairs, and a column label."""
 
-    per: str = "entailment"
+    per: Literal["entailment", "premise"] = "entailment"
     """Write a triplet for each entailment, hard negatives drawn, or for each premise, all drawn."""
 
     contradictions: PositiveInt = 1
@@ -266,10 +251,6 @@ class NliCommand(BuildOptions):
     labels: Listed | None = None
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
     sources with numbers that do not say it."""
-
-    def build_settings(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in ("make", "per", "contradictions", "seed")}
-        return {"order": self.labels, **named}
 
 
 @settings
@@ -290,19 +271,10 @@ class DuplicatesCommand(BuildOptions):
 
 @settings
 class ParaphrasesCommand(BuildOptions):
-    """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
+    """Make pairs of sentences and their paraphrases: reference, paraphrase.
 
-    Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
+    Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables; takes every row.
     """
-
-    min_score: float | None = None
-    """Leave lower scores out."""
-
-    max_score: float | None = None
-    """Leave higher scores out."""
-
-    def build_settings(self) -> dict[str, Any]:
-        return {"min_score": self.min_score, "max_score": self.max_score}
 
 
 @settings
@@ -318,8 +290,21 @@ class MineCommand(Named, MiningOptions, NewFile):
     Face hub as org/name:config@split."""
 
     def __call__(self) -> None:
-        from contrasent.report import mined_table
+        import numpy as np
+
+        from contrasent.data import aligned, plural
 
         how = shared(self, MiningOptions)
         mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
-        print_tables(mined_table(mined))
+        columns = zip(mined.header[2:], mined.hardest.T, strict=True)
+        for name, scores in [("positive", mined.positives), *columns]:
+            quantiles = np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()
+            shown = ", ".join(f"{it:.2f}" for it in quantiles)
+            say(aligned(name, f"{shown}: {mined.similarity} with the anchor, in quartiles"))
+        say(
+            f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; "
+            f"{mined.corpus:,} different sentences to take negatives from\n"
+            f"left out: {plural(mined.without, 'pair')} without enough sentences below the margin\n"
+            f"passed over: {mined.within_margin:.1f} sentences in the mean over pairs, nearer than "
+            "the margin lets a negative be"
+        )

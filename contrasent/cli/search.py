@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from pydantic import PositiveInt, StringConstraints
 
 from contrasent.cli.parameters import load, print_json, say, tell
@@ -279,10 +278,10 @@ def _lines(words: list[str]) -> list[str]:
     """The words, or the lines of standard input in place of a single ``-``."""
     if words != ["-"]:
         return words
-    from contrasent.data import text_lines
+    from contrasent.encode import open_sentences
 
-    lines = text_lines(typer.get_binary_stream("stdin"), "standard input")
-    return [line.rstrip("\r\n") for _, line in lines if line.strip()]
+    with open_sentences("-") as sentences:
+        return list(sentences)
 
 
 @settings

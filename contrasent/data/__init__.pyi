@@ -1,7 +1,10 @@
 from . import build as build  # training files of NLI, captions, duplicates, paraphrases
 from . import senteval as senteval  # SentEval's data: its place, download and hashes
 from .check import TextFacts as TextFacts
+from .check import aligned as aligned
 from .check import describe as describe
+from .check import plural as plural
+from .check import shortened as shortened
 from .clean import counted as counted  # a line on what was cleaned
 from .columns import ColumnMap as ColumnMap
 from .documents import find_documents as find_documents
@@ -15,7 +18,6 @@ from .loader import Loader as Loader
 from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import lines as lines
 from .readers import source_kind as source_kind
-from .readers import text_lines as text_lines
 from .rows import open_source as open_source
 from .token_store import tokenize as tokenize
 from .tokenizer import Tokenizer as Tokenizer

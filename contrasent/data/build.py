@@ -8,7 +8,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, combinations, compress, zip_longest
@@ -19,6 +19,8 @@ import numpy as np
 
 from contrasent import __version__
 from contrasent.data import columns as specs
+from contrasent.data.check import aligned, example_lines
+from contrasent.data.columns import view_names
 from contrasent.data.examples import (
     CONTRADICTION,
     ENTAILMENT,
@@ -29,8 +31,8 @@ from contrasent.data.examples import (
     NliLabels,
 )
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import SourceRows, as_text, open_rows_of, score_of
-from contrasent.errors import ConfigError, DataError, pick
+from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing_file, sha256_of, writing
 
 Example = tuple[str, ...]
@@ -39,7 +41,17 @@ TRIPLET = (*PAIR, "hard_neg")
 _SHOWN = 3
 _TOLD_EVERY = 1000
 _KINDS = (".csv", ".tsv", ".jsonl")
-_LEFT_OUT = ("unlabelled", "empty", "other", "identical", "incomplete", "unreadable")
+_LEFT_OUT = {
+    "unlabelled": "rows without a label",
+    "empty": "rows with an empty sentence",
+    "other": "rows with another label",
+    "identical": "rows with the same sentence twice",
+    "contested": "hard negatives that the premise is also said to entail",
+    "incomplete": "premises or images without all that an example needs",
+    "repeated": "repeats",
+    "unsampled": "examples outside the sample",
+    "unreadable": "rows that cannot be read",
+}
 
 
 @dataclass(slots=True)
@@ -48,20 +60,12 @@ class Counts:
 
     rows: int = 0
     labels: dict[str, int] = field(default_factory=dict)  # rows with each label
-    unreadable: int = 0  # rows that were skipped, with the messages of the first in ``messages``
-    messages: list[str] = field(default_factory=list)
-    unlabelled: int = 0
-    empty: int = 0
-    other: int = 0  # rows that are not of the kind that was asked for
-    identical: int = 0  # pairs of a sentence with itself
-    contested: int = 0  # hypotheses that the same premise is said to entail, too
-    incomplete: int = 0  # groups that lack what an example needs
-    repeated: int = 0  # what was there already, letter by letter
-    unsampled: int = 0
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
+    messages: list[str] = field(default_factory=list)  # of the first rows that were skipped
 
     def skip(self, error: DataError) -> None:
         """Count a row that cannot be read."""
-        self.unreadable += 1
+        self.left_out["unreadable"] += 1
         self.messages += [str(error)] * (len(self.messages) < _SHOWN)
 
 
@@ -72,37 +76,33 @@ class DataKind:
     sources: Sequence[SourceRows]
     contents: str  # the kind of the examples, in words
     # of the cells of a row of a source: an example, or the key of a group and a member of it; of a
-    # row that is not used, the field of `Counts` that counts it
+    # row that is not used, the name of its count
     parse: Callable[[int, Sequence[Any], str, Counts], Any]
     # makes examples of all members of a group, which need not stand together
     group: Callable[[Any, list[Any], Counts], Iterator[Example]] | None = None
     header: tuple[str, ...] = PAIR  # names of the V sentences: anchor, positive, hard negatives
     labels: Sequence[str] = ()  # a line for each source on the meaning of its labels
-    # the name of a group, and words for the fields of :class:`Counts`
-    wording: Mapping[str, str] = field(default_factory=dict)
-    _groups: dict[Any, list[Any]] | None = None
 
     def examples(
-        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None = None
+        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] = lambda _: None
     ) -> Iterator[Example]:
         """Examples in the order of the sources, the same in every pass."""
         rows, group = self._rows(counts, trouble, progress), self.group
         if group is None:
             return rows
-        if self._groups is None:
-            self._groups = {}
-            for key, member in rows:
-                self._groups.setdefault(key, []).append(member)
-        made = (group(key, members, counts) for key, members in self._groups.items())
+        groups: dict[Any, list[Any]] = {}
+        for key, member in rows:
+            groups.setdefault(key, []).append(member)
+        made = (group(key, members, counts) for key, members in groups.items())
         return chain.from_iterable(made)
 
     def _rows(
-        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] | None
+        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None]
     ) -> Iterator[Any]:
         for number, source in enumerate(self.sources):
             for where, cells in source.rows(trouble):
                 counts.rows += 1
-                if progress is not None and not counts.rows % _TOLD_EVERY:
+                if not counts.rows % _TOLD_EVERY:
                     progress(_TOLD_EVERY)
                 try:
                     value = self.parse(number, cells, where, counts)
@@ -110,13 +110,13 @@ class DataKind:
                     trouble(error)
                     continue
                 if isinstance(value, str):
-                    setattr(counts, value, getattr(counts, value) + 1)
+                    counts.left_out[value] += 1
                 else:
                     yield value
 
 
 def _pair(first: object, second: object, where: str) -> Example | str:
-    """Two sentences that are there and differ; of others the field of `Counts`."""
+    """Two sentences that are there and differ; of others the name of their count."""
     a, b = as_text(first, where), as_text(second, where)
     if not (a and b):
         return "empty"
@@ -131,7 +131,6 @@ def draw_key(seed: int, *sentences: str) -> int:
 
 
 _NEGATIVES = {"triplets": (CONTRADICTION,), "triplets+neutral": (CONTRADICTION, NEUTRAL)}
-_PAIRS = {**{label: (label,) for label in LABELS}, "all": LABELS, "labelled": LABELS}
 
 
 def nli(
@@ -140,30 +139,30 @@ def nli(
     *,
     per: str = "entailment",
     contradictions: int = 1,
-    order: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
     seed: int = 0,
 ) -> DataKind:
     """SNLI, MultiNLI, ANLI and their like (SimCSE, section 4 and tables 4 and 7).
 
     ``make`` is ``triplets`` of premise, entailment and contradiction; ``triplets+neutral``, with a
     neutral hypothesis as second hard negative; pairs of the premise with hypotheses of one label,
-    or of ``all``; or ``labelled`` pairs. There is a triplet ``per`` entailment, as the paper's text
-    has it, among which the contradictions are dealt out, or ``per`` premise. Each has so many
-    ``contradictions``: one in the paper, which found no difference with more (footnote 7).
-    ``order`` names labels that are numbers, from 0.
+    or of ``all``; or ``labelled`` pairs. Triplets are made ``per`` entailment, as in the paper's
+    text, or premise; of so many ``contradictions``, one in the paper (footnote 7). ``labels`` names
+    those that are numbers, from 0.
     """
-    pick("value of --make", make, (*_NEGATIVES, *_PAIRS))
-    pick("value of --per", per, ("entailment", "premise"))
-    negatives, labelled = _NEGATIVES.get(make, ()), make == "labelled"
-    for option, given in (("--per", per != "entailment"), ("--contradictions", contradictions > 1)):
-        if given and not negatives:
-            raise ConfigError(f"{option} is for triplets, not for --make {make}; leave it out")
-    labels = [NliLabels(it.source, it.label_names, order) for it in sources]
-    wanted = (ENTAILMENT, *negatives) if negatives else _PAIRS[make]
+    negatives = _NEGATIVES.get(make, ())
+    known = [NliLabels(it.source, it.label_names, labels) for it in sources]
+    wanted = (ENTAILMENT, *negatives) if negatives else (make,) if make in LABELS else LABELS
+    header: Example = (*PAIR, "label") if make == "labelled" else PAIR
+    contents = f"pairs of premise and hypothesis, labels: {', '.join(wanted)}"
+    if negatives:
+        count = contradictions + len(negatives) - 1
+        header = TRIPLET if count == 1 else (*PAIR, *(f"hard_neg_{k + 1}" for k in range(count)))
+        contents = f"premise, {', '.join(wanted)}; one of these for each {per}"
 
     def parse(source: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
         first, second, mark = cells
-        label = labels[source].understood(mark, where)
+        label = known[source].understood(mark, where)
         if label is None:
             return "unlabelled"
         counts.labels[label] = counts.labels.get(label, 0) + 1
@@ -171,56 +170,27 @@ def nli(
         if isinstance(found, str):
             return found
         premise, hypothesis = found
-        if negatives:
-            return premise, (label, hypothesis)
-        return (premise, hypothesis, *([label] if labelled else []))
+        grouped = premise, (label, hypothesis)
+        return grouped if negatives else (*found, label)[: len(header)]
 
-    header: Example = (*PAIR, "label") if labelled else PAIR
-    contents = f"pairs of premise and hypothesis, labels: {', '.join(wanted)}"
-    if negatives:
-        count = contradictions + len(negatives) - 1
-        header = TRIPLET if count == 1 else (*PAIR, *(f"hard_neg_{k + 1}" for k in range(count)))
-        contents = f"premise, {', '.join(wanted)}; one of these for each {per}"
-    fewer = f", or with fewer than {contradictions} contradictions" * (contradictions > 1)
-    return DataKind(
-        sources=sources,
-        contents=contents,
-        parse=parse,
-        group=_triplets(negatives, per, contradictions, seed) if negatives else None,
-        header=header,
-        labels=[it.described for it in labels],
-        wording={
-            "unlabelled": "without a gold label",
-            "other": "with another label",
-            "group": "premise",
-            "incomplete": f"without each of {', '.join((ENTAILMENT, *negatives))}{fewer}",
-        },
-    )
-
-
-def _triplets(
-    negatives: Sequence[str], per: str, contradictions: int, seed: int
-) -> Callable[[str, list[tuple[str, str]], Counts], Iterator[Example]]:
-    """Make triplets of a premise, from its hypotheses with their labels."""
+    def shuffled(label: str, premise: str, hypotheses: list[str]) -> list[str]:
+        return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
 
     def triplets(premise: str, members: list[tuple[str, str]], counts: Counts) -> Iterator[Example]:
-        def shuffled(label: str, hypotheses: list[str]) -> list[str]:
-            return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
-
         unique = dict.fromkeys(members)
-        counts.repeated += len(members) - len(unique)
+        counts.left_out["repeated"] += len(members) - len(unique)
         entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
         drawn = []
-        for wanted in negatives:
-            matching = [hypothesis for label, hypothesis in unique if label == wanted]
+        for negative in negatives:
+            matching = [hypothesis for label, hypothesis in unique if label == negative]
             fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
-            counts.contested += len(matching) - len(fit)
-            drawn.append(shuffled(wanted, fit))
+            counts.left_out["contested"] += len(matching) - len(fit)
+            drawn.append(shuffled(negative, premise, fit))
         if not (entailed and all(drawn) and len(drawn[0]) >= contradictions):
-            counts.incomplete += 1
+            counts.left_out["incomplete"] += 1
             return
         if per == "premise":
-            entailed = shuffled(ENTAILMENT, entailed)[:1]
+            entailed = shuffled(ENTAILMENT, premise, entailed)[:1]
         first, *others = drawn
         for number, positive in enumerate(entailed):
             start = number * contradictions
@@ -228,7 +198,14 @@ def _triplets(
             rest = (these[number % len(these)] for these in others)
             yield (premise, positive, *own, *rest)
 
-    return triplets
+    return DataKind(
+        sources=sources,
+        contents=contents,
+        parse=parse,
+        group=triplets if negatives else None,
+        header=header,
+        labels=[it.described for it in known],
+    )
 
 
 def captions(sources: Sequence[SourceRows]) -> DataKind:
@@ -243,17 +220,12 @@ def captions(sources: Sequence[SourceRows]) -> DataKind:
 
     def any_two(_: object, members: list[str], counts: Counts) -> Iterator[Example]:
         unique = list(dict.fromkeys(members))
-        counts.repeated += len(members) - len(unique)
-        counts.incomplete += len(unique) < 2
+        counts.left_out["repeated"] += len(members) - len(unique)
+        counts.left_out["incomplete"] += len(unique) < 2
         return combinations(unique, 2)
 
-    return DataKind(
-        sources=sources,
-        contents="pairs of captions of one image",
-        parse=parse,
-        group=any_two,
-        wording={"group": "image", "incomplete": "with fewer than two captions"},
-    )
+    what = "pairs of captions of one image"
+    return DataKind(sources=sources, contents=what, parse=parse, group=any_two)
 
 
 _YES_OR_NO = {"1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False}
@@ -273,41 +245,17 @@ def duplicates(sources: Sequence[SourceRows]) -> DataKind:
         counts.labels[name] = counts.labels.get(name, 0) + 1
         return _pair(first, second, where) if _YES_OR_NO[word] else "other"
 
-    return DataKind(
-        sources=sources,
-        contents="pairs of duplicates",
-        parse=parse,
-        labels=["1 = duplicate, 0 = not"] * len(sources),
-        wording={"other": "whose sentences are no duplicates"},
-    )
+    labels = ["1 = duplicate, 0 = not"] * len(sources)
+    return DataKind(sources=sources, contents="pairs of duplicates", parse=parse, labels=labels)
 
 
-def paraphrases(
-    sources: Sequence[SourceRows], min_score: float | None = None, max_score: float | None = None
-) -> DataKind:
-    """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
-    low = float("-inf") if min_score is None else min_score
-    high = float("inf") if max_score is None else max_score
-    scored = not (min_score is None and max_score is None)
-    without = [source.source for source in sources if scored and source.width < 3]
-    if without:
-        raise ConfigError(f"{without[0]} has no column of scores; name it with --columns")
+def paraphrases(sources: Sequence[SourceRows]) -> DataKind:
+    """Sentences with their paraphrases (ParaNMT)."""
 
     def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Any:
-        first, second, *score = cells
-        if scored and (score[0] is None or not str(score[0]).strip()):
-            return "unlabelled"
-        if scored and not low <= score_of(score[0], where) <= high:
-            return "other"
-        return _pair(first, second, where)
+        return _pair(cells[0], cells[1], where)
 
-    within = f" with scores from {low:g} to {high:g}" if scored else ""
-    return DataKind(
-        sources=sources,
-        contents=f"pairs of sentence and paraphrase{within}",
-        parse=parse,
-        wording={"unlabelled": "without a score", "other": "with another score"},
-    )
+    return DataKind(sources=sources, contents="pairs of sentence and paraphrase", parse=parse)
 
 
 def f1(first: str, second: str) -> float | None:
@@ -339,6 +287,29 @@ class Built:
     shown: tuple[Example, ...]
     version: str = __version__
 
+    def lines(self) -> Iterator[str]:
+        """What was read, left out and written, and the first examples."""
+        for source in self.sources:
+            yield aligned("source", source["name"] or "")
+            yield aligned("", source["columns"] or "")
+            if source["labels"] is not None:
+                yield aligned("", f"labels: {source['labels']}")
+        labels = (f"{count:,} {label}" for label, count in sorted(self.counts.labels.items()))
+        yield aligned("rows", ": ".join(filter(None, (f"{self.counts.rows:,}", ", ".join(labels)))))
+        for name, count in self.counts.left_out.items():
+            if count:
+                yield aligned("left out", f"{count:,} {_LEFT_OUT[name]}")
+        yield from (aligned("", message) for message in self.counts.messages)
+        yield aligned("made", self.made)
+        yield aligned("written", f"{self.examples:,} of {', '.join(self.header)}: {self.output}")
+        if self.overlap is not None:
+            shared = f"{self.overlap:.1%} of the words of anchor and positive (mean F1)"
+            yield aligned("overlap", shared)
+        yield aligned("sha256", self.sha256)
+        labelled = "label" in self.header
+        names = ["premise", "hypothesis", "label"] if labelled else view_names(len(self.header))
+        yield from example_lines(names, self.shown)
+
 
 def open_sources(
     kind: str, sources: Sequence[str], columns: Sequence[str] | None = None
@@ -368,28 +339,27 @@ def build(
     sample: int | None = None,
     seed: int = 0,
     skip_unreadable: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Built:
     """Write the examples of a kind, in the order of their sources, each once.
 
-    The sources are read twice: to know which examples repeat and which the ``sample`` holds, in
-    memory of 8 bytes per example, and to write them. ``progress`` is told how many further rows
-    were read. DataError if a row cannot be read, or no example is left.
+    The sources are read twice: to know which examples repeat and which the ``sample`` holds, and to
+    write them. DataError if a row cannot be read, or no example is left.
     """
     counts = Counts()
     read = kind.examples(counts, counts.skip if skip_unreadable else stop, progress)
     keys = array("Q", (draw_key(seed, *example) for example in read))
     # Sorted by their keys, which are random: so the first ones are a sample.
     unique, places = np.unique(np.frombuffer(keys, dtype=np.uint64), return_index=True)
-    counts.repeated += len(keys) - len(unique)
+    counts.left_out["repeated"] += len(keys) - len(unique)
     if not len(unique):
-        found = {**counts.labels, **{it: getattr(counts, it) for it in _LEFT_OUT}}
+        found = {**counts.labels, **counts.left_out}
         said = ", ".join(f"{count} {name}" for name, count in found.items() if count)
         raise DataError(
             f"no example is left of {counts.rows} row{'s' * (counts.rows != 1)} ({said}); look at "
             f"what was asked for and at the columns{'; '.join(['', *counts.messages[:1]])}"
         )
-    counts.unsampled = 0 if sample is None else max(0, len(unique) - sample)
+    counts.left_out["unsampled"] = 0 if sample is None else max(0, len(unique) - sample)
     written = np.zeros(len(keys), dtype=np.bool_)
     written[places[:sample]] = True
 
@@ -397,8 +367,7 @@ def build(
     examples: list[Example] = []
     with writing(output) as part:
         with example_writer(part, output.suffix.lower(), kind.header) as write:
-            again = kind.examples(Counts(), lambda _: None)
-            for example in compress(again, written):
+            for example in compress(kind.examples(Counts(), lambda _: None), written):
                 write(example)
                 examples += [example] * (len(examples) < _SHOWN)
                 if (overlap := f1(*example[:2])) is not None:
@@ -446,7 +415,8 @@ def write_examples(examples: Examples, output: Path, documents: bool, overwrite:
     kind = output.suffix.lower()
     kinds = _KINDS if examples.views > 1 else (".txt", *_KINDS)
     require_output(output, [examples.source], overwrite, kinds)
-    header = ("text",) if examples.views == 1 else (*PAIR, "hard_neg")[: examples.views]
+    hard = (f"hard_neg_{k}" for k in range(1, examples.views - 1))
+    header = ("text",) if examples.views == 1 else (*PAIR, *hard)
     with writing(output) as part, example_writer(part, kind, header) as write:
         blank = 0
         for example in examples:

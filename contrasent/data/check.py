@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.batch import Need
 from contrasent.data.clean import CONTROL, counted, without_markup
 from contrasent.data.columns import view_names
 from contrasent.data.documents import Similarity, find_documents
-from contrasent.data.examples import Examples, NliClasses, PairExamples, portions, require_classes
+from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import DataError
-from contrasent.progress import printable
+from contrasent.progress import one_line, printable
 
 _SHOWN, _TOLD_EVERY = 3, 1000
 _SAMPLE = 2000  # texts whose language and words are looked at
@@ -39,20 +37,23 @@ _MARKDOWN = re.compile(
 )
 _URL = re.compile(r"https?://|\bwww\.\w")
 _ENDS = re.compile(r"[.!?:\u2026\u3002\uff01\uff1f][\W_]*$")
-# The kinds of harm that an example may have: how they are told, and how they are seen.
-_SIGNS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "replaced": ("U+FFFD", lambda text: "\ufffd" in text),
-    "control": ("control characters", CONTROL.search),
+_AS_UTF8, _CLEAN = "save the file as UTF-8", "leave them out, as --clean does"
+# Each sign of harm: in words, what to do about it, from which share of examples, how it is seen.
+_SIGNS: dict[str, tuple[str, str, float, Callable[[str], object]]] = {
+    "replaced": ("U+FFFD", _AS_UTF8, _FEW, lambda text: "\ufffd" in text),
+    "control": ("control characters", "", 0, CONTROL.search),
     "mojibake": (
         "wrongly decoded letters, as Ã© for é,",
+        _AS_UTF8,
+        _FEW,
         lambda text: not text.isascii() and _MOJIBAKE.search(text),
     ),
-    "tags": ("HTML tags", lambda text: "<" in text and without_markup(text)[1]),
-    "entities": ("HTML entities", lambda text: "&" in text and without_markup(text)[2]),
-    "markdown": ("Markdown", _MARKDOWN.search),
-    "urls": ("addresses of the web", _URL.search),
-    "wordless": ("no word", lambda text: not any(map(str.isalnum, text))),
-    "short": (f"fewer than {_SHORT} characters", lambda text: len(text) < _SHORT),
+    "tags": ("HTML tags", _CLEAN, 0, lambda text: "<" in text and without_markup(text)[1]),
+    "entities": ("HTML entities", _CLEAN, 0, lambda text: "&" in text and without_markup(text)[2]),
+    "markdown": ("Markdown", "", 0, _MARKDOWN.search),
+    "urls": ("addresses of the web", "", 0, _URL.search),
+    "wordless": ("no word", "searches find them", 0, lambda it: not any(map(str.isalnum, it))),
+    "short": (f"fewer than {_SHORT} characters", "", 0, lambda text: len(text) < _SHORT),
 }
 _FREQUENT = {
     "English": "the and of to is that was for with this are you it have not what how",
@@ -118,10 +119,6 @@ class TextFacts:
     layout: str  # how the source is read, where that was told by its content; else empty
     views: int
     examples: int  # rows of ``views`` sentences that training would use
-    # how many of them are of each class, by its name, or by its number where the source does not
-    # name it; None if labels were not asked for
-    classes: Mapping[str, int] | None
-    unlabelled: int
     skipped: int
     blank: int
     cleaned: Mapping[str, int] | None  # examples with each kind of dirt that was taken out
@@ -144,110 +141,65 @@ class TextFacts:
     @property
     def names(self) -> list[str]:
         """What the sentences of an example are called."""
-        return ["premise", "hypothesis"] if self.classes is not None else view_names(self.views)
-
-    @property
-    def tokens_needed(self) -> int:
-        """A limit on tokens that cuts hardly any sentence: 32, 64, 128, ..., 512."""
-        of_words = (round(1.4 * length.p95) + 2 for length in self.words)
-        longest = max([length.p95 for length in self.tokens or ()] or of_words, default=0)
-        return next((limit for limit in (32, 64, 128, 256) if longest <= limit), 512)
+        return view_names(self.views)
 
     def lines(self) -> Iterator[str]:
-        """The facts as lines of text: a name, and what there is to say."""
+        """The facts in lines, and the first examples."""
         of = max(self.examples, 1)
         each = "" if self.views == 1 else " each"
-        yield _aligned("file", self.source)
-        yield _aligned("columns", self.columns)
-        yield _aligned("examples", f"{self.examples:,} of {plural(self.views, 'sentence')}{each}")
-        if self.classes is not None:
-            shares = (f"{name} {n:,} ({n / of:.1%})" for name, n in self.classes.items())
-            yield _aligned("classes", ", ".join(shares))
-        unused = [plural(self.skipped, "row") + " with an empty sentence"]
-        unused.append(plural(self.blank, "blank line"))
-        unused += [plural(self.unlabelled, "row") + " without a label"] * bool(self.unlabelled)
-        yield _aligned("left out", ", ".join(unused))
+        yield aligned("file", self.source)
+        yield aligned("columns", self.columns)
+        yield aligned("examples", f"{self.examples:,} of {plural(self.views, 'sentence')}{each}")
+        unused = f"{plural(self.skipped, 'row')} with an empty sentence"
+        yield aligned("left out", f"{unused}, {plural(self.blank, 'blank line')}")
         if self.cleaned is not None:
-            yield _aligned("cleaned", counted(self.cleaned))
-        yield _aligned("documents", self.documents_why)
-        yield _aligned("unreadable", plural(self.unreadable.count, "row"))
-        yield from (_aligned("", message) for message in self.unreadable.first)
+            yield aligned("cleaned", counted(self.cleaned))
+        yield aligned("documents", self.documents_why)
+        yield aligned("unreadable", plural(self.unreadable.count, "row"))
+        yield from (aligned("", message) for message in self.unreadable.first)
         share = f" ({self.repeated / of:.1%})" if self.repeated else ""
         repeated = f"{plural(self.repeated, 'example')}{share} with an earlier one's"
-        yield _aligned("repeated", f"{repeated} {self.names[0]}")
-        findings = [(what, self.signs[name]) for name, (what, _) in _SIGNS.items()]
+        yield aligned("repeated", f"{repeated} {self.names[0]}")
+        findings = [(what, self.signs[name]) for name, (what, *_) in _SIGNS.items()]
         findings.append((f"{' and '.join(self.names[:2])} the same", self.identical))
         for what, finding in findings:
             if finding.count:
                 places = ", ".join(where.removeprefix(self.source) for where in finding.first)
                 share = f"{plural(finding.count, 'example')} ({finding.count / of:.1%})"
-                yield _aligned("dirt", f"{what} in {share}, first at {places}")
+                yield aligned("dirt", f"{what} in {share}, first at {places}")
         if self.wrapped:
-            yield _aligned("wrapped", f"{plural(self.wrapped, 'line')} that the next one goes on")
+            yield aligned("wrapped", f"{plural(self.wrapped, 'line')} that the next one goes on")
         for name, shares in (("script", self.scripts), ("language", self.languages)):
-            yield _aligned(name, ", ".join(f"{it} {share:.0%}" for it, share in shares.items()))
+            yield aligned(name, ", ".join(f"{it} {share:.0%}" for it, share in shares.items()))
         for unit, found in (("words", self.words), ("tokens", self.tokens or ())):
             for view, it in zip(self.names, found, strict=False):
                 middle = f"{it.median:g} in the median, {it.mean:.1f} in the mean"
                 edges = f"{it.minimum} to {it.maximum:,}, 95% up to {it.p95}"
-                yield _aligned(unit, f"{view}: {middle}, {edges}")
+                yield aligned(unit, f"{view}: {middle}, {edges}")
         if self.cut is not None:
             share = f"{self.cut / (of * self.views):.1%}"
             cut = plural(self.cut, "sentence")
-            yield _aligned("cut", f"{cut} ({share}) longer than {self.max_tokens} tokens")
+            yield aligned("cut", f"{cut} ({share}) longer than {self.max_tokens} tokens")
         if self.split_words is not None:
-            yield _aligned("pieces", f"{self.split_words:.0%} of the words are no single token")
-        yield _aligned("sha256", f"{self.sha256} (content and columns)")
+            yield aligned("pieces", f"{self.split_words:.0%} of the words are no single token")
+        yield aligned("sha256", f"{self.sha256} (content and columns)")
+        yield from example_lines(self.names, self.shown)
 
     def cautions(self) -> Iterator[str]:
         """What may do harm in a source that can be used, and what to do about it."""
-        of, found = max(self.examples, 1), {name: it.count for name, it in self.signs.items()}
-        broken, cut = found["replaced"] + found["mojibake"], (self.cut or 0) / (of * self.views)
-        first = "".join(self.signs["wordless"].first[:1])
-        remedy = "leave them out, as --clean does"
-        rows = (
-            (self.layout, f"{self.layout}, as its rows tell; see the examples above"),
-            (self.repeated > _MANY * of, f"{self.repeated / of:.0%} are repeats; {remedy}"),
-            (
-                self.identical.count,
-                f"in {self.identical.count:,} anchor and positive are the same sentence",
-            ),
-            (broken > _FEW * of, f"{broken:,} look wrongly decoded; save the file as UTF-8"),
-            (
-                found["tags"] or found["entities"],
-                f"{found['tags']:,} hold HTML tags, {found['entities']:,} entities; {remedy}",
-            ),
-            (
-                self.wrapped > _MANY * of,
-                f"{self.wrapped:,} lines end within a sentence; join the lines of a paragraph",
-            ),
-            (
-                found["wordless"],
-                f"{found['wordless']:,} hold no word, first {first}; searches would find them",
-            ),
-            (cut > _MANY, f"{cut:.0%} of the sentences would be cut at {self.max_tokens} tokens"),
-        )
-        return (text for applies, text in rows if applies)
-
-    def require_usable(self) -> None:
-        """Make sure that training can use the source."""
-        problem = ""
-        if self.unreadable.count:
-            rows = plural(self.unreadable.count, "row")
-            first = self.unreadable.first[0]
-            problem = (
-                f"{rows} of {self.source} cannot be read, at which training would stop: {first}"
-            )
-        elif self.examples < 2:
-            few = plural(self.examples, "example")
-            problem = (
-                f"{self.source} holds {few} without an empty sentence, but at least 2 are needed"
-            )
-        if problem:
-            raise DataError(problem)
-        if self.classes is not None:
-            counts = enumerate(self.classes.values())
-            require_classes(self.source, [number for number, count in counts if count])
+        of, views = max(self.examples, 1), " and ".join(self.names[:2])
+        told = [(self.signs[name].count, *row) for name, row in _SIGNS.items() if row[1]]
+        if self.layout:
+            yield f"{self.layout}, as its rows tell; see the examples above"
+        for count, share, what in (
+            (self.repeated, _MANY, f"repeats; {_CLEAN}"),
+            (self.identical.count, 0, f"with {views} the same"),
+            *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in told),
+            (self.wrapped, _MANY, "that end within a sentence; join the lines of a paragraph"),
+            ((self.cut or 0) / self.views, _MANY, f"longer than {self.max_tokens} tokens"),
+        ):
+            if count > share * of:
+                yield f"{count:,.0f} ({count / of:.0%}) {what}"
 
 
 def describe(
@@ -277,7 +229,7 @@ def describe(
             place = len(hashes) - 1 if len(sample) < _SAMPLE else draw.randrange(len(hashes))
             if place < _SAMPLE:
                 sample[place : place + 1] = [sentences[0]]
-            for name, (_, has_sign) in _SIGNS.items():
+            for name, (*_, has_sign) in _SIGNS.items():
                 if any(has_sign(sentence) for sentence in sentences):
                     signs[name].add(where)
             if sentences[0] in sentences[1:2]:
@@ -306,11 +258,9 @@ def describe(
         layout=examples.rows.layout,
         views=examples.views,
         examples=len(hashes),
-        classes=_classes(examples),
-        unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
-        cleaned=cleaned,
+        cleaned=None if cleaned is None else dict(cleaned),
         documents=None if documents.lengths is None else Lengths.of(documents.lengths),
         documents_why=documents.why,
         unreadable=unreadable,
@@ -327,13 +277,6 @@ def describe(
         split_words=None if tokenizer is None else _split_words(sample, tokenizer),
         shown=tuple(first),
     )
-
-
-def _classes(examples: Examples) -> dict[str, int] | None:
-    if not (isinstance(examples, PairExamples) and isinstance(examples.parse, NliClasses)):
-        return None
-    counts = Counter(examples.numbers[Need.LABELS])
-    return {name: counts[number] for number, name in enumerate(examples.parse.names)}
 
 
 def _goes_on(before: str, text: str) -> bool:
@@ -375,5 +318,20 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _aligned(name: str, value: str) -> str:
+def aligned(name: str, value: str) -> str:
+    """A fact in a line."""
     return f"{name:<12}{printable(value)}"
+
+
+def example_lines(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first examples of a source, a line for each sentence."""
+    for number, sentences in enumerate(examples, start=1):
+        yield f"example {number}"
+        for name, sentence in zip(names, sentences, strict=True):
+            yield f"  {name}: {shortened(sentence)}"
+
+
+def shortened(sentence: str, longest: int = 100) -> str:
+    """The beginning of a sentence, in a line."""
+    line = one_line(sentence)
+    return line if len(line) <= longest else f"{line[:longest]}..."

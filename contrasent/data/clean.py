@@ -44,8 +44,7 @@ class _Page(HTMLParser):
         space = "" if inline else " "
         self.parts.append(space if known else text or self.get_starttag_text() or "")
 
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
-        self.handle_starttag(tag, attrs)
+    handle_startendtag = handle_starttag
 
     def handle_endtag(self, tag: str) -> None:
         self.handle_starttag(tag, (), f"</{tag}>")
@@ -107,13 +106,4 @@ def clean(rows: Iterable[Row], texts: int) -> tuple[Iterator[Row], Counter[str]]
 
 def counted(counts: Mapping[str, int]) -> str:
     """What was cleaned, in words."""
-    words = {
-        "tags": "HTML tags in",
-        "entities": "entities in",
-        "control": "control characters in",
-        "spaces": "spaces in",
-        "repeated": "left out as repeats:",
-        "empty": "left out as empty:",
-    }
-    found = [f"{text} {counts[name]:,}" for name, text in words.items() if counts.get(name)]
-    return ", ".join(found) or "nothing"
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "nothing"

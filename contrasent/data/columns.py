@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -30,16 +30,13 @@ _SURE = {"anchor", "positive", "sent0", "entailment"}
 _SHOWN = 40
 _ALONE = "the sentence"
 
-# An id, a number or a date; and a word of a script that has blanks between words.
-_CODES = "ids, numbers or dates"
 _NUMBERS = re.compile(r"[\d\s.,:/+$\u20ac%-]*\d[\d\s.,:/+$\u20ac%-]*(?:[AaPp][Mm])?")
 _CODE = re.compile(rf"[!-~]*\d[!-~]*|{_NUMBERS.pattern}")
-_WORD = re.compile(r"[!-\u0dff]*")
 _NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
 _MOSTLY = 0.9
 _SENTENCE_WORDS = 4
 """A heading has at most three words; a column whose cells have more in the median is text."""
-_FEWEST_ROWS, _MANY_ROWS = 3, 10
+_FEWEST_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,6 @@ def sentence_columns(
     The first row of a table is a header if every cell is a known name, if ``columns`` gives names,
     or if it is short over the longer text ``below``. Without one, every column is a sentence; ids,
     numbers and dates are none. ``named`` says that ``first``, at ``where``, certainly holds names.
-    ConfigError if ``columns`` does not fit; DataError if the columns cannot be told.
     """
     names = [cell.strip() for cell in first]
     header = named or all(map(_is_known, names))
@@ -88,17 +84,13 @@ def sentence_columns(
         chosen = _columns_in_order(names, below, where)
     if chosen.header and not below:
         return chosen
-    cells = {it: [row[it] for row in below] or [names[it]] for it in chosen.positions}
-    kinds = {it: kind_of(column) for it, column in cells.items()}
-    many = chosen.by == "order" and len(below) >= _MANY_ROWS
-    words = many and not all(kinds.values())  # words may be all there is
-    wrong = [it for it, kind in kinds.items() if kind == _CODES or (kind and words)]
-    if wrong:
-        name = repr(names[wrong[0]]) if chosen.header else wrong[0]
-        shown = ", ".join(repr(_shortened(cell)) for cell in cells[wrong[0]][:2])
-        raise DataError(
-            f"{where}: column {name} holds {kinds[wrong[0]]} ({shown}); choose with --columns"
-        )
+    for it in chosen.positions:
+        cells = [row[it] for row in below] or [names[it]]
+        if _holds_codes(cells):
+            name = repr(names[it]) if chosen.header else it
+            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
+            what = f"column {name} holds ids, numbers or dates ({shown})"
+            raise DataError(f"{where}: {what}; choose with --columns")
     return chosen
 
 
@@ -207,19 +199,15 @@ def _is_sentence(name: str) -> bool:
 
 
 def _is_text(cells: Sequence[str]) -> bool:
-    return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
+    return not _holds_codes(cells) and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
 
 
-def kind_of(cells: Sequence[str]) -> str | None:
-    """The kind of most of a column's cells if they are no sentences: ids and the like, or words."""
+def _holds_codes(cells: Sequence[str]) -> bool:
+    """True if most of a column's cells are ids, numbers or dates."""
     full = [cell.strip() for cell in cells if cell.strip()]
-    kinds = [(_CODES, _CODE), ("single words", _WORD)]
-    if len(full) < _FEWEST_ROWS:  # of few cells, `x1` may be a sentence
-        kinds = [(_CODES, _NUMBERS)]
-    for kind, pattern in kinds:
-        if full and sum(bool(pattern.fullmatch(it)) for it in full) >= _MOSTLY * len(full):
-            return kind
-    return None
+    # of few cells, `x1` may be a sentence
+    pattern = _NUMBERS if len(full) < _FEWEST_ROWS else _CODE
+    return bool(full) and sum(map(bool, map(pattern.fullmatch, full))) >= _MOSTLY * len(full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,92 +275,66 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
+def _spec(roles: str, *names: str, **how: Any) -> ColumnSpec:
+    """Columns by their roles and the headings of each, between commas."""
+    known = tuple(tuple(it.split(",")) for it in names)
+    return ColumnSpec(roles=tuple(roles.split(", ")), names=known, **how)
+
+
 _FIRST = (
-    *("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "sent0", "first", "question1"),
-    *("#1 string", "premise", "context", "reference", "anchor", "query"),
+    "sentence1,sentence_1,sentence_a,text1,text_a,sent0,first,question1,#1 string,premise,context,"
+    "reference,anchor,query"
 )
 _SECOND = (
-    *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second", "question2"),
-    *("#2 string", "hypothesis", "paraphrase", "positive", "document"),
+    "sentence2,sentence_2,sentence_b,text2,text_b,sent1,second,question2,#2 string,hypothesis,"
+    "paraphrase,positive,document"
 )
 _LABELS = (
-    *("label", "class", "category", "coarse_label", "gold_label", "target"),
-    *("sentiment", "intent", "topic", "emotion", "labels"),
+    "label,class,category,coarse_label,gold_label,target,sentiment,intent,topic,emotion,labels"
 )
-_SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating")
-_DOCUMENT_IDS = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "did")
-
-NLI = ColumnSpec(
-    roles=("premise", "hypothesis", "label"),
-    names=(_FIRST, _SECOND, ("gold_label", "label", "entailment_judgment")),
+_SCORES = "score,similarity,similarity_score,relatedness_score,gold,rating"
+_SENTENCES = (
+    "text,sentence,review,question,query,comment,tweet,utterance,content,document,headline,title"
 )
+_IMAGES = "image,image_id,image_name,file_name,filename,group"
+_IDS = "corpus-id,corpus_id,document_id,doc_id,docid,pid,did"
+_QUERY_IDS = "query-id,query_id,queryid,qid,query"
 
-CAPTIONS = ColumnSpec(
-    roles=("image", "caption"),
-    names=(
-        ("image", "image_id", "image_name", "file_name", "filename", "group"),
-        ("caption", "comment", "text", "sentence"),
-    ),
-    bare=(2,),
+NLI = _spec("premise, hypothesis, label", _FIRST, _SECOND, "gold_label,label,entailment_judgment")
+CAPTIONS = _spec("image, caption", _IMAGES, "caption,comment,text,sentence", bare=(2,))
+DUPLICATES = _spec(
+    "first question, second question, label", _FIRST, _SECOND, "is_duplicate,label,quality"
 )
-
-DUPLICATES = ColumnSpec(
-    roles=("first question", "second question", "label"),
-    names=(_FIRST, _SECOND, ("is_duplicate", "label", "quality")),
-)
-
-PARAPHRASES = ColumnSpec(
-    roles=("reference", "paraphrase", "score"),
-    names=((*_FIRST, "source"), (*_SECOND, "target"), _SCORES),
+PARAPHRASES = _spec(
+    "reference, paraphrase, score",
+    *(f"{_FIRST},source", f"{_SECOND},target", _SCORES),
     optional=1,
     bare=(2, 3),
     numeric=True,
 )
-
-RATED_PAIRS = ColumnSpec(
-    roles=("first sentence", "second sentence", "score"),
-    names=(_FIRST, _SECOND, (*_SCORES, "label", "is_duplicate")),
+RATED_PAIRS = _spec(
+    "first sentence, second sentence, score",
+    *(_FIRST, _SECOND, f"{_SCORES},label,is_duplicate"),
     bare=(3,),
     numeric=True,
 )
-
-SENTENCES = ColumnSpec(
-    roles=("sentence", "class"),
-    names=(
-        (
-            *("text", "sentence", "review", "question", "query", "comment", "tweet", "utterance"),
-            *("content", "document", "headline", "title"),
-        ),
-        _LABELS,
-    ),
-    bare=(2,),
+SENTENCES = _spec("sentence, class", _SENTENCES, _LABELS, bare=(2,))
+SENTENCE_PAIRS = _spec(
+    "first sentence, second sentence, class", _FIRST, _SECOND, _LABELS, bare=(3,)
 )
-
-SENTENCE_PAIRS = ColumnSpec(
-    roles=("first sentence", "second sentence", "class"),
-    names=(_FIRST, _SECOND, _LABELS),
-    bare=(3,),
-)
-
-TEXTS = ColumnSpec(
-    roles=("id", "text", "title"),
-    names=(
-        ("_id", "id", "query-id", "query_id", "qid", *_DOCUMENT_IDS, "passage_id"),
-        ("text", "query", "question", "document", "passage", "contents", "content", "sentence"),
-        ("title",),
-    ),
+TEXTS = _spec(
+    "id, text, title",
+    f"_id,id,query-id,query_id,qid,{_IDS},passage_id",
+    "text,query,question,document,passage,contents,content,sentence",
+    "title",
     optional=1,
     bare=(2,),
 )
 """Queries or documents of retrieval."""
-
-RELEVANCE = ColumnSpec(
-    roles=("query's id", "document's id", "relevance"),
-    names=(
-        ("query-id", "query_id", "queryid", "qid", "query"),
-        (*_DOCUMENT_IDS, "document-id", "passage_id", "document", "passage"),
-        ("score", "relevance", "rel", "grade", "label"),
-    ),
+RELEVANCE = _spec(
+    "query's id, document's id, relevance",
+    *(_QUERY_IDS, f"{_IDS},document-id,passage_id,document,passage"),
+    "score,relevance,rel,grade,label",
     bare=(3,),
     numeric=True,
 )

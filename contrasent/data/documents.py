@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -19,7 +19,7 @@ from numpy.random import Generator
 from contrasent.data.examples import Examples
 from contrasent.data.loader import example_of
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.token_store import IndexArray, TextStore, TokenStore
+from contrasent.data.token_store import IndexArray, TextStore, TokenStore, keep_texts
 from contrasent.errors import DataError
 
 logger = logging.getLogger("contrasent")
@@ -46,7 +46,7 @@ class Documents:
     """Where the documents of a text end, or that every line or row is a text by itself."""
 
     lengths: IndexArray | None  # ``(documents,)`` int64, lines of each; None without documents
-    why: str  # in a sentence
+    why: str
 
 
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
@@ -65,8 +65,7 @@ def find_documents(
     """Tell whether blank lines end documents, as asked for by :attr:`Examples.documents` or else.
 
     They do where they stand all over a text, and sentences are nearer to the next one than to any
-    other, by ``similarity`` or else by the words they share. Where they are rare, a sentence has
-    to be nearer to the next one than sentences on both sides of a blank line are.
+    other, by ``similarity`` or else by shared words; where they are rare, also than across them.
     """
     if not examples.is_lines:
         return Documents(None, "every row is a text; only a .txt has documents")
@@ -94,50 +93,45 @@ def _evidence(
         return "most lines stand between blank ones", ""
     if np.median(np.repeat(lengths, lengths)) > _SPARSE:
         return f"{blank:,} blank lines between {lines:,} are too few", ""
-    nearer, parted, worded, compared = _cohesion(examples, lengths, similarity, trouble)
-    if worded < 1 - _WORDLESS:
-        return f"{1 - worded:.0%} of the lines hold no word", ""
-    if compared < _FEWEST:
+    ends, random = np.cumsum(lengths) - 1, np.random.default_rng(0)
+    within = random.permutation(np.setdiff1d(np.arange(ends[-1]), ends))[:_PAIRS]
+    across = random.permutation(ends[:-1])[:_PAIRS]
+    others = random.integers(lines, size=len(within))
+    wanted = {*within, *(within + 1), *across, *(across + 1), *others}
+    rows = enumerate(examples.read(trouble))
+    texts = {number: text for number, (_, (text, *_)) in rows if number in wanted}
+    if np.mean([any(map(str.isalpha, text)) for text in texts.values()]) < 1 - _WORDLESS:
+        return f"more than {_WORDLESS:.0%} of the lines hold no word", ""
+    measure = similarity or _word_overlap([*texts.values()])
+
+    def measured(first: IndexArray, second: IndexArray) -> np.ndarray:
+        return np.asarray(measure([texts[it] for it in first], [texts[it] for it in second]))
+
+    following, other = measured(within, within + 1), measured(within, others)
+    differ = following != other
+    if differ.sum() < _FEWEST:
         return (f"{blank:,} blank lines between {lines:,} are few" if sparse else ""), ""
+    nearer = float((following > other)[differ].mean())
     how = f"{nearer:.0%} of the lines are nearer to the next one than to another"
     if nearer < _NEARER:
         return f"{how}, about as by chance", ""
-    if sparse and parted < _NEARER:
+    parted = measured(across, across + 1)
+    apart = (following[:, None] > parted).mean() + (following[:, None] == parted).mean() / 2
+    if sparse and apart < _NEARER:
         return f"lines are as near across the {blank:,} blank lines as elsewhere", ""
     return "", f"; {how}"
 
 
-def _cohesion(
-    examples: Examples, lengths: IndexArray, similarity: Similarity | None, trouble: Trouble
-) -> tuple[float, float, float, int]:
-    """How often a line is nearer to the next one than to another, and than two across a blank are.
-
-    Then the share of lines with letters, and the number of comparisons that told a difference.
-    """
-    ends, random = np.cumsum(lengths) - 1, np.random.default_rng(0)
-    within = random.permutation(np.setdiff1d(np.arange(ends[-1]), ends))[:_PAIRS]
-    across = random.permutation(ends[:-1])[:_PAIRS]
-    others = random.integers(ends[-1] + 1, size=len(within))
-    wanted = {*within, *(within + 1), *across, *(across + 1), *others}
-    rows = enumerate(examples.read(trouble))
-    texts = {number: text for number, (_, (text, *_)) in rows if number in wanted}
-    words = {text: frozenset(_SHARED.findall(text.lower())) for text in texts.values()}
+def _word_overlap(texts: Sequence[str]) -> Similarity:
+    """Words that two texts share, rare ones more, over the words that they have."""
+    words = {text: frozenset(_SHARED.findall(text.lower())) for text in texts}
     weights = Counter(chain.from_iterable(words.values()))
 
     def shared(first: Sequence[str], second: Sequence[str]) -> list[float]:
         pairs = [(words[a], words[b]) for a, b in zip(first, second, strict=True)]
         return [sum(1 / weights[w] for w in a & b) / (1 + len(a) * len(b)) ** 0.5 for a, b in pairs]
 
-    following, random_ones, parted = (
-        np.asarray((similarity or shared)([texts[it] for it in a], [texts[it] for it in b]))
-        for a, b in ((within, within + 1), (within, others), (across, across + 1))
-    )
-    differ = following != random_ones
-    nearer = float((following > random_ones)[differ].mean()) if differ.any() else 0.0
-    against = following[:, None]
-    apart = float((against > parted).mean() + (against == parted).mean() / 2)
-    worded = float(np.mean([any(map(str.isalpha, text)) for text in texts.values()]))
-    return nearer, apart, worded, int(differ.sum())
+    return shared
 
 
 def require_documents(examples: Examples, need: str) -> IndexArray:
@@ -273,34 +267,21 @@ def sentences_of(text: str) -> list[str]:
     return [part for part in (*parts, text[start:].strip()) if part]
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Documents that are long enough: lines ``starts`` to ``ends``, ``(N,)`` int64, of ``lines``.
-
-    ``count`` documents were there, those that were too short among them.
-    """
+class Texts(NamedTuple):
+    """The documents that are long enough, each some numbers of ``lines``, of ``total``."""
 
     lines: TextStore
-    starts: IndexArray
-    ends: IndexArray
-    count: int
+    documents: list[range]
+    total: int
+    split: Callable[[str], list[str]]
 
-    def __len__(self) -> int:
-        """N, the number of documents."""
-        return len(self.starts)
-
-    def parts(self, document: int, split: Callable[[str], list[str]]) -> list[str]:
-        """The words or sentences of a document; no part of a sentence is on another line."""
-        numbers = range(int(self.starts[document]), int(self.ends[document]))
-        return [part for number in numbers for part in split(self.lines[number])]
+    def parts(self, numbers: range) -> list[str]:
+        """The words or sentences of a document; none goes on in the next line."""
+        return [part for number in numbers for part in self.split(self.lines[number])]
 
 
 def long_documents(
-    examples: Examples,
-    lines: TextStore,
-    split: Callable[[str], list[str]],
-    least: int,
-    remedy: str,
+    examples: Examples, split: Callable[[str], list[str]], least: int, remedy: str
 ) -> Texts:
     """The documents of ``least`` words or sentences, or more.
 
@@ -309,15 +290,16 @@ def long_documents(
     """
     if examples.views != 1:
         raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
-    lengths = find_documents(examples).lengths
-    ends = np.arange(1, len(lines) + 1) if lengths is None else np.cumsum(lengths)
-    every = Texts(lines, np.append(0, ends[:-1]), ends, len(ends))
-    counts = np.array([len(every.parts(number, split)) for number in range(len(every))])
-    chosen = counts >= least
-    if chosen.sum() < 2:
+    lines, lengths = keep_texts(examples), find_documents(examples).lengths
+    ends = np.cumsum(np.ones(len(lines), np.int64) if lengths is None else lengths).tolist()
+    every = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    texts = Texts(lines, every, len(every), split)
+    counts = [len(texts.parts(numbers)) for numbers in every]
+    chosen = [numbers for numbers, count in zip(every, counts, strict=True) if count >= least]
+    if len(chosen) < 2:
         what = "every line is one" if lengths is None else "with a blank line between"
         unit = "words" if split is str.split else "sentences"
-        found = f"{chosen.sum() or 'none'} of the {len(ends)} documents of {examples.source}"
-        longest = f"and 2 are needed; the longest has {counts.max(initial=0)}"
+        found = f"{len(chosen) or 'none'} of the {len(every)} documents of {examples.source}"
+        longest = f"and 2 are needed; the longest has {max(counts, default=0)}"
         raise DataError(f"{found} ({what}) has {least} {unit}, {longest}; {remedy}")
-    return Texts(lines, every.starts[chosen], ends[chosen], len(ends))
+    return texts._replace(documents=chosen)

@@ -6,12 +6,12 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contrasent.data.clean import clean as cleaned_rows
 from contrasent.data.columns import NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
@@ -30,9 +30,6 @@ from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.files import default_cache, exclusive, writing
 
-if TYPE_CHECKING:
-    from contrasent.data.batch import Need
-
 _PATIENCE = 600.0  # seconds that another process may take to keep its rows
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096
@@ -44,42 +41,40 @@ class Examples:
 
     ``columns`` says in one line what was understood. In a text of ``is_lines``, ``documents`` says
     whether blank lines end them, None that the text has to tell. With ``with_ids`` the second
-    column holds ids. Known after a whole pass are how many rows were ``skipped`` for an empty
-    sentence, ``blank`` and ``unlabelled`` ones, what was ``cleaned``, None if nothing is, and the
-    ``numbers`` of each example.
+    column holds ids, and with ``side`` the third a number. Known after a whole pass are how many
+    rows were ``skipped`` for an empty sentence, ``blank`` and ``unlabelled`` ones, what was
+    ``cleaned``, None if nothing is, and the ``numbers`` of each example, by their need.
     """
 
-    def __init__(
-        self,
-        rows: SourceRows,
-        views: int,
-        *,
-        is_lines: bool = False,
-        with_ids: bool = False,
-        documents: bool | None = None,
-        cleans: bool = False,
-    ) -> None:
+    is_lines = with_ids = False
+    documents: bool | None = None
+    cleaned: Counter[str] | None = None
+    skipped = blank = unlabelled = 0
+
+    def __init__(self, rows: SourceRows, views: int, side: SideColumn | None = None) -> None:
         self.source, self.columns = rows.source, rows.described
-        self.rows, self.views = rows, views
-        self.is_lines, self.with_ids, self.documents = is_lines, with_ids, documents
-        self.cleaned: Counter[str] | None = Counter() if cleans else None
-        self.skipped = self.blank = self.unlabelled = 0
-        self.numbers: Mapping[Need, Sequence[float]] = {}
+        self.rows, self.views, self._side = rows, views, side
+        self.numbers: Mapping[str, Sequence[float]] = {}
 
     @property
     def sha256(self) -> str:
         """Hexadecimal hash of the source's content, its reading and the chosen columns."""
         reader, layout, content = self.rows, self.rows.chosen, self.rows.sha256
-        if isinstance(reader, HubSource):
-            return content if self.cleaned is None else f"{content} cleaned"
         chosen: object = reader.names if reader.named else layout.positions
-        if isinstance(reader, TableSource):
+        quoted = isinstance(reader, TableSource) and reader.quoted
+        told = [f"{content}\n{chosen!r}"]
+        if self._side is not None:  # the same bytes may be quoted cells or cells between tabs
+            told = [content, self.columns, self._side.content, *["quoted"] * quoted]
+        elif isinstance(reader, HubSource) and self.cleaned is None:
+            return content
+        elif isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)
             # What else the same bytes may be read as: the first column alone of a table as lines.
-            if reader.quoted or (len(reader.first) > 1 and layout.positions == (0,)):
-                chosen = (*chosen, "quoted" if reader.quoted else "tabs")
-        chosen = chosen if self.cleaned is None else (chosen, "cleaned")
-        return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
+            if quoted or (len(reader.first) > 1 and layout.positions == (0,)):
+                chosen = (*chosen, "quoted" if quoted else "tabs")
+            told = [f"{content}\n{chosen!r}"]
+        told += ["cleaned"] * (self.cleaned is not None)
+        return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
@@ -89,23 +84,36 @@ class Examples:
         return rows
 
     def _read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        skipped, checked = 0, self.rows.checked and not self.with_ids
-        for where, row in self.rows.rows(trouble):
-            cells = row
-            if self.with_ids and isinstance(row[1], int) and not isinstance(row[1], bool):
-                cells = [row[0], str(row[1])]
+        side, skipped, without = self._side, 0, 0
+        numbers: array[Any] = array("B" if side is None else side.kind)
+        parse = None if side is None else side.parser(self.rows)
+        for where, cells in self.rows.rows(trouble):
+            number: float | None = 0
+            sentences: tuple[str, ...]
             try:
-                for cell in () if checked else cells:
-                    require_text(cell, where)
+                if parse is not None:
+                    number = parse(cells[2], where)
+                    sentences = as_text(cells[0], where), as_text(cells[1], where)
+                else:
+                    sentences = tuple([self._text(cell, where) for cell in cells])
             except DataError as error:
                 trouble(error)
                 continue
-            sentences = tuple([(cell or "").strip() for cell in cells])
-            if all(sentences):
+            if number is None:
+                without += 1
+            elif all(sentences):
+                numbers.append(number)
                 yield where, sentences
             else:
                 skipped += 1
-        self.skipped, self.blank = skipped, self.rows.blank
+        self.skipped, self.blank, self.unlabelled = skipped, self.rows.blank, without
+        self.numbers = {} if side is None else {side.name: numbers}
+
+    def _text(self, cell: Any, where: str) -> str:
+        if self.with_ids and isinstance(cell, int) and not isinstance(cell, bool):
+            return str(cell)
+        require_text(cell, where)
+        return (cell or "").strip()
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Yield V sentences at a time, without white space around them."""
@@ -151,9 +159,8 @@ def open_examples(
     ``columns`` are names or numbers from 0, in the order anchor, positive, hard negatives; None
     picks them by well-known names or, in a table without header, takes all. With ``with_ids`` the
     second holds ids, which are text or whole numbers. ``documents`` says whether blank lines of a
-    ``.txt`` end documents, which the text tells else, and ``clean`` leaves out what
-    :mod:`contrasent.data.clean` knows as dirt. DataError if the source is missing or cannot
-    be understood by its first rows; ConfigError if ``columns`` does not fit.
+    ``.txt`` end documents, else the text tells; ``clean`` leaves dirt out. DataError if the source
+    is missing or cannot be understood by its first rows; ConfigError if ``columns`` does not fit.
     """
     kind = source_kind(source, TEXT_KINDS)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
@@ -167,14 +174,10 @@ def open_examples(
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
         how: Any = {"where": rows.where, "named": rows.named, "below": below}
         rows.choose(partial(sentence_columns, columns=columns, **how))
-    return Examples(
-        rows,
-        rows.width,
-        is_lines=kind == ".txt",
-        with_ids=with_ids,
-        documents=documents,
-        cleans=clean,
-    )
+    examples = Examples(rows, len(rows.names))
+    examples.is_lines, examples.with_ids, examples.documents = kind == ".txt", with_ids, documents
+    examples.cleaned = Counter() if clean else None
+    return examples
 
 
 Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
@@ -184,42 +187,36 @@ Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
 def keep_rows(rows: Rows) -> Path:
     r"""Write examples given from Python to a file, to be read as any other.
 
-    The file lies in the cache and is named by its content, so that the same rows are the same file
-    when a run is resumed. Strings become the lines of a ``.txt``, in which an empty one ends a
-    document; tuples and mappings, also those of a ``datasets.Dataset``, those of a ``.jsonl``.
+    The file lies in the cache and is named by its content, so that a resumed run finds it. Strings
+    become the lines of a ``.txt``, an empty one ends a document; tuples and mappings a ``.jsonl``.
     """
     remaining = iter(sentences_of(rows, "the data", rows=True))
     first = next(remaining, "")
     is_text, folder, digest = isinstance(first, str), default_cache() / "rows", hashlib.sha256()
-
-    def line_of(row: Any) -> str:
-        if is_text:
-            return " ".join(row.splitlines())
-        if isinstance(row, str):
-            raise TypeError("the first is no string")
-        plain = dict(row) if isinstance(row, Mapping) else list(row)
-        return json.dumps(plain, ensure_ascii=False)
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with exclusive(folder, patience=_PATIENCE):
-            written = folder / "rows"
-            with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-                for number, row in enumerate(chain([first], remaining), start=1):
-                    try:
-                        line = f"{line_of(row)}\n"
-                        digest.update(line.encode())
-                    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-                        raise DataError(
-                            f"row {number} of the data, {shown(row)}, cannot be written: {error}; "
-                            "give strings, tuples of strings or mappings, all of one kind"
-                        ) from error
-                    file.write(line)
-            kind = "txt" if is_text else "jsonl"
-            return written.replace(folder / f"{digest.hexdigest()[:16]}.{kind}")
-    except OSError as error:
-        what = f"cannot keep the data in {folder}: {error}"
-        raise ConfigError(f"{what}; name a folder in CONTRASENT_CACHE") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder, patience=_PATIENCE):
+        written = folder / "rows"
+        with writing(written) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+            for number, row in enumerate(chain([first], remaining), start=1):
+                problem = "" if isinstance(row, str) == is_text else "the first is of another kind"
+                try:
+                    if isinstance(row, str):
+                        text = " ".join(row.splitlines())
+                    else:
+                        plain = dict(row) if isinstance(row, Mapping) else list(row)
+                        text = json.dumps(plain, ensure_ascii=False)
+                    digest.update(f"{text}\n".encode())
+                except (TypeError, ValueError) as error:
+                    problem = str(error)
+                if problem:
+                    raise DataError(
+                        f"row {number} of the data, {shown(row)}, cannot be written: {problem}; "
+                        "give strings, tuples of strings or mappings, all of one kind"
+                    )
+                file.write(f"{text}\n")
+        return written.replace(
+            folder / f"{digest.hexdigest()[:16]}.{'txt' if is_text else 'jsonl'}"
+        )
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")
@@ -239,6 +236,8 @@ class NliLabels:
 
     The names are the data set's own or the user's ``order``: data sets differ in it.
     """
+
+    _as_numbers: bool | None = None
 
     def __init__(
         self, source: str, own_names: Sequence[str] | None, order: Sequence[str] | None = None
@@ -273,25 +272,11 @@ class NliLabels:
             raise DataError(f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}")
         return self.numbers[int(word)]
 
+    def number(self, cell: object, where: str) -> int | None:
+        """The place of the class in :data:`CLASSES`; None for a row without one.
 
-class NliClasses(NliLabels):
-    """The number of the class that a cell names, words in the order of :data:`CLASSES`.
-
-    Numbers without names are taken as they are: a classifier does not ask for their order.
-    """
-
-    _as_numbers: bool | None = None
-
-    def __init__(self, rows: SourceRows) -> None:
-        super().__init__(rows.source, rows.label_names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Name of each number, known once a row was read; the number itself if none says so."""
-        return tuple(map(str, range(len(CLASSES)))) if self._as_numbers else CLASSES
-
-    def __call__(self, cell: object, where: str) -> int | None:
-        """The number; None for a row without a class."""
+        Numbers without names are taken as they are: a classifier does not ask for their order.
+        """
         word = "" if cell is None else str(cell).strip()
         is_number = word.isascii() and word.isdecimal() and not self.numbers
         understood = word if is_number else self.understood(cell, where)
@@ -304,13 +289,6 @@ class NliClasses(NliLabels):
         return int(word) if is_number else CLASSES.index(understood)
 
 
-def require_classes(source: str, classes: Collection[int]) -> None:
-    """Make sure that there are pairs of all classes."""
-    if len(classes) < len(CLASSES):
-        listed = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(classes))
-        raise DataError(f"{source} has pairs of {listed} only, not of {', '.join(CLASSES)}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideColumn:
     """A number beside the two sentences of each row, to be kept with their tokens."""
@@ -318,67 +296,9 @@ class SideColumn:
     name: str  # of the need that it meets
     kind: str  # of the numbers in memory, as :class:`array.array` names it
     spec: ColumnSpec  # both sentences, then the cell of the number
-    # makes a function from a cell of a source and its place to the number, or None for a row that
-    # has none and is left out
+    # makes a function of a source's cell and its place: the number, None to leave the row out
     parser: Callable[[SourceRows], Callable[[Any, str], float | None]]
     content: str  # stands for the meaning of the numbers in the hash of the content
-    read: str  # by an objective that needs it, in words
-    wrongly: str  # would be taken by one that does not
-
-    @property
-    def need(self) -> Need:
-        """The need that an objective declares to read it."""
-        from contrasent.data.batch import Need
-
-        return Need[self.name]
-
-
-class PairExamples(Examples):
-    """Both sentences of each row, and the number of a side column."""
-
-    def __init__(self, rows: SourceRows, side: SideColumn) -> None:
-        super().__init__(rows, views=2)
-        self.parse = side.parser(rows)
-        self._side = side
-
-    @property
-    def sha256(self) -> str:
-        # The same bytes may be read as quoted cells or as cells between tabs.
-        quoted = "\nquoted" if getattr(self.rows, "quoted", False) else ""
-        content = f"{self.rows.sha256}\n{self.columns}\n{self._side.content}{quoted}"
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        numbers: array[Any] = array(self._side.kind)
-        skipped = without = 0
-        for where, (first, second, cell) in self.rows.rows(trouble):
-            try:
-                number = self.parse(cell, where)
-                sentences = as_text(first, where), as_text(second, where)
-            except DataError as error:
-                trouble(error)
-                continue
-            if number is None:
-                without += 1
-            elif all(sentences):
-                numbers.append(number)
-                yield where, sentences
-            else:
-                skipped += 1
-        self.skipped, self.unlabelled = skipped, without
-        self.numbers = {self._side.need: numbers}
-
-    def require(self, minimum: int) -> None:
-        """Make sure that there are enough examples and, of labels, some of each class."""
-        super().require(minimum)
-        if isinstance(self.parse, NliClasses):
-            classes: set[int] = set()
-            for where, (_, _, cell) in self.rows.rows():
-                number = self.parse(cell, where)
-                classes |= set() if number is None else {number}
-                if len(classes) == len(CLASSES):
-                    return
-            require_classes(self.source, classes)
 
 
 SIDE_COLUMNS = {
@@ -386,10 +306,8 @@ SIDE_COLUMNS = {
         name="LABELS",
         kind="B",
         spec=NLI,
-        parser=NliClasses,
+        parser=lambda rows: NliLabels(rows.source, rows.label_names).number,
         content=f"labels {CLASSES}",
-        read="labels: premise, hypothesis, label",
-        wrongly="contradictions for positives",
     ),
     "scores": SideColumn(
         name="SCORES",
@@ -397,14 +315,12 @@ SIDE_COLUMNS = {
         spec=RATED_PAIRS,
         parser=lambda _: score_of,
         content="scores",
-        read="scores: sentence1, sentence2, score",
-        wrongly="every pair for a positive",
     ),
 }
 """The values of ``data.labels`` beside none; `settings` has their names and help."""
 
 
-def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> PairExamples:
+def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> Examples:
     """Understand a source as pairs with a number of :data:`SIDE_COLUMNS`."""
     side = SIDE_COLUMNS[labels]
-    return PairExamples(open_rows_of(source, side.spec, columns), side)
+    return Examples(open_rows_of(source, side.spec, columns), 2, side)

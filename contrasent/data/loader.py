@@ -187,10 +187,9 @@ def example_of(views: int) -> str:
 class Loader:
     """Batches of examples, as a function of nothing but the settings and the step.
 
-    An epoch of ``steps_per_epoch`` batches holds every example exactly once, in an order that the
-    ``seed`` decides, or that of the source without ``shuffle``. ``drop_last`` leaves a smaller last
-    batch out; otherwise one example that would be left alone, without a negative, joins the batch
-    before.
+    An epoch holds every example once, in an order that the ``seed`` decides, or that of the source
+    without ``shuffle``. ``drop_last`` leaves a smaller last batch out; otherwise a last example
+    joins the batch before, as alone it would have no negative.
     """
 
     def __init__(
@@ -263,31 +262,17 @@ def prefetch(
 ) -> Generates[Done, None, None]:
     """``map(work, items)`` by a thread, which is up to ``ahead`` items before the caller.
 
-    Items are taken on the caller's thread. The thread ends with the iterator. What taking an item
-    or working on it raised comes after all that came before it was yielded.
+    Items are taken on the caller's thread. The thread ends with the iterator.
     """
-    rest = iter(items)
     waiting: deque[Future[Done]] = deque()
-
-    def submit() -> bool:
-        try:
-            waiting.append(pool.submit(work, next(rest)))
-        except StopIteration:
-            return False
-        except Exception as error:  # noqa: BLE001 - raised by the future's result()
-            waiting.append(Future())
-            waiting[-1].set_exception(error)
-            return False
-        return True
-
     with ThreadPoolExecutor(1, "contrasent-prefetch") as pool:
         try:
-            more = True
-            while more or waiting:
-                while more and len(waiting) <= ahead:
-                    more = submit()
-                if waiting:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > ahead:
                     yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()

@@ -7,6 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import islice
@@ -17,18 +18,17 @@ from typing import Any, Self
 
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
 from contrasent.data.readers import (
-    Dataset,
     Trouble,
+    dataset_parts,
     find_delimiter,
     is_url,
     lines,
-    open_bytes,
     quoted_rows,
     source_kind,
     stop,
     tab_rows,
 )
-from contrasent.errors import DataError, shown
+from contrasent.errors import DataError, first_line, require_extra, shown
 from contrasent.files import sha256_of
 
 Row = tuple[str, Sequence[Any]]
@@ -42,13 +42,11 @@ _SAMPLE, _NAMED_SAMPLE = 50, 1000
 class SourceRows(ABC):
     """Rows of a source, cells of the columns that a kind of data needs, read anew by every pass.
 
-    ``first`` are the names of the columns, or the cells of the first row where none are certain,
-    and ``where`` is its place; ``chosen`` are the columns that were understood, ``names`` their
-    names, and ``described`` says how, in a line.
+    ``first`` are the names of the columns, or the cells of the first row, at ``where``; ``chosen``
+    are the columns that were understood, ``names`` theirs, and ``described`` says how, in a line.
     """
 
     named = True  # `first` certainly holds names
-    checked = False  # every cell is text that can be written, so that nobody need look again
     layout = ""  # how it is read, in words, where that is unusual
     blank = 0  # blank lines, which are left out, up to the row that a pass has come to
 
@@ -63,11 +61,6 @@ class SourceRows(ABC):
         self.described = self.chosen.described + (f"; {self.layout}" if self.layout else "")
         self.names = tuple(self.first[position] for position in self.chosen.positions)
         return self
-
-    @property
-    def width(self) -> int:
-        """Cells in every row."""
-        return len(self.names)
 
     @abstractmethod
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
@@ -87,7 +80,7 @@ class SourceRows(ABC):
 class TableSource(SourceRows):
     """Lines, or cells between commas, tabs and the like; blank lines are left out."""
 
-    named, checked = False, True
+    named = False
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
@@ -136,22 +129,14 @@ class TableSource(SourceRows):
 
     @cached_property
     def sha256(self) -> str:
-        """Of the bytes, and of how they are read where earlier releases read them otherwise.
-
-        Up to 0.9, a carriage return alone was white space, and ended no line.
-        """
-        content, reading, last = sha256_of(self.path), self.layout, b""
-        with open_bytes(self.path) as file:
-            while not (self.quoted or reading) and (block := file.read(1 << 20)):
-                reading = "lone returns" if re.search(rb"\r[^\n]", last + block) else ""
-                last = block[-1:]
-        return hashlib.sha256(f"{content} {reading}".encode()).hexdigest() if reading else content
+        """Of the bytes, and of how they are read where they tell it."""
+        content = sha256_of(self.path)
+        told = f"{content} {self.layout}".encode()
+        return hashlib.sha256(told).hexdigest() if self.layout else content
 
 
 class RecordSource(SourceRows):
     """Values by their names, which those of some rows, the first ones, are taken from."""
-
-    complete = True  # a name that a row lacks is a mistake, and otherwise a null
 
     @abstractmethod
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
@@ -164,7 +149,7 @@ class RecordSource(SourceRows):
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         known, names = set(self.first), self.names
-        required = names[: len(names) - self.chosen.optional] if self.complete else ()
+        required = names[: len(names) - self.chosen.optional]
         for where, value in self.records(trouble):
             problem = ""
             if not self.named:
@@ -222,23 +207,51 @@ class JsonSource(RecordSource):
 class HubSource(RecordSource):
     """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
 
-    complete = False
-
     def __init__(self, source: str) -> None:
-        self.source, self._dataset = source, Dataset(source)
+        parts: Any = dataset_parts(source)
+        require_extra("a data set of the hub", "datasets", "datasets")
+        from huggingface_hub import HfApi
+
+        self.source = source
+        self._name, self._config, split = parts["name"], parts["config"], parts["split"]
+        self._split = split or "train"
+        with self._explain():
+            self.revision = str(HfApi().dataset_info(self._name).sha)
         super().__init__(source, self.head_names(), f"{source}:1")
 
     def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
-        rows = enumerate(self._dataset.records(), start=1)
-        return ((f"{self.source}:{number}", record) for number, record in rows)
+        with self._explain():
+            for number, record in enumerate(self._load(), start=1):
+                yield f"{self.source}:{number}", record
 
     @cached_property
     def sha256(self) -> str:
-        return self._dataset.sha256(self.names)
+        """Hash of the revision and of the chosen columns, which stands for the content."""
+        content = (self._name, self._config, self._split, self.revision, self.names)
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     @cached_property
     def label_names(self) -> Sequence[str] | None:
-        return self._dataset.label_names(self.names[-1])
+        with self._explain():
+            features = getattr(self._load(), "features", None) or {}
+        return getattr(features.get(self.names[-1]), "names", None)
+
+    def _load(self) -> Any:
+        import datasets
+
+        settings = {"split": self._split, "revision": self.revision, "streaming": True}
+        return datasets.load_dataset(self._name, self._config, **settings)
+
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Name the data set in whatever goes wrong; its libraries raise all kinds of errors."""
+        try:
+            yield
+        except Exception as error:
+            raise DataError(
+                f"cannot read the data set {self.source!r}: {first_line(error)}; check the name, "
+                "org/name:config@split, the network and HF_HUB_OFFLINE: no file has that name"
+            ) from error
 
 
 class ParquetSource(SourceRows):
@@ -260,15 +273,6 @@ class ParquetSource(SourceRows):
         if other := next((it for it in parts if it.physical_schema != self._data.schema), None):
             raise DataError(f"{other.path} has other columns than {parts[0].path}")
         super().__init__(source, names, source)
-
-    def choose(self, chooser: Callable[[Sequence[str]], ColumnMap]) -> Self:
-        from pyarrow import types
-
-        super().choose(chooser)
-        kinds = [self._data.schema.field(name).type for name in self.names]
-        plain = [it.value_type if types.is_dictionary(it) else it for it in kinds]
-        self.checked = all(types.is_string(it) or types.is_large_string(it) for it in plain)
-        return self
 
     @cached_property
     def sha256(self) -> str:
@@ -303,13 +307,6 @@ def open_rows_of(
     """
     kind = source_kind(source)
     rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
-    problem = ""
-    if isinstance(rows, JsonSource) and not rows.named:
-        problem = "expected an object with named values in every line"
-    elif isinstance(rows, TableSource) and len(rows.first) == 1 and kind != ".csv":
-        problem = "no tab in the first row; name a file with commas between its cells .csv"
-    if problem:
-        raise DataError(f"{rows.where}: {problem}")
     return rows.choose(
         partial(choose_columns, wanted=wanted, columns=columns, where=rows.where, named=rows.named)
     )

@@ -6,20 +6,15 @@ SentEval's data is compared with published hashes. A training file has none: its
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPException
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
-from urllib.request import Request, urlopen
+from urllib.request import urlretrieve
 
-from contrasent import __version__
 from contrasent.errors import DataError, is_disk_full
 from contrasent.files import (
     exclusive,
@@ -29,6 +24,7 @@ from contrasent.files import (
     writing,
     writing_folder,
 )
+from contrasent.progress import Advance
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -39,10 +35,10 @@ PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 @cache
 def manifest() -> dict[str, str]:
-    """SHA-256 of every file of the seven STS tasks and of their licence texts, by path."""
+    """SHA-256 of every file of the seven STS tasks, by path."""
     text = files("contrasent.data").joinpath("senteval.sha256").read_text(encoding="utf-8")
     pairs = (line.split("  ", maxsplit=1) for line in text.splitlines())
-    return {path: sha256 for sha256, path in pairs}
+    return {path: sha256 for sha256, path in pairs if "LICENSE" not in path}
 
 
 def differences(root: Path) -> dict[str, str]:
@@ -54,11 +50,6 @@ def differences(root: Path) -> dict[str, str]:
         elif sha256_of(root / path) != sha256:
             wrong[path] = "differs"
     return wrong
-
-
-def is_needed(path: str) -> bool:
-    """True if one of the seven STS tasks reads a file; else it is a licence text."""
-    return "LICENSE" not in path
 
 
 def default_folder() -> Path:
@@ -105,21 +96,13 @@ _PUBLISHED = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/
 SENTEVAL_URL = f"{_PUBLISHED}/senteval.tar"
 """SentEval's prepared data as the authors of SimCSE publish it."""
 
-Advance = Callable[[int, int | None], None]
-"""Told how many bytes have arrived, and how many there are in all if the server says so."""
-
 _ANCHOR = "STS/STSBenchmark/sts-test.csv"
-_BLOCK = 1 << 20
-_PATIENCE = 60  # seconds without a byte
 
 
-def fetch(
-    folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda _, __: None
-) -> dict[str, str]:
+def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: None) -> None:
     """Download, unpack and check SentEval's data; ``folder`` appears whole or not at all.
 
-    ``url`` is a tar archive: ``http``, ``https``, or a local path. Returns the `differences` that
-    no STS task needs.
+    ``url`` is a tar archive: ``http``, ``https``, or a local path.
     """
     refuse_existing(folder, "remove it, or name another with --data-dir")
     try:
@@ -130,8 +113,7 @@ def fetch(
                 names = [name for name in tar.getnames() if f"/{name}".endswith(f"/{_ANCHOR}")]
                 tar.extractall(unpacked, filter="data")
             root = unpacked / (names[0].removesuffix(_ANCHOR) if names else "")
-            differing = differences(root)
-            if wrong := [f"{path} {what}" for path, what in differing.items() if is_needed(path)]:
+            if wrong := [f"{path} {what}" for path, what in differences(root).items()]:
                 what = f"{len(wrong)} files that the STS tasks need are not the published ones"
                 raise DataError(f"{url}: {what}, nothing was kept: {', '.join(wrong)}")
             for part in list(root.iterdir()):
@@ -142,7 +124,6 @@ def fetch(
         raise DataError(f"{url}: unsafe or no whole tar archive, nothing kept: {error}") from error
     except OSError as error:
         raise DataError(f"cannot write SentEval's data to {folder}: {error}") from error
-    return differing
 
 
 def _download(url: str, target: Path, advance: Advance) -> None:
@@ -150,18 +131,8 @@ def _download(url: str, target: Path, advance: Advance) -> None:
     if "://" not in url and Path(url).is_file():
         shutil.copyfile(url, target)
         return
-    arrived, total = 0, None
     try:
-        request = Request(url, headers={"User-Agent": f"contrasent/{__version__}"})
-        with target.open("wb") as file, urlopen(request, timeout=_PATIENCE) as response:
-            announced = response.headers.get("Content-Length")
-            total = int(announced) if announced else None
-            while block := response.read(_BLOCK):
-                file.write(block)
-                arrived += len(block)
-                advance(arrived, total)
-        if total is not None and arrived != total:
-            raise ValueError(f"stopped after {arrived:,} of {total:,} bytes")
+        urlretrieve(url, target, lambda n, size, end: advance(completed=n * size, total=end))
     except (OSError, HTTPException, ValueError) as error:
         if is_disk_full(error):
             raise
@@ -169,68 +140,45 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         raise DataError(f"{what}; try again, or name a file with --url") from error
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingFile:
-    """A file as the authors of SimCSE publish it."""
-
-    file: str
-    # sentences, or triplets without the header (Gao et al. 2021, section 3 and their repository:
-    # 275,601 triplets, where the paper says 314k pairs).
-    rows: int
-    header: str | None = None  # the first line; None of sentences, one in each line
-    # how many of its first lines are known, and the SHA-256 of these
-    beginning: tuple[int, str] = (0, hashlib.sha256().hexdigest())
-
-
 TRAINING_FILES = {
-    "wiki1m": TrainingFile(
-        "wiki1m_for_simcse.txt",
-        1_000_000,
-        beginning=(11_914, "423e56115d182ab21d4f413473f6f615888d140fec81f06a750297b5940aa190"),
-    ),
-    "nli": TrainingFile("nli_for_simcse.csv", 275_601, "sent0,sent1,hard_neg"),
+    "wiki1m": ("wiki1m_for_simcse.txt", 1_000_000),
+    "nli": ("nli_for_simcse.csv", 275_601),
 }
+"""Files as the authors of SimCSE publish them, and their sentences, or triplets below a header.
+
+Gao et al. 2021, section 3 and their repository: 275,601 triplets, where the paper says 314k pairs.
+"""
 
 
 def fetch_training_file(
     name: str,
     folder: Path | None,
     url: str | None,
-    advance: Advance = lambda _, __: None,
-    *,
-    check: bool = False,
+    advance: Advance = lambda **_: None,
 ) -> Path:
-    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it; or only check.
+    """Download one of :data:`TRAINING_FILES`, unless it is there, and count its rows.
 
     ``url`` is another address than the authors', or a local file.
     """
-    wanted = TRAINING_FILES[name]
-    path = (folder or default_folder().parent) / wanted.file
+    file, wanted = TRAINING_FILES[name]
+    path = (folder or default_folder().parent) / file
+
+    def require_rows(path: Path, source: str) -> None:
+        with path.open(encoding="utf-8", errors="replace", newline="") as text:
+            rows = sum(1 for _ in csv.reader(text)) - 1 if name == "nli" else sum(1 for _ in text)
+        if rows != wanted:
+            what = f"{source} has {rows:,} rows; it is not the published {file} of {wanted:,}"
+            raise DataError(f"{what}; choose with --url, or remove the file")
+
     try:
-        if check or path.is_file():
+        if path.is_file():
             tidy_lock(path)
-            _check(wanted, path, str(path))
+            require_rows(path, str(path))
             return path
-        url = url or f"{_PUBLISHED}/{wanted.file}"
+        url = url or f"{_PUBLISHED}/{file}"
         with exclusive(path), writing(path) as part:
             _download(url, part, advance)
-            _check(wanted, part, url)
+            require_rows(part, url)
     except OSError as error:
         raise DataError(f"cannot read or write {path}: {error}") from error
     return path
-
-
-def _check(wanted: TrainingFile, path: Path, source: str) -> None:
-    """Refuse what has other rows than the published file."""
-    count, known = wanted.beginning
-    with path.open("rb") as file:
-        begins_so = hashlib.sha256(b"".join(islice(file, count))).hexdigest() == known
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        first = file.readline().strip("\r\n")
-        file.seek(0)
-        rows = sum(1 for _ in csv.reader(file)) - 1 if wanted.header else sum(1 for _ in file)
-    if not begins_so or rows != wanted.rows or (wanted.header and first != wanted.header):
-        raise DataError(
-            f"{source} has {rows:,} rows and begins with {first[:40]!r}; it is not the published "
-            f"{wanted.file} of {wanted.rows:,} rows; choose with --url, or remove the file"
-        )

@@ -143,7 +143,7 @@ def tokenize(
         if not kept:
             raise DataError(f"{examples.source} holds no example whose sentences all have a token")
         np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
-        columns = {need.name: np.array(numbers) for need, numbers in examples.numbers.items()}
+        columns = {name: np.array(numbers) for name, numbers in examples.numbers.items()}
         for name, numbers in columns.items():
             np.delete(numbers, tokenless).tofile(_column_file(folder, name))
         manifest = TokenManifest(

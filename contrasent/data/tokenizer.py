@@ -29,17 +29,10 @@ _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _AT_ONCE = 1_024
 _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
-_FEW_COLUMNS = 8
-_MOST_ADDED = 100_000
 _MOST_LETTERS = 1_000  # of a learned vocabulary, as BERT's trainer limits them
 _AFTER_SPACE = ("\u0120", "\u2581")
 """First characters of a token after a space, of byte-level BPE and of SentencePiece."""
-_NO_SENTENCES: tuple[tuple[Any, str], ...] = (
-    (str, "one string: put it in [ ]"),
-    (bytes | bytearray | memoryview, "bytes: decode them, and put the text in [ ]"),
-    (Mapping, "a mapping, of which only the keys would be read: give list(d.values())"),
-    (set | frozenset, "a set, whose order is not known: give sorted(s)"),
-)
+_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, set, frozenset)
 # By what a folder calls them; where it has lost the names, what the token is usually called.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mask": (("mask_token",), ("[MASK]", "<mask>")),
@@ -195,17 +188,9 @@ class Tokenizer:
         unless the tokenizer does.
         """
         folder = Path(folder)
-        problem = ""
         if not cls.is_in(folder):
-            problem = f"no complete tokenizer in {folder}: it needs {' or '.join(_VOCABULARIES)}"
-        for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
-            path = folder / name  # with very many added tokens, reading would take hours
-            text = path.read_bytes() if path.is_file() else b""
-            added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
-            if added > _MOST_ADDED:
-                problem = f"{path} has {added:,} added tokens; put them into the vocabulary"
-        if problem:
-            raise CheckpointError(problem)
+            needed = " or ".join(_VOCABULARIES)
+            raise CheckpointError(f"no complete tokenizer in {folder}: it needs {needed}")
         import transformers
 
         kind: Any = transformers.AutoTokenizer
@@ -245,16 +230,11 @@ class Tokenizer:
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
         """Ids of each text, at most ``max_tokens`` with special ones; whether it had to be cut."""
-        self._require_room(max_tokens)
         ids, cut = [], []
         for e in _encode(self._backend(max_tokens).encode_batch_fast, texts):
             ids.append(np.array(e.ids, dtype=np.int32))
             cut.append(len(e) == max_tokens and bool(e.overflowing))
         return ids, cut
-
-    def _require_room(self, max_tokens: int | None) -> None:
-        if max_tokens is not None and max_tokens <= self.specials:
-            raise ConfigError(f"max_tokens must be above {self.specials}, not {max_tokens}")
 
     def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``(T,)`` of texts, at most ``limit`` of each, not special; where each begins."""
@@ -369,18 +349,13 @@ def sentences_of(given: Any, name: str = "sentences", *, rows: bool = False) -> 
     else than its sentences, such as the keys of a mapping; the items are not looked at.
     """
     columns = getattr(given, "column_names", getattr(given, "columns", None))
-    dimensions = (1, 2) if rows else (1,)
-    problem = next((text for kinds, text in _NO_SENTENCES if isinstance(given, kinds)), "")
-    if not problem and columns is not None and not (rows and hasattr(given, "features")):
-        names = ", ".join(map(repr, list(columns)[:_FEW_COLUMNS]))
-        problem = f"a table with the columns {names}: give one of them, such as df['text']"
-        problem += ", or its rows, such as df.to_dict('records')" * rows
-    elif getattr(given, "ndim", 1) not in dimensions:
-        problem = problem or f"an array of shape {given.shape}: give one column of it"
-    elif not isinstance(given, Iterable):
-        problem = f"{given!r}"
-    if problem:
-        raise ConfigError(f"{name} must be a list of strings, not {problem}")
+    is_table = columns is not None and not (rows and hasattr(given, "features"))
+    is_list = isinstance(given, Iterable) and not isinstance(given, _NO_LISTS)
+    if is_table or not is_list or getattr(given, "ndim", 1) > 1 + rows:
+        raise ConfigError(
+            f"{name} must be a list of strings, not {type(given).__name__}; give [s] of a string, "
+            "df['text'] of a table, list(d.values()) of a mapping, sorted(s) of a set"
+        )
     for as_list in ("to_pylist", "tolist"):  # items of Arrow are no strings
         if hasattr(given, as_list) and not isinstance(given, Sequence):
             return getattr(given, as_list)()

@@ -3,7 +3,7 @@
 A view is a row of `VIEWS`; most are random edits of a sentence's words (Gao et al. 2021, Table 1).
 Words are what stands between white space. The numbers drawn come from the generator that is passed
 in, and at least one word always stays. A number of each example that objectives may need is a row
-of ``examples.SIDE_COLUMNS``, if it is read, or one of `COLUMNS`, if documents give it.
+of ``examples.SIDE_COLUMNS``, if it is read; documents give positions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from contrasent.data.loader import (
     ViewSource,
     WithNeeds,
 )
-from contrasent.data.token_store import IndexArray, TokenStore, keep_texts, text_numbers, tokenize
+from contrasent.data.token_store import TokenStore, keep_texts, text_numbers, tokenize
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError, require_extra
 from contrasent.settings import ViewSettings
@@ -242,12 +242,6 @@ VIEWS = MappingProxyType(
 )
 
 
-COLUMNS: MappingProxyType[Need, Callable[[IndexArray], IndexArray]] = MappingProxyType(
-    {Need.POSITIONS: positions}
-)
-"""Numbers ``(N,)`` of each sentence that the ends of its documents give; others are read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Views:
     """The views of the data."""
@@ -278,14 +272,13 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     """Read the data once, and make the source of all batches.
 
     The view ``mlm`` is made of tokens later, on the device: here it is the sentence V times.
-    ``max_tokens`` of a sentence are kept, special ones included; ``needs`` is what the objective
-    reads of an example besides ``views`` sentences. DataError if the data cannot be read or lacks
-    what the view needs; ConfigError if it has another number of sentences per example.
+    ``needs`` is what the objective reads of an example besides ``views`` sentences. DataError if
+    the data lacks what the view needs, ConfigError if it has other numbers of sentences.
     """
     if settings.name == "crop_sentences":
         return _open_crops(settings, examples, tokenizer, max_tokens, views)
     view, next_needed = VIEWS[settings.name], Need.NEXT_SENTENCES in needs
-    asked = [need for need in Need if need in needs & {*COLUMNS, Need.NEXT_SENTENCES}]
+    asked = [need for need in Need if need in needs & {Need.POSITIONS, Need.NEXT_SENTENCES}]
     lengths = None
     if view.reach or asked:
         reason = f"view.name {settings.name} takes a sentence's positive from those after it"
@@ -300,7 +293,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     if lengths is not None:
         ends = document_ends(lengths, store)
         origin["documents"] = len(np.unique(ends))
-        values |= {need: numbers(ends) for need, numbers in COLUMNS.items() if need in needs}
+        values |= {Need.POSITIONS: positions(ends)} if Need.POSITIONS in needs else {}
         if view.reach:
             source = NextSentences(store, ends, view.reach, views)
         if view.reach or next_needed:
@@ -362,44 +355,49 @@ def _open_crops(
     settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, max_tokens: int, views: int
 ) -> Views:
     """Consecutive sentences from anywhere in a document, for each view or all but the first."""
-    remedy = "give texts of several sentences, or choose view.name dropout"
-    documents = long_documents(examples, keep_texts(examples), sentences_of, 2, remedy)
     share, both = share_of(settings) or 0.0, settings.sides == "both"
 
-    def draw(document: int, draws: Draws) -> Iterator[list[str]]:
-        sentences = documents.parts(document, sentences_of)
+    def draw(sentences: list[str], document: int, draws: Draws) -> Iterator[list[str]]:
         randoms = [draws.of(document, view) for view in range(views)]
         while True:
             crops = [crop(sentences, random, share) for random in randoms]
             yield [" ".join(part) for part in (crops if both else [sentences, *crops[1:]])]
 
-    return _views_of(documents, draw, tokenizer, max_tokens, views)
+    remedy = "give texts of several sentences, or choose view.name dropout"
+    texts = long_documents(examples, sentences_of, 2, remedy)
+    return _drawn(texts, draw, tokenizer, max_tokens, views)
 
 
 def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
     """As :func:`open_views`, for ``spans`` of the documents, anchors before positives."""
-    remedy = "give longer documents, or lower objective.max_words or objective.anchors"
-    documents = long_documents(examples, keep_texts(examples), str.split, spans.words, remedy)
 
-    def draw(document: int, draws: Draws) -> Iterator[list[str]]:
-        words, random = documents.parts(document, str.split), draws.of(document, 0)
+    def draw(words: list[str], document: int, draws: Draws) -> Iterator[list[str]]:
+        random = draws.of(document, 0)
         while True:
             drawn = spans.draw(len(words), random)
             yield [" ".join(words[start:end]) for start, end in drawn]
 
-    return _views_of(documents, draw, tokenizer, max_tokens, spans.views)
+    remedy = "give longer documents, or lower objective.max_words or objective.anchors"
+    texts = long_documents(examples, str.split, spans.words, remedy)
+    return _drawn(texts, draw, tokenizer, max_tokens, spans.views)
 
 
-def _views_of(
-    documents: Texts,
-    draw: Callable[[int, Draws], Iterator[list[str]]],
+def _drawn(
+    texts: Texts,
+    draw: Callable[[list[str], int, Draws], Iterator[list[str]]],
     tokenizer: Tokenizer,
     limit: int,
     views: int,
 ) -> Views:
-    short = documents.count - len(documents)
-    left_out = f"{short} of {documents.count} documents left out, which are too short"
-    if short > len(documents):
+    short = texts.total - len(texts.documents)
+    left_out = f"{short} of {texts.total} documents left out, which are too short"
+    if short > len(texts.documents):
         logger.warning("%s; a view of parts is for longer texts", left_out)
-    source = Drawn(documents, draw, lambda texts: tokenizer.ids(texts, limit)[0], views)
-    return Views(source, left_out, {"documents": documents.count})
+
+    def of_document(document: int, draws: Draws) -> Iterator[list[str]]:
+        return draw(texts.parts(texts.documents[document]), document, draws)
+
+    source = Drawn(
+        texts.documents, of_document, lambda drawn: tokenizer.ids(drawn, limit)[0], views
+    )
+    return Views(source, left_out, {"documents": texts.total})

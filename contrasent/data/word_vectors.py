@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError
 from contrasent.files import cached, map_array, sha256_of, write_json
 
 MANIFEST = "words.json"
@@ -65,6 +65,7 @@ class WordStore:
                 raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
             self.folder = folder
             self.words, self.width = int(manifest["words"]), int(manifest["width"])
+            self.blank = self.words  # the number of no row, which stands for a vector of zeros
             self.source, self.sha256 = str(manifest["source"]), str(manifest["sha256"])
             numbers = map_array(folder / _VECTORS, np.float32, self.words * self.width)
             self.vectors: Vectors = numbers.reshape(self.words, self.width)
@@ -88,11 +89,6 @@ class WordStore:
         lower = {word: word.lower() for word in asked if word not in in_store}
         in_lower = known(list(dict.fromkeys(lower.values())))
         return in_store | {it: in_lower[low] for it, low in lower.items() if low in in_lower}
-
-    @property
-    def blank(self) -> int:
-        """The number of no row, which stands for a vector of zeros."""
-        return self.words
 
     def select(self, rows: NDArray[np.int64]) -> Vectors:
         """``(N, D)``, the vectors of N ``rows``, of which some may be :attr:`blank`."""
@@ -160,9 +156,8 @@ _PIECES = re.compile(r"\w+(?=n't)|n't|'(?:s|m|d|re|ve|ll)\b|\w+|[^\w\s]", re.IGN
 class WordTokenizer(Tokenizer):
     """Words between spaces that have a vector, as the numbers of their rows; others are left out.
 
-    One that the vectors lack, in its own case or in lower case, is cut at its punctuation, so that
-    ``don't.`` gives ``do``, ``n't`` and ``.``. ``marks`` are words that are put before and behind
-    every sentence, as :func:`sentence_marks` gives them.
+    One that the vectors lack, in its own case and in lower case, is cut at its punctuation.
+    ``marks`` are words around every sentence, as :func:`sentence_marks` gives them.
     """
 
     def __init__(self, store: WordStore, marks: Sequence[str] = ()) -> None:
@@ -184,20 +179,10 @@ class WordTokenizer(Tokenizer):
         """The marks."""
         return Template(tuple(self._marks[:1]), tuple(self._marks[1:]))
 
-    @property
-    def vocabulary_map(self) -> Mapping[str, int]:
-        """Refused: of a word only its hash is kept."""
-        raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
-
-    def template_of(self, prompt: str) -> Template:
-        """Refused: the words of a prompt might have no vector."""
-        raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
-
     def cut_ids(
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
         """Rows of the words of each text, marks included, or of zeros; whether it was cut."""
-        self._require_room(max_tokens)
         require_text(texts, "text")
         split = [text.split() for text in texts]
         words = {word for found in split for word in found}

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.columns import RELEVANCE, TEXTS
-from contrasent.data.readers import Dataset, dataset_parts, retrieval_sources
 from contrasent.data.rows import as_text, open_rows_of, score_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation.embed import (
@@ -42,7 +41,6 @@ from contrasent.evaluation.task_names import (
     joined_sources,
     public_names,
 )
-from contrasent.files import sha256_of
 from contrasent.metrics import (
     Vector,
     all_similarities,
@@ -116,11 +114,12 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     )
 
 
-def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts by their ids in the order of the source, behind their titles and without them."""
+def read_texts(source: str) -> tuple[dict[str, str], dict[str, str], str]:
+    """Texts by their ids in order, behind their titles and without them; the source's hash."""
+    rows = open_rows_of(source, TEXTS)
     texts: dict[str, str] = {}
     bare: dict[str, str] = {}
-    for where, (cell, text, *title) in open_rows_of(source, TEXTS).rows():
+    for where, (cell, text, *title) in rows.rows():
         number = _id(cell)
         if not number or number in texts:
             raise DataError(
@@ -128,7 +127,7 @@ def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
             )
         bare[number] = as_text(text, where)
         texts[number] = f"{as_text(title[0] if title else None, where)} {bare[number]}".strip()
-    return texts, bare
+    return texts, bare, rows.sha256
 
 
 def _id(cell: Any) -> str:
@@ -143,23 +142,23 @@ _KINDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet
 def read_retrieval(name: TaskName) -> RetrievalTask:
     """Read a user's own retrieval task.
 
-    A folder as those of BEIR (Thakur et al. 2021), three files ``QUERIES+DOCUMENTS+RELEVANCE``, or
-    a data set of the hub. Relevance of 0 or less is that of a document that is not to be found. A
-    query without a relevant document is not scored; one that is a document does not find itself.
+    A folder as those of BEIR (Thakur et al. 2021), or three files or data sets of the hub,
+    ``QUERIES+DOCUMENTS+RELEVANCE``. Relevance of 0 or less is that of a document that is not to be
+    found. A query without a relevant document is not scored; one that is a document does not find
+    itself.
     """
     sources = joined_sources(name.name.removeprefix(RETRIEVE))
     if len(sources) == 1 and Path(sources[0]).is_dir():
         sources = _beir_files(Path(sources[0]), name.split)
-    elif len(sources) == 1 and not Path(sources[0]).is_file():
-        sources = retrieval_sources(sources[0], name.split)
     if len(sources) != 3:
         raise ConfigError(
             f"{name.name} names {len(sources)} file{'s' * (len(sources) != 1)}; name three, "
             "retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
         )
-    (queries, _), (corpus, bare) = (read_texts(source) for source in sources[:2])
+    (queries, _, *hashes), (corpus, bare, sha256) = (read_texts(it) for it in sources[:2])
     judged: dict[str, dict[str, float]] = {}
-    for where, (*cells, relevance) in open_rows_of(sources[2], RELEVANCE).rows():
+    relevant = open_rows_of(sources[2], RELEVANCE)
+    for where, (*cells, relevance) in relevant.rows():
         query, document = (_id(cell) for cell in cells)
         if query not in queries or document not in corpus:
             kind, cell = ("query", query) if query not in queries else ("document", document)
@@ -188,10 +187,7 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
         raise DataError(
             f"{sources[2]}: no query has a relevant document, so there is nothing to find"
         )
-    hashes = []
-    for source in (sources[1], sources[0], sources[2]):
-        is_file = Path(source).is_file() or not dataset_parts(source)
-        hashes.append(sha256_of(Path(source)) if is_file else Dataset(source).sha256(()))
+    hashes = [sha256, *hashes, relevant.sha256]
     return RetrievalTask(
         name=name,
         corpus=tuple(corpus.values()),

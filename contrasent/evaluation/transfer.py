@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from contrasent.data.columns import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES, ColumnSpec
-from contrasent.data.readers import labelled_splits, tab_rows
+from contrasent.data.readers import tab_rows
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import ConfigError, DataError, shown
@@ -182,11 +182,9 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     """Read labelled sentences, or labelled pairs of sentences.
 
     One file is judged by nested folds, as SentEval judges MR; ``TRAIN+TEST`` and ``TRAIN+DEV+TEST``
-    as TREC and SST-2 are; a data set of the hub without ``@split`` by its own splits.
+    as TREC and SST-2 are.
     """
     sources = joined_sources(name.removeprefix(CLASSIFY))
-    if len(sources) == 1:
-        sources = labelled_splits(sources[0]) or sources
     splits = {len(it): it for it in (NESTED_FOLDS, TRAIN_FOLDS, DEV_PART)}
     if len(sources) not in splits:
         raise ConfigError(

@@ -31,7 +31,3 @@ from .table import number as number
 from .table import print_table as print_table
 from .table import score as score
 from .table import text_table as text_table
-from .training_text import built_lines as built_lines
-from .training_text import example_lines as example_lines
-from .training_text import leaks_table as leaks_table
-from .training_text import mined_table as mined_table

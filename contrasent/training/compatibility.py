@@ -163,17 +163,18 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         "recipe for single sentences, such as unsup-simcse",
     )
     for kind, side in SIDE_COLUMNS.items():
+        columns = ", ".join(side.spec.roles)
         yield (
-            side.need in needs and labels != kind,
-            f"the objective {name} reads {side.read}, but data.labels is {labels}; set it to "
-            f"{kind}, with data that has these columns",
+            Need[side.name] in needs and labels != kind,
+            f"the objective {name} reads {side.name.lower()}: {columns}, but data.labels is "
+            f"{labels}; set it to {kind}, with data that has these columns",
         )
     for kind, side in SIDE_COLUMNS.items():
         yield (
-            side.need not in needs and labels == kind,
-            f"data.labels is {labels}, but the objective {name} reads none and would take "
-            f"{side.wrongly}; leave it out and give pairs that mean the same, or choose another "
-            "objective",
+            Need[side.name] not in needs and labels == kind,
+            f"data.labels is {labels}, but the objective {name} reads none and would take every "
+            "pair for a positive; leave it out and give pairs that mean the same, or choose "
+            "another objective",
         )
 
 

@@ -128,16 +128,14 @@ def test_a_data_set_may_say_what_its_numbers_mean():
 TABLE = "premise\thypothesis\tlabel\np\te\te\n"
 REFUSED = [
     ("nli", "f.tsv", TABLE.replace("e\n", "0\n"), (), ":2: the label is the number 0, and f.tsv"),
-    ("nli", "f.tsv", TABLE, ("--make", "triplet"), "Did you mean 'triplets'"),
-    ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "--per is for triplets"),
+    ("nli", "f.tsv", TABLE, ("--make", "triplet"), "--make cannot be 'triplet'"),
     ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name entailment"),
     ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
     ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
     ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
     ("nli", "f.tsv", TABLE, ("--output", "f.tsv", "--overwrite"), "is one of the sources"),
     ("captions", "f.jsonl", '{"image": "a", "caption": 5}', (), ":1: 5 is no text"),
-    ("paraphrases", "f.tsv", "a\tb\n", ("--min-score", "0.5"), "has no column of scores"),
-    ("paraphrases", "f.tsv", "a\tb\thigh\n", ("--min-score", "0"), "must be a number, not 'high'"),
+    ("nli", "f.txt", "a,b,entailment\n", (), ":1: no column is known as the premise"),
 ]
 
 
@@ -208,18 +206,9 @@ def test_duplicates_are_pairs(tmp_path):
 PARANMT = [["a b", "b a", "0.9"], ["c", "d", "0.5"], ["e", "f", "0.25"], ["g", "g", "0.5"]]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected", "other"),
-    [
-        ((), "ace", 0),
-        (("--min-score", 0.5), "ac", 1),
-        (("--max-score", 0.5), "ce", 1),
-        (("--min-score", 0.3, "--max-score", 0.6), "c", 2),
-    ],
-)
-def test_paraphrases_are_pairs_of_a_range_of_scores(tmp_path, words, expected, other):
+def test_paraphrases_are_pairs_whatever_their_score(tmp_path):
     source = write(tmp_path / "para-nmt.txt", PARANMT)
-    examples, said = built("paraphrases", source, *words, folder=tmp_path)
-    assert "".join(first[0] for first, _ in examples) == expected
-    assert (said["counts"]["other"], said["counts"]["identical"]) == (other, 1)
+    examples, said = built("paraphrases", source, folder=tmp_path)
+    assert "".join(first[0] for first, _ in examples) == "ace"
+    assert said["counts"]["identical"] == 1
     assert said["sources"][0]["columns"].endswith("column 2 as score (no header)")

@@ -90,9 +90,9 @@ def test_the_command_says_what_it_did(tmp_path):
     for line in (
         "is_duplicate as label (by name)\n            labels: 1 = duplicate, 0 = not\n",
         "rows        3: 2 duplicate, 1 not\n",
-        "left out    1 row whose sentences are no duplicates\n            1 repeat\n",
+        "left out    1 rows with another label\nleft out    1 repeats\n",
         f"{source}:5: 1 column, but the first row has 3; mend the row or take it out\n",
-        f"written     1 example of 2 sentences each\n            {output}: sent0, sent1\n",
+        f"written     1 of sent0, sent1: {output}\n",
         "overlap     66.7% of the words of anchor and positive (mean F1)\n",
         f"sha256      {sha256_of(output)}\n",
         "example 1\n  anchor: a b [c]\n  positive: a b d\n",

@@ -8,8 +8,7 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
-from contrasent.data.check import describe
-from contrasent.data.examples import open_examples, open_pairs
+from contrasent.data.examples import open_pairs
 from contrasent.data.loader import Columns, Loader, WithNeeds
 from contrasent.data.token_store import TokenStore, tokenize
 from contrasent.errors import DataError
@@ -70,26 +69,7 @@ def test_a_store_that_lost_labels_is_made_again(tmp_path):
     assert store.column(Need.LABELS).tolist() == EXPECTED
 
 
-def test_a_check_counts_the_classes(tmp_path):
-    path = write(tmp_path / "nli.csv", ROWS)
-    report = describe(open_pairs(path, "nli"))
-    report.require_usable()
-    assert report.classes == {"contradiction": 2, "entailment": 1, "neutral": 1}
-    assert (report.examples, report.skipped, report.unlabelled) == (4, 1, 1)
-    assert report.shown[0] == ROWS[0][:2] and report.sha256 == open_pairs(path, "nli").sha256
-    with pytest.raises(DataError, match=r"'gold_label' says that not every"):
-        open_examples(path)
-    renamed = write(tmp_path / "renamed.csv", ROWS, ("sent0", "sent1", "label"))
-    assert describe(open_examples(renamed)).classes is None
-    turned = write(tmp_path / "odd.csv", [row[::-1] for row in ROWS], ("what", "b", "a"))
-    odd = open_pairs(turned, "nli", ["a", "b", "what"])
-    assert describe(odd).classes == report.classes
-
-
-TWO = r"has pairs of 0 \(contradiction\), 1 \(entailment\) only, not of contradiction"
 WRONG = [
-    ([row for row in ROWS if row[2] in ("entailment", "contradiction")], TWO),
-    ([("a", "b", 0), ("c", "d", 1)] * 2, TWO),
     ([("a", "b", "entailment"), ("c", "d", "not_entailment")], ":3: unknown label 'not_entailm"),
     ([("a", "b", 0), ("c", "d", 3)], ":3: the label is .*3.*; all are words .* 0 to 2"),
     ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all numbers"),
@@ -102,5 +82,3 @@ def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
     path = write(tmp_path / "nli.csv", rows)
     with pytest.raises(DataError, match=said):
         open_pairs(path, "nli").require(2)
-    with pytest.raises(DataError, match=said):
-        describe(open_pairs(path, "nli")).require_usable()

@@ -178,7 +178,7 @@ def test_markup_is_counted(facts):
     ]
     report = facts("f.txt", "\n".join(rows))
     assert [report.signs[it].count for it in ("tags", "entities")] == [2, 2]
-    assert any("2 hold HTML tags, 2 entities" in caution for caution in report.cautions())
+    assert [it[:20] for it in report.cautions()] == ["2 (40%) with HTML ta", "2 (40%) with HTML en"]
     assert not list(facts("g.txt", "a cat\na dog\n").cautions())
 
 

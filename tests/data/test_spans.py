@@ -10,7 +10,6 @@ from scipy import stats
 from contrasent.data.documents import Spans, long_documents
 from contrasent.data.examples import open_examples
 from contrasent.data.loader import Draws
-from contrasent.data.token_store import keep_texts
 from contrasent.data.views import open_spans
 from contrasent.errors import DataError
 
@@ -92,9 +91,9 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
     parted = [text.replace(" ", "\n", 3) for text in texts]
     by_blank = opened("\n\n\n".join(parted) + "\n", tmp_path, "blank.txt")
     for examples in (by_line, by_blank):
-        found = long_documents(examples, keep_texts(examples), str.split, 20, "")
-        assert (len(found), found.count) == (3, 4)
-        assert [found.parts(k, str.split) for k in range(3)] == [
+        found = long_documents(examples, str.split, 20, "")
+        assert (len(found.documents), found.total) == (3, 4)
+        assert [found.parts(numbers) for numbers in found.documents] == [
             texts[k].split() for k in (0, 1, 3)
         ]
 

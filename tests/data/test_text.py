@@ -68,7 +68,6 @@ LINES, PAIR = '"a dog"\n"a cat"\n', "sent0,sent1\na,b\nc,d\n"
         ("d.csv", "a;b\nc;d\ne;f\n", None, "338be089e4a8"),
         ("e.jsonl", '{"sent1":"b","sent0":"a"}\n', None, "530f690462d2"),
         ("f.jsonl", '["a","b"]\n', None, "aaea26582cf6"),
-        ("g.txt", "a\rb\n", None, "84c4227f053d"),
     ],
 )
 def test_the_hash_of_content_reading_and_columns_is_that_of_releases(

@@ -114,25 +114,18 @@ def test_names_are_split_where_files_end(tmp_path, monkeypatch):
     assert short_name("retrieve:x/folder") == "folder"
 
 
-def test_a_data_set_of_the_hub_is_judged_by_its_own_splits(hub):
+def test_data_sets_of_the_hub_are_judged_as_files_are(hub):
     def publish(labels, *splits):
         records = [{"text": f"{n} a", "label": label} for n, label in enumerate(labels)]
-        for config in (None, "en"):
-            hub.tables["org/a", config] = dict.fromkeys(splits, records)
+        hub.tables["org/a", None] = dict.fromkeys(splits, records)
 
     hub.labels = {"label": ["no", "yes"]}
-    publish((0, 1, 1), "train", "validation", "test")
-    task = read_labelled("org/a:en")
-    assert [*task.parts] == ["train", "dev", "test"]
-    assert task.class_names == ("no", "yes")
-    name, config, settings = hub.asked[-1]
-    assert (name, config, settings["split"]) == ("org/a", "en", "test")
     publish((0, 1, 1), "train", "test")
-    assert [*read_labelled("org/a").parts] == ["train", "test"]
-    publish((0, 1, 1), "train", "unsupervised")
+    task = read_labelled("classify:org/a@train+org/a@test")
+    assert [*task.parts] == ["train", "test"] and task.class_names == ("no", "yes")
+    name, config, settings = hub.asked[-1]
+    assert (name, config, settings["split"]) == ("org/a", None, "test")
     assert [*read_labelled("org/a").parts] == ["all"]
-    publish((0, 1, 1), "test")
-    assert [*read_labelled("classify:org/a@test").parts] == ["all"]
     assert holds_labels("org/a@test", None)
     publish((0, 1, -1), "test")
     with pytest.raises(DataError, match=r"org/a@test:3: a sentence or its label -1"):

@@ -11,7 +11,6 @@ from helpers.command_line import worked
 from helpers.tables import write
 
 from contrasent import evaluate
-from contrasent.data.readers import retrieval_sources
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
@@ -86,30 +85,20 @@ FORMS = {
     "tsv.gz": zipped,
     "tsv.gz with headers": lambda it: zipped(it, "q\td\tgrade\n"),
     "three files": three_files,
-    "BEIR": lambda _: "retrieve:BeIR/x",
-    "MTEB": lambda _: "retrieve:mteb/x",
-    "MTEB of languages": lambda _: "retrieve:mteb/y:de",
-    "MTEB's parts": lambda _: (
-        "retrieve:mteb/x:queries@queries+mteb/x:corpus@corpus+mteb/x:default@test"
-    ),
+    "of the hub": lambda _: "retrieve:org/x:queries@test+org/x:corpus@test+org/x:default@test",
 }
 
 
 @pytest.fixture
 def published(hub):
-    """Data sets in the layouts of BEIR and MTEB, with the same content."""
+    """A data set with the same content."""
     judged = [{"query-id": q, "corpus-id": d, "score": g} for q, d, g in JUDGED]
     queries, corpus = (
         [{"_id": n, "title": "", "text": text} for n, text in texts.items()]
         for texts in (QUERIES, CORPUS)
     )
-    for name in ("BeIR/x", "mteb/x"):
-        hub.tables[name, "corpus"] = {"corpus": corpus}
-        hub.tables[name, "queries"] = {"queries": queries}
-    hub.tables["BeIR/x-qrels", None] = {"train": judged, "test": judged}
-    hub.tables["mteb/x", "default"] = {"dev": judged, "test": judged}
-    for config, rows in (("corpus", corpus), ("queries", queries), ("qrels", judged)):
-        hub.tables["mteb/y", f"de-{config}"] = {"test": rows}
+    for config, rows in (("corpus", corpus), ("queries", queries), ("default", judged)):
+        hub.tables["org/x", config] = {"test": rows}
 
 
 @pytest.mark.usefixtures("published")
@@ -122,13 +111,6 @@ def test_every_form_is_the_same_task(form, folder):
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)
     assert task.description == "2 of 3 queries, those with a relevant document; 5 documents"
-
-
-@pytest.mark.usefixtures("published")
-def test_the_parts_of_a_data_set_are_found():
-    assert retrieval_sources("BeIR/x", "test") == (
-        *("BeIR/x:queries@queries", "BeIR/x:corpus@corpus", "BeIR/x-qrels@test"),
-    )
 
 
 def test_metrics_are_those_of_a_loop(folder, encoder):

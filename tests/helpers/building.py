@@ -23,7 +23,9 @@ def built(kind, *words, folder):
     said = worked("data", "build", kind, *words, "--output", output, "--json", "--overwrite")
     with output.open(encoding="utf-8", newline="") as file:
         _, *rows = csv.reader(file)
-    return [tuple(row) for row in rows], json.loads(said.out)
+    report = json.loads(said.out)
+    report["counts"] |= report["counts"]["left_out"]
+    return [tuple(row) for row in rows], report
 
 
 def premises(*rows):

@@ -37,11 +37,3 @@ class Hub:
             column: SimpleNamespace(names=names) for column, names in self.labels.items()
         }
         return streamed
-
-    def get_dataset_config_names(self, name, revision):
-        assert revision == self.revision
-        return [config for known, config in self.tables if known == name]
-
-    def get_dataset_split_names(self, name, config, revision):
-        assert revision == self.revision
-        return [*self.tables[name, config]]

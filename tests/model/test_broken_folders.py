@@ -64,13 +64,6 @@ def config(**settings):
     return change
 
 
-def many_tokens(folder):
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    token = tokenizer["added_tokens"][0]
-    tokenizer["added_tokens"] = [{**token, "id": n, "content": f"t{n}"} for n in range(150_000)]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-
-
 def without_tokenizer(folder):
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -106,7 +99,6 @@ ROWS = {
         config(position_embedding_type="relative_key"),
         "position_embedding_type 'relative_key'; bert has only 'absolute' here",
     ),
-    "many tokens": (many_tokens, r"tokenizer\.json has 150,000 added tokens"),
     **{
         f"deep {name}": (text(name, "[" * 200_000), "{folder}")
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json")

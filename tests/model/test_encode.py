@@ -78,7 +78,7 @@ def test_no_sentence_gives_no_row(nothing, tiny_encoder):
 
 def test_one_string_is_one_row_but_no_stream(tiny_encoder):
     assert np.array_equal(tiny_encoder.encode("a dog"), tiny_encoder.encode(["a dog"])[0])
-    with pytest.raises(ConfigError, match="a list of strings, not one string"):
+    with pytest.raises(ConfigError, match="a list of strings, not str"):
         tiny_encoder.encode_stream("a dog")
 
 

@@ -95,7 +95,7 @@ def test_the_command_writes_what_training_takes(desk):
     said = worked(
         *["data", "mine", "encoder", "pairs.csv", "--output", "mined.csv", "--margin", "0"]
     )
-    assert "Left out: " in said.out
+    assert "left out: " in said.out
     header, *rows = csv.reader((desk / "mined.csv").read_text(encoding="utf-8").splitlines())
     assert header == ["sent0", "sent1", "hard_neg"] and rows
     assert open_examples("mined.csv").views == 3

@@ -78,6 +78,14 @@ def test_several_queries_and_a_threshold(run):
     assert [(hit["query"], hit["id"]) for hit in hits] == [("red fish", "2"), ("one fish", "0")]
 
 
+def test_clean_text_is_indexed(run, tmp_path):
+    (tmp_path / "found.txt").write_text("<b>red</b> fish\nred  fish\nno &amp; fish\n")
+    told = run("build", "m", "found.txt", "index", "--clean").stderr
+    assert "cleaned: tags 1, spaces 1, repeated 1, entities 1" in told
+    assert "index: 2 texts" in told
+    assert run("search", "index", "no & fish").stdout.splitlines()[1].endswith("no & fish")
+
+
 def test_remove_and_optimize(run):
     run("build", "m", "texts.txt", "index", "--kind", "hnsw")
     assert "index: 2 texts, 2 removed" in run("remove", "index", "-", stdin="0\n2\n").stderr

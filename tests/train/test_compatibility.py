@@ -96,7 +96,7 @@ CASES = [
     ({}, {}, {"recipe": "distil"}, "distil follows the embeddings of another|name a folder"),
     ({}, {"needs_pairs": True}, {}, "simcse takes pairs here|1 sentence per|set data.file"),
     ({}, LABELS, {}, "simcse reads labels|data.labels is none; set it to nli"),
-    ({"data.labels": "nli"}, {}, {}, "data.labels is nli|contradictions for positives|leave it"),
+    ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
     ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
     ({"data.labels": "scores"}, {}, {}, "is scores|every pair for a positive|leave it out"),
     ({"encoder.lstm": 4}, {}, {}, "encoder.lstm is 4|tiny is an encoder of its own; leave"),
