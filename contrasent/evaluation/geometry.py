@@ -5,9 +5,9 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ GROUPS = 5
 """Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
 
 _LARGEST_RATING = 5.0
-_FEWEST = 8
 _ROWS = 1024
 _TINY = 1e-12
 
@@ -76,9 +75,6 @@ class Geometry:
     records: tuple[Record, ...]
     spectrum: Vector  # ``(min(N, D),)`` singular values over the largest
     groups: tuple[Group, ...]  # cosines by rating; a group without a pair is not there
-    # the Spearman correlation of all P pairs by the leading dimensions that are kept of an
-    # embedding; none in older files
-    by_dimension: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def encoder(self) -> str:
@@ -103,16 +99,14 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     position = pairs.position(embeddings)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
-    by_dimension = correlation_by_dimension(embeddings, pairs)
-    # None of an encoder that puts all pairs at one cosine, as a collapsed one does.
-    correlation = by_dimension.get(embeddings.shape[1])
     scores = [
         Score("alignment", position.alignment, int(pairs.positive.sum()), subset=pairs.condition),
         Score("uniformity", position.uniformity, every),
         Score("mean_cosine", mean_cosine(embeddings), every),
         Score("partition_ratio", partition_ratio(embeddings), every),
-        *([] if correlation is None else [Score("spearman", correlation, len(pairs.gold))]),
     ]
+    with suppress(DataError):  # of an encoder that puts all pairs at one cosine
+        scores.append(Score("spearman", spearman(cosines, pairs.gold), len(pairs.gold)))
     task = pairs.task
     return Geometry(
         records=tuple(score.record(task.name, task.sha256, use) for score in scores),
@@ -125,7 +119,6 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
             Group(low, high, _short(cosines[chosen]))
             for low, high, chosen in rating_groups(pairs.gold)
         ),
-        by_dimension=by_dimension,
     )
 
 
@@ -174,18 +167,6 @@ def _sentence_influences(unit: Matrix) -> dict[str, Vector]:
     }
 
 
-def correlation_by_dimension(embeddings: Embeddings, pairs: RatedPairs) -> dict[int, float]:
-    """Spearman's correlation with 8, 16, 32 ... and all D dimensions of ``(N, D)`` embeddings."""
-    correlations, width = {}, embeddings.shape[1]
-    powers = (_FEWEST << step for step in range(width.bit_length()))
-    for size in (*(power for power in powers if power < width), width):
-        rows = embeddings[:, :size]
-        with suppress(DataError):  # a row of zeros, or all pairs at one cosine
-            cosines = pair_cosines(rows[pairs.first], rows[pairs.second])
-            correlations[size] = spearman(cosines, pairs.gold)
-    return correlations
-
-
 def rating_range(gold: Vector) -> tuple[float, float]:
     """The lowest and the highest of ratings ``(P,)``; of ratings from 0 to 5 these two."""
     low, high = float(gold.min()), float(gold.max())
@@ -223,12 +204,11 @@ def _geometry(values: Any) -> Geometry:
 
     fields = fields_of_kind(values, KIND)
     groups = fields.pop("groups")
-    sizes = fields.pop("by_dimension", {}).items()
+    fields.pop("by_dimension", None)  # of an older file
     return Geometry(
         records=TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records")),
         spectrum=np.array(fields.pop("spectrum"), dtype=np.float64),
         groups=tuple(Group(it["low"], it["high"], np.array(it["cosines"])) for it in groups),
-        by_dimension={int(size): float(value) for size, value in sizes},
         **fields,
     )
 

@@ -7,9 +7,8 @@ from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.report.figures import figure_kinds
-from contrasent.report.figures.curves import DIMENSIONS
 
-FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs and kind.name != DIMENSIONS]
+FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs]
 
 
 @pytest.fixture

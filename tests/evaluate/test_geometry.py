@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import oracles
-from scipy.stats import spearmanr
 
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
-    correlation_by_dimension,
     geometry_influences,
     geometry_lines,
     measure,
@@ -115,19 +113,6 @@ def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
             slope = (value - below[name]) / (2 * step)
             assert found[name][place] == pytest.approx(slope, rel=1e-5, abs=1e-8), name
             assert found[name].sum() == pytest.approx(0, abs=1e-9)
-
-
-def test_correlations_are_of_the_leading_dimensions(pairs_file):
-    pairs = RatedPairs.read(f"{pairs_file}>3.9")
-    rows = np.random.default_rng(3).normal(size=(9, 20)).astype(np.float32)
-    expected = {}
-    for size in (8, 16, 20):
-        short = rows[:, :size] / np.linalg.norm(rows[:, :size], axis=1, keepdims=True)
-        cosines = (short[pairs.first] * short[pairs.second]).sum(axis=1)
-        expected[size] = spearmanr(cosines, pairs.gold).statistic
-    assert len({round(it, 9) for it in expected.values()}) == 3, "choose other rows"
-    assert correlation_by_dimension(rows, pairs) == pytest.approx(expected)
-    assert [*correlation_by_dimension(rows[:, :8], pairs)] == [8]
 
 
 def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry):

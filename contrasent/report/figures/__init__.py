@@ -208,8 +208,6 @@ class FigureKind:
     heading: str  # above it in a report
     draw: Callable[[FigureData], Picture]  # draws it, under its name
     caption: Callable[[FigureData], str]  # how to read it
-    # whether there is something to draw, where it needs more than geometry or a run
-    shows: Callable[[FigureData], bool] = lambda _: True
     of_runs: bool = False  # it shows training runs, and not the geometry of encoders
 
 
@@ -225,5 +223,5 @@ def draw_figures(data: FigureData) -> list[tuple[FigureKind, Picture]]:
     return [
         (kind, kind.draw(data))
         for kind in figure_kinds()
-        if (data.runs if kind.of_runs else data.rows) and kind.shows(data)
+        if (data.runs if kind.of_runs else data.rows)
     ]

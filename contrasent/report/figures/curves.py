@@ -1,4 +1,4 @@
-"""Curves: cosine densities, singular spectra, trajectories, correlation by dimension.
+"""Curves: cosine densities, singular spectra, trajectories.
 
 Shapes: P pairs, X points of the axis.
 """
@@ -173,33 +173,6 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
     return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // 3)), draw)
 
 
-DIMENSIONS = "sts-by-dimension"
-
-
-def correlation_curves(rows: Mapping[str, Geometry]) -> Picture:
-    """A curve for each encoder by its label, over a logarithmic axis of dimensions.
-
-    As Figure 2 of Kusupati et al. 2022, Matryoshka representation learning.
-    """
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        sizes = sorted({size for geometry in rows.values() for size in geometry.by_dimension})
-        for number, (label, geometry) in enumerate(rows.items()):
-            x, y = zip(*sorted(geometry.by_dimension.items()), strict=True)
-            marker = look(number)[1]
-            axes.plot(x, [100 * it for it in y], marker=marker, label=label, **_curve(number))
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        some = next(iter(rows.values()))
-        axes.set_xlabel("leading dimensions kept")
-        axes.set_ylabel(f"Spearman x 100, {some.heading} ({some.rated:,} pairs)")
-        axes.legend(loc="lower right")
-
-    return picture(DIMENSIONS, (4.8, 3.4), draw)
-
-
 def run_lines(runs: Mapping[str, Trajectory]) -> list[str]:
     """Each run's way through the plane, from its first measurement to its last."""
     return [
@@ -244,16 +217,5 @@ FIGURES = (
                 *run_lines(data.runs),
             ]
         ),
-    ),
-    FigureKind(
-        name=DIMENSIONS,
-        place=5,
-        heading="Correlation by dimension",
-        draw=lambda data: correlation_curves(data.rows),
-        caption=lambda _: (
-            "Spearman's correlation of cosines and human ratings when only the first dimensions of "
-            "an embedding are kept; a curve that falls late can be cut short."
-        ),
-        shows=lambda data: any(len(it.by_dimension) > 1 for it in data.rows.values()),
     ),
 )
