@@ -27,7 +27,12 @@ import numpy as np
 import typer
 
 import contrasent
-from contrasent.evaluation import Bootstrap, EncoderUse, Options, load_suite
+from contrasent.evaluation import (
+    Bootstrap,
+    EncoderUse,
+    Options,
+    load_suite,
+)
 from contrasent.model import SentenceEncoder
 
 Cell = tuple[str, str, str, int]
@@ -414,47 +419,6 @@ def one(work: Path, cell: Cell) -> None:
     kept.write_bytes(pickle.dumps({"scores": scores, "seconds": seconds}))
     shown = {name: round(100 * value(each), 2) for name, each in scores.items()}
     print(*cell, f"{seconds:.0f} s", shown, flush=True)
-
-
-@app.command()
-def proxies(work: Path) -> None:
-    """Print what halves of the test's own texts say of each encoder, beside its labelled score.
-
-    The last line is the correlation of the two changes from the start, over all encoders.
-    """
-    changes: list[tuple[float, float]] = []
-    for start, domain in product(STARTS, DOMAINS):
-        texts = held_out_texts(work / domain)
-        write(work / domain / "held_out.txt", shuffled(texts))
-        suite = load_suite([f"crops:{work / domain / 'held_out.txt'}"], options_of(work))
-        before: tuple[float, float] | None = None
-        for method in ("start", *METHODS):
-            kept = next((work / "cells").glob(f"{start}-{domain}-{slug(method)}-*.pkl"), None)
-            if kept is None or method == "whitening":
-                continue
-            run = work / "runs" / kept.stem / "last"
-            encoder = SentenceEncoder.load(run) if method != "start" else load(start, root(work))
-            proxy = value(suite.records(EncoderUse(encoder)))
-            scores = pickle.loads(kept.read_bytes())["scores"]
-            labelled = float(np.mean([value(each) for k, each in scores.items() if k != "STS-B"]))
-            before = before or (proxy, labelled)
-            changes.append((proxy - before[0], labelled - before[1]))
-            print(start, domain, method, f"proxy {100 * proxy:.2f} labelled {100 * labelled:.2f}")
-    moved = [change for change in changes if change != (0, 0)]
-    print(f"correlation of {len(moved)} changes: {np.corrcoef(np.array(moved).T)[0, 1]:.2f}")
-
-
-def held_out_texts(folder: Path) -> list[str]:
-    """The texts of a domain's tests, without their labels."""
-    texts: list[str] = []
-    for path in folder.glob("test/corpus.jsonl"):
-        texts += [json.loads(line)["text"] for line in path.read_text().splitlines()]
-    for path in folder.glob("pairs.tsv"):
-        texts += [side for line in path.read_text().splitlines() for side in line.split("\t")[:2]]
-    for path in folder.glob("*.csv"):
-        with path.open(encoding="utf-8", newline="") as file:
-            texts += [text for text, _ in list(csv.reader(file))[1:]]
-    return texts
 
 
 @app.command()

@@ -271,8 +271,7 @@ class EvaluationOptions(Measuring, DataFolder, FoundText):
     the hub (org/name:config@split) of sentence, sentence, score; transfer (the papers' seven), mr,
     cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); such a file of text and label, or
     classify:TRAIN+TEST; stsb-retrieval, a folder of corpus, queries and qrels as BEIR's,
-    retrieve:QUERIES+DOCUMENTS+RELEVANCE; without labels crops:FILE,
-    next:FILE."""
+    retrieve:QUERIES+DOCUMENTS+RELEVANCE."""
 
     columns: Listed | None = None
     """Sentence, sentence and score, or sentence and label, of your files: names, or numbers."""

@@ -364,8 +364,8 @@ class EvaluationSettings:
     """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; the mean of several,
     such as stsb-dev,sickr-dev, or of accuracies, such as transfer-dev; or without labels held-out
     (a tenth of the training text, which is not trained on: halves of a text, sentences of a
-    document or pairs find each other), crops:FILE, next:FILE, or retrieval of your own; none. auto
-    is stsb-dev if its data is there, else held-out."""
+    document or pairs find each other), or retrieval of your own; none. auto is stsb-dev if its data
+    is there, else held-out."""
 
     every: PositiveInt = 125
     """Steps between evaluations; the last step is evaluated too."""

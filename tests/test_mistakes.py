@@ -161,7 +161,7 @@ MISTAKES = [
     (("neighbors", "tiny", "--corpus", "none.txt"), ("'neighbors'", "'neighbours'")),
     (("calibrate", "tiny", "pairs.tsv>="), ("pairs.tsv>=",)),
     (("calibrate", "tiny", "text.txt"), ("'text.txt' cannot be read as rated pairs", ".tsv, .csv")),
-    (("evaluate", "tiny", "--tasks", "text.txt"), ("'text.txt'", "crops:FILE")),
+    (("evaluate", "tiny", "--tasks", "text.txt"), ("'text.txt'", "--text FILE")),
     (train("--lr", "fast"), ("--learning-rate", "'fast'", "valid number")),
     (("encode", "tiny", "text.txt", "o.npy", "--workers", "0"), ("--workers", "greater than 0")),
     (("similarity", "./tinny", "a", "b"), ("no folder ./tinny", "Did you mean 'tiny'?")),

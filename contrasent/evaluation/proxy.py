@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from contrasent.data.documents import find_documents, sentences_of
-from contrasent.data.examples import Examples, keep_rows, open_examples
-from contrasent.errors import DataError
+from contrasent.data.examples import Examples, keep_rows
 from contrasent.evaluation.retrieval import RetrievalTask
-from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
+from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.search.words import UNSPACED, words
 
 METRICS = ("mrr@10", "recall@1", "recall@10")
@@ -87,33 +86,6 @@ def _pairs_task(
         description=f"{summary}: {len(wanted):,} queries, {len(places):,} documents; no labels",
         sha256=sha256,
     )
-
-
-def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
-    """A task of a file or data set, of at most a thousand of its rows, the last document cut."""
-    kind, _, file = name.name.partition(":")
-    documents = f"{kind}:" == NEXT
-    source = str(Path(file).expanduser())
-    examples = open_examples(source, columns, documents=documents or None)
-    lengths = find_documents(examples).lengths if documents else None
-    if documents and lengths is None:
-        raise DataError(
-            f"{name.name}: nothing tells where a document of {file} ends; give a .txt with a blank "
-            "line between documents, or ask for crops:"
-        )
-    pairs = next_pairs if documents else crop_pairs
-    smallest, count = _smallest(_units(examples, lengths), pairs)
-    chosen, room = list[Unit](), MOST
-    for unit, *_ in smallest.values():
-        chosen.append(unit[:room])
-        room -= len(chosen[-1])
-    of = f"{MOST - room:,} of {count:,} {'sentences' if documents else 'texts'}"
-    summary = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
-    task = _pairs_task(name, pairs(chosen), summary, examples.sha256)
-    if task is None:
-        lacks = "document of two different sentences" if documents else "text of 8 words"
-        raise DataError(f"{name.name}: {file} has no {lacks}, so there is nothing to find")
-    return task
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
-    CROPS,
-    NEXT,
     RETRIEVE,
     STSB_RETRIEVAL,
     TaskName,
@@ -282,12 +280,10 @@ def metric_value(metric: str, ranks: Vector, grades: Vector) -> float:
 
 
 def names(text: str, options: Options) -> list[TaskName] | None:
-    """DiffCSE's task, a folder, a proxy, or what :func:`read_retrieval` takes."""
+    """DiffCSE's task, a folder, or what :func:`read_retrieval` takes."""
     name, folder = text.strip(), Path(text.strip()).expanduser()
     if (public := public_names(name, options.splits, {STSB_RETRIEVAL: ALL_SPLITS})) is not None:
         return public
-    if name.startswith((CROPS, NEXT)):
-        return [TaskName(name)]
     # A folder named without a slash may only by chance be called as a task is.
     if name and folder.is_dir() and (folder.name != name or any(folder.glob("corpus.*"))):
         name = str(folder if folder.name else folder.resolve())
@@ -300,12 +296,10 @@ def names(text: str, options: Options) -> list[TaskName] | None:
 
 def load_task(names: Sequence[TaskName], options: Options) -> RetrievalTask:
     """Read a task of one split."""
-    from contrasent.evaluation.proxy import read_proxy
-
     (name,) = names
     if name.name == STSB_RETRIEVAL:
         return stsb_retrieval(name, options.data_dir)
-    return read_proxy(name, options.columns) if name.is_proxy else read_retrieval(name)
+    return read_retrieval(name)
 
 
 def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> Scores:

@@ -16,9 +16,8 @@ CLASSIFY = "classify:"
 RETRIEVE = "retrieve:"
 """Stands before queries, documents and relevance."""
 
-CROPS, NEXT, HELD_OUT = "crops:", "next:", "held-out"
-"""Stand before text without labels: halves of a text, or sentences of a document, find each other;
-or before what is made of the text that a run holds out."""
+HELD_OUT = "held-out"
+"""Stands before what is made of the text that a run holds out."""
 
 STSB_RETRIEVAL = "stsb-retrieval"
 """DiffCSE's retrieval task, made of STS-B."""
@@ -153,7 +152,7 @@ class TaskName:
     @property
     def is_proxy(self) -> bool:
         """True if it is made of text without labels."""
-        return self.name.startswith((CROPS, NEXT, f"{HELD_OUT} "))
+        return self.name.startswith(f"{HELD_OUT} ")
 
     @property
     def in_senteval(self) -> bool:
@@ -200,8 +199,8 @@ def refuse(text: str) -> NoReturn:
         pick(f"task (a name, or a {_FORM})", _normalise(text)[0], choices)
     wrong = "cannot be read as rated pairs" if path.exists() else "is no file or scored pairs"
     raise ConfigError(
-        f"{text!r} {wrong}; name a {_FORM}, or, for 'contrasent evaluate', text without labels as "
-        "crops:FILE or next:FILE"
+        f"{text!r} {wrong}; name a {_FORM}; text without labels is for 'contrasent evaluate MODEL "
+        "--text FILE'"
     )
 
 
@@ -259,9 +258,6 @@ def joined_sources(text: str) -> tuple[str, ...]:
 
 def short_name(text: str) -> str:
     """A name of own data for tables: the last part of every path."""
-    for prefix, words in ((CROPS, "crops of"), (NEXT, "next sentences of")):
-        if text.startswith(prefix):
-            return f"{words} {Path(text.removeprefix(prefix)).name}"
     named = text.removeprefix(CLASSIFY).removeprefix(RETRIEVE)
     return "+".join(Path(piece).name for piece in joined_sources(named))
 

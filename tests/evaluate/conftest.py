@@ -45,7 +45,7 @@ def runner(senteval, monkeypatch):
 
     def make(*commands, columns=80):
         monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr(tree, "_guarded", lambda _name, run: run)
+        monkeypatch.setattr(tree, "_guarded", lambda run: run)
         name = commands if len(commands) == 1 else ()
 
         def run(*words):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from helpers.tiny_sentences import sentence
 
-from contrasent import evaluate
 from contrasent.data.examples import open_examples
-from contrasent.errors import DataError
-from contrasent.evaluation.proxy import halves, hold_out, read_proxy
-from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.protocols import Options
+from contrasent.evaluation.proxy import halves, hold_out
+from contrasent.evaluation.retrieval import score
 
 LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
 
@@ -78,30 +78,26 @@ def naive_mrr(pairs, encoder):
     return total / len(queries)
 
 
-def mrr(path):
-    records = evaluate(RandomWords(), [path])
-    (value,) = (r.value for r in records if r.metric == "mrr@10")
-    return value
+def mrr(path, documents=None):
+    task = hold_out(open_examples(str(path), documents=documents)).task
+    (value,) = (r.value for r in score([task], EncoderUse(RandomWords()), Options()).records[:1])
+    return value, set(task.queries)
 
 
-def test_crops_are_scored_as_in_plain_loops(text):
-    path = text([*LONG, "too short"])
-    pairs = [halves(line) for line in LONG]
-    assert mrr(f"crops:{path}") == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
+def test_held_out_halves_are_scored_as_in_plain_loops(text):
+    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
+    value, queries = mrr(text([*lines, "too short"]))
+    pairs = [halves(line) for line in lines if halves(line)[0] in queries]
+    assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
 
 
 def test_next_sentences_are_scored_as_in_plain_loops(text):
-    documents = [LONG[n : n + 4] for n in range(0, 60, 4)]
+    lines = [f"in row {n} {LONG[n % 60]}" for n in range(720)]
+    documents = [lines[n : n + 4] for n in range(0, 720, 4)]
     path = text("\n\n".join("\n".join(d) for d in documents).split("\n"))
-    pairs = [(d[n], d[n + 1]) for d in documents for n in range(3)]
-    assert mrr(f"next:{path}") == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
-
-
-def test_what_cannot_be_a_proxy_is_refused(text):
-    with pytest.raises(DataError, match=r"has no text of 8 words"):
-        read_proxy(TaskName(f"crops:{text(['a b', 'c d'])}"))
-    with pytest.raises(DataError, match="a blank line between documents, or ask for crops:"):
-        read_proxy(TaskName(f"next:{text(LONG)}"))
+    value, queries = mrr(path, True)
+    pairs = [(d[n], d[n + 1]) for d in documents for n in range(3) if d[n] in queries]
+    assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
 
 
 def test_held_out_lines_are_a_tenth_whatever_their_order(text):
@@ -115,17 +111,6 @@ def test_held_out_lines_are_a_tenth_whatever_their_order(text):
     assert rest == [line for line in lines if line in rest]
     again = hold_out(open_examples(str(text(lines[::-1], "other.txt"))))
     assert sorted(again.task.queries) == sorted(held.task.queries)
-
-
-@pytest.mark.parametrize(("documents", "queries"), [(2, 999), (30, 1000 - 30)])
-def test_a_document_longer_than_what_is_left_is_cut(text, documents, queries):
-    length = 1500 if documents == 2 else 34
-    lines = [f"{n} {k}" if k < length else "" for n in range(documents) for k in range(length + 1)]
-    task = read_proxy(TaskName(f"next:{text(lines)}"))
-    assert task.description.startswith(f"1,000 of {documents * length:,} sentences")
-    assert len(task.queries) == queries
-    said = {int(query.split()[0]): int(query.split()[1]) for query in task.queries}
-    assert sorted(said.values()) == [998] if documents == 2 else [12] + [32] * 29
 
 
 def test_a_line_that_comes_twice_is_on_one_side(text):
