@@ -106,25 +106,12 @@ def noted(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("data_views", [1, 3])
-def test_without_weight_it_is_simcse_with_batch_normalisation(data_views, tiny_bert):
-    """Bit for bit; and a checkpoint without a masked-LM head will do: there is no generator."""
-    found = []
-    for name, more in (("diffcse", {"rtd_weight": 0.0}), ("simcse", {"head": "batchnorm"})):
-        encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu").train()
-        torch.manual_seed(3)
-        objective = objectives.build(
-            name, more, width=encoder.width, data_views=data_views, encoder=encoder
-        )
-        batch = batch_of(encoder, examples=7, views=objective.views)
-        _, terms = scored(encoder, objective, batch)
-        (term,) = terms.values()
-        term.backward()
-        parameters = [*encoder.parameters(), *objective.parameters()]
-        found.append([term.detach(), *(p.grad for p in parameters)])
-        assert objective.prepare(batch) is batch
-    assert len(found[0]) == len(found[1]) > 20
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+def test_without_weight_there_is_no_generator(tiny_bert):
+    """So that a checkpoint without a masked-LM head will do."""
+    encoder = still_encoder(tiny_bert)
+    objective, batch = build(encoder, rtd_weight=0.0), batch_of(encoder)
+    _, terms = scored(encoder, objective, batch)
+    assert terms.keys() == {"contrast"} and objective.prepare(batch) is batch
 
 
 # Edits as further views (Table 15)

@@ -34,11 +34,9 @@ FILES = {
     "flat.tsv": "a dog\tthe dog\t3\na cat\tsad\t3\nred\tgreen\t3\n",
     "words.tsv": "a dog\tthe dog\thigh\na cat\tsad\tlow\n",
     "sise.yaml": "train:\n  batch_sise: 3\n",
-    "trian.yaml": "data: {}\ntrian:\n  epochs: 3\n",
     "list.yaml": "- a\n- b\n",
     "open.yaml": "train: {batch_size: [\n",
     "many.yaml": "train:\n  epochs: many\n",
-    "simsce.yaml": "objective:\n  name: simsce\n",
 }  # fmt: skip
 
 
@@ -80,11 +78,8 @@ MISTAKES = [
     (train("--num_train_epochs", "3"), ("--num_train_epochs", "--epochs")),
     (train("--temperature", "0.1"), ("--temperature", "--objective.temperature")),
     (train("--weight-decay", "0.1"), ("--weight-decay", "--train.weight_decay")),
-    (train("-x", "o"), ("unknown option '-x'",)),
-    (train("stray"), ("unknown option 'stray'",)),
     # Settings and their values
     (train("--train.batch_sise", "8"), ("'batch_sise'", "'train'", "'batch_size'")),
-    (train("--trian.epochs", "8"), ("'trian'", "Did you mean", "'train'")),
     (train("--objective.temprature", "1"), ("'temprature'", "'temperature'")),
     (train("--objective.name", "simsce"), ("'simsce'", "Did you mean", "'simcse'")),
     (train("--train.seed"), ("--train.seed needs a value", "--train.seed VALUE")),
@@ -109,11 +104,9 @@ MISTAKES = [
     (train("--evaluation.task", "flat.tsv"), ("flat.tsv", "every gold is 3")),
     (train("--evaluation.final", "words.tsv"), ("words.tsv:1", "must be a number", "'high'")),
     (("train", "sise.yaml", *PLAIN), ("sise.yaml:2", "'batch_sise'", "'batch_size'")),
-    (("train", "trian.yaml", *PLAIN), ("trian.yaml:2", "'trian'", "'train'")),
     (("train", "list.yaml", *PLAIN), ("list.yaml", "['a', 'b']", "sections such as 'encoder:'")),
     (("train", "open.yaml", *PLAIN), ("open.yaml:", "not YAML")),
     (("train", "many.yaml", *PLAIN), ("many.yaml:2", "train.epochs", "'many'")),
-    (("train", "simsce.yaml", *PLAIN), ("'simsce'", "'simcse'")),
     # Training text
     (check("header.csv"), ("header.csv:1", "'ticket_id'", "--columns subject,description")),
     (data("ticket.csv"), ("ticket.csv:1", "'ticket'", "--columns ticket,article")),
@@ -143,7 +136,6 @@ MISTAKES = [
     (train("--resume", "--overwrite"), ("--resume", "--overwrite", "give one of them")),
     (("train", "--resume", "runs/gone"), ("runs/gone holds no training run", "resume")),
     # Using an encoder
-    (("evaluate", "tiny", "--tasks", "none.tsv"), ("no file none.tsv", "misspelling")),
     (("evaluate", "tiny", "--tasks", "stsbench"), ("'stsbench'", "Did you mean", "'stsb'")),
     (("evaluate", "tiny"), ("no task has data", "contrasent data fetch", "--data-dir")),
     (("evaluate", "./gone", "--tasks", "pairs.tsv"), ("no folder ./gone",)),
@@ -154,7 +146,6 @@ MISTAKES = [
     (("encode", "./gone", "none.txt", "rows.npy"), ("no file none.txt",)),
     (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "choose one of")),
     (("encode", "tiny", "text.txt", "o.npy", "--precision", "fp8"), ("--precision", "'fp8'")),
-    (("index", "build", "tiny", "none.txt", "index"), ("no file none.txt", "misspelling")),
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
     (("fit", "whitening", "tiny", "--data", "text.txt", "--output", "taken"), ("taken exists",)),
@@ -163,7 +154,6 @@ MISTAKES = [
     (("calibrate", "tiny", "text.txt"), ("'text.txt' cannot be read as rated pairs", ".tsv, .csv")),
     (("evaluate", "tiny", "--tasks", "text.txt"), ("'text.txt'", "--text FILE")),
     (train("--lr", "fast"), ("--learning-rate", "'fast'", "valid number")),
-    (("encode", "tiny", "text.txt", "o.npy", "--workers", "0"), ("--workers", "greater than 0")),
     (("similarity", "./tinny", "a", "b"), ("no folder ./tinny", "Did you mean 'tiny'?")),
     (("similarity", "all-MiniLM-L6-v3", "a", "b"), ("Did you mean 'all-MiniLM-L6-v2'?",)),
     (("mteb", "tiny", "--tasks", "STSBenchmrk"), ("STSBenchmrk",)),

@@ -87,16 +87,6 @@ def test_contrasent_json_says_what_was_done(tiny_encoder, tmp_path):
     }
 
 
-def test_saving_replaces_a_folder_as_a_whole(tiny_encoder, tmp_path):
-    folder = tmp_path / "saved"
-    with_head(tiny_encoder).save(folder)
-    tiny_encoder.head = None
-    tiny_encoder.save(folder)
-    assert not (folder / "2_Dense").exists()
-    assert loaded(folder).head is None
-    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
-
-
 def test_saving_replaces_nothing_but_an_encoder(tiny_encoder, tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(ConfigError, match=r"exists already; without a contrasent\.json"):

@@ -1,7 +1,5 @@
 """Prompts and dimensions: vectors are those of sentence-transformers, and folders keep them."""
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -209,13 +207,6 @@ def test_evaluators_of_sentence_transformers_give_the_same_scores(name, tmp_path
         for each in (model, encoder)
     ]
     assert scores[1] == pytest.approx(scores[0], abs=5e-3) and scores[0]  # bf16 here
-
-
-def test_an_option_that_is_none_is_as_left_out(tiny_encoder):
-    for call in (tiny_encoder.encode, tiny_encoder.encode_query, tiny_encoder.encode_document):
-        names = [*inspect.signature(tiny_encoder.encode).parameters][1:]
-        assert len(names) > 14
-        assert np.array_equal(call(SENTENCES, **dict.fromkeys(names)), call(SENTENCES))
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,7 @@ def test_strings_are_lines_and_empty_ones_end_documents(tmp_path, monkeypatch):
     ("rows", "message"),
     [
         (["a", ("b", "c")], r"row 2 of the data, \('b', 'c'\), cannot be written"),
-        ([("a", "b"), "c"], "row 2 of the data, 'c', cannot be written"),
         ([{"text": {1, 2}}], "row 1 of the data, .* cannot be written: .*; give strings, "),
-        ([3], "row 1 of the data, 3, cannot be written: .*; give strings, tuples"),
-        (["a", "b \ud800"], "row 2 of the data, .* cannot be written: .* surrogates"),
         ([("a", "b \ud800")], "row 1 of the data, .* cannot be written: .* surrogates"),
     ],
     ids=str,
