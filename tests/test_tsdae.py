@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers.masked_lms import saved
 from helpers.oracles import equal_gradients
 from helpers.padded import padded
+from helpers.tiny_models import save_tiny_masked_lm
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -147,7 +147,7 @@ def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
 
 
 def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
-    folder = saved(tmp_path, "mpnet")
+    folder = save_tiny_masked_lm(tmp_path, "mpnet")
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
     with pytest.raises(ConfigError, match="this objective takes a BERT"):
         objectives.build("tsdae", {}, width=16, data_views=1, encoder=encoder)

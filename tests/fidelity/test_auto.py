@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from helpers import tiny_models
 from helpers.padded import gradients, ids_of, packed_states, padded_states
-from helpers.tiny_models import SENTENCES, SIZES, transformer, word_piece
+from helpers.tiny_models import OTHERS, SENTENCES, SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
@@ -16,21 +17,11 @@ from contrasent.model.weights import load_backbone
 
 LIMIT = 64
 KINDS = {
-    "albert": (transformers.AlbertConfig, {"embedding_size": 8}),
-    "deberta_v2": (
-        transformers.DebertaV2Config,
-        {
-            "relative_attention": True,
-            "pos_att_type": ["p2c", "c2p"],
-            "position_biased_input": False,
-        },
-    ),
     "t5": (
         transformers.T5Config,
         {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2},
     ),
     "causal_bert": (transformers.BertConfig, {"is_decoder": True}),
-    "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1, "max_position_embeddings": LIMIT + 2}),
     "ibert": (transformers.IBertConfig, {"pad_token_id": 1, "max_position_embeddings": LIMIT + 2}),
     "funnel": (
         transformers.FunnelConfig,
@@ -43,20 +34,26 @@ KINDS = {
     "xmod": (transformers.XmodConfig, {"languages": ["en", "de"]}),
     "vit": (transformers.ViTConfig, {"image_size": 32, "patch_size": 16}),
     "canine": (transformers.CanineConfig, {"num_hash_buckets": 50}),
-    "convbert": (
-        transformers.ConvBertConfig,
-        {"embedding_size": 16, "head_ratio": 1, "conv_kernel_size": 3},
-    ),
     "fnet": (transformers.FNetConfig, {}),
     "big_bird": (transformers.BigBirdConfig, {"block_size": 4, "num_random_blocks": 1}),
     "full_big_bird": (transformers.BigBirdConfig, {"attention_type": "original_full"}),
     "xlnet": (transformers.XLNetConfig, {"d_model": 16, "n_layer": 2, "n_head": 2}),
+}
+CHANGES = {
+    "convbert": {"head_ratio": 1, "conv_kernel_size": 3},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+    },
 }
 OWN_SIZES = ("t5", "funnel", "xlnet")  # under names of their own
 
 
 def config_of(name, vocabulary=60):
     """The configuration of a tiny model of an architecture."""
+    if name in OTHERS:
+        return tiny_models.config_of(name, vocabulary, LIMIT, **CHANGES.get(name, {}))
     kind, settings = KINDS[name]
     sizes = {**SIZES, "max_position_embeddings": LIMIT}
     if name in OWN_SIZES:
@@ -66,7 +63,7 @@ def config_of(name, vocabulary=60):
     return kind(**{**sizes, **settings})
 
 
-@pytest.fixture(scope="module", params=["albert", "deberta_v2", "t5", "causal_bert"])
+@pytest.fixture(scope="module", params=["albert", "deberta-v2", "t5", "causal_bert"])
 def folder(request, tmp_path_factory):
     """A plain Hugging Face folder of an architecture that PackedBert does not compute."""
     folder = tmp_path_factory.mktemp("auto") / request.param

@@ -134,13 +134,26 @@ def unigram(folder, limit=64, tokenizer_class="XLMRobertaTokenizerFast"):
 
 
 def config_of(model_type, vocabulary, positions=64, **changes):
-    """The configuration of a tiny model of the BERT family."""
+    """The configuration of a tiny model of the BERT family, or of another architecture."""
     kinds = {
         "bert": (transformers.BertConfig, {"pad_token_id": 0}),
         "roberta": (transformers.RobertaConfig, {"pad_token_id": 1}),
         "xlm-roberta": (transformers.XLMRobertaConfig, {"pad_token_id": 1}),
         "camembert": (transformers.CamembertConfig, {"pad_token_id": 1}),
         "distilbert": (transformers.DistilBertConfig, {"pad_token_id": 0}),
+        "albert": (transformers.AlbertConfig, {"pad_token_id": 0, "embedding_size": 8}),
+        "convbert": (transformers.ConvBertConfig, {"pad_token_id": 0, "embedding_size": 16}),
+        "deberta": (transformers.DebertaConfig, {"pad_token_id": 0}),
+        "deberta-v2": (transformers.DebertaV2Config, {"pad_token_id": 0}),
+        "electra": (transformers.ElectraConfig, {"pad_token_id": 0, "embedding_size": 8}),
+        "ernie": (transformers.ErnieConfig, {"pad_token_id": 0}),
+        "modernbert": (
+            transformers.ModernBertConfig,
+            {"pad_token_id": 0}
+            | dict.fromkeys(("bos_token_id", "cls_token_id"), 2)
+            | dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+        ),
+        "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1}),
     }
     kind, more = kinds[model_type]
     sizes = dict(SIZES)
@@ -155,12 +168,14 @@ def config_of(model_type, vocabulary, positions=64, **changes):
 
 
 FAMILY = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+OTHERS = ("albert", "convbert", "deberta", "deberta-v2", "electra", "ernie", "modernbert", "mpnet")
 TOKENIZERS = {
     "bert": (word_piece, "BertTokenizerFast"),
     "roberta": (byte_level, "RobertaTokenizerFast"),
     "xlm-roberta": (unigram, "XLMRobertaTokenizerFast"),
     "camembert": (unigram, "XLMRobertaTokenizerFast"),
     "distilbert": (word_piece, "DistilBertTokenizerFast"),
+    **dict.fromkeys(OTHERS, (word_piece, "BertTokenizerFast")),
 }
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 import transformers
-from helpers.masked_lms import OTHERS, saved
-from helpers.tiny_models import TOKENIZERS, save_tiny_masked_lm
+from helpers.tiny_models import FAMILY, OTHERS, save_tiny_masked_lm
 
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
@@ -27,11 +26,11 @@ def logits(masked_lm, ids=IDS):
         return masked_lm.head(masked_lm.backbone(pack(ids))[-1])
 
 
-@pytest.mark.parametrize("model_type", [*TOKENIZERS, *OTHERS])
+@pytest.mark.parametrize("model_type", [*FAMILY, *OTHERS])
 def test_logits_are_those_of_transformers(model_type, tmp_path):
-    folder = saved(tmp_path / "it", model_type)
+    folder = save_tiny_masked_lm(tmp_path / "it", model_type)
     masked_lm = MaskedLm.load(folder).eval()
-    packs = model_type in (*TOKENIZERS, "electra", "modernbert", "mpnet")
+    packs = model_type in (*FAMILY, "electra", "modernbert", "mpnet")
     assert isinstance(masked_lm.backbone, AutoBackbone) is not packs
     assert masked_lm.tied
     torch.testing.assert_close(logits(masked_lm), expected(folder), rtol=1e-5, atol=1e-5)
