@@ -66,7 +66,7 @@ from contrasent.settings import EncoderSettings, EvaluationSettings, checked
 from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
 
 RESULT, REPORT, _RUN, _PARTS = "result.json", "report.html", "run", ("dev", "held-out")
-_HELD_OUT, _FEWEST_LINES = 500, 60
+_HELD_OUT, _FEWEST_LINES = 500, 200
 """Lines that are enough to choose by, and as many to report on; and the least."""
 _DEV_SHARE, _TEST_SHARE = 0.02, 0.12
 """Of the time, for one dev score and for the scores at the end."""

@@ -37,7 +37,7 @@ TRAIN = "train.txt"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
-_GRACE, _WHITENS, _SCORED = 1.05, "train.whitening_sentences", 60
+_GRACE, _WHITENS, _SCORED = 1.05, "train.whitening_sentences", 400
 """Times what is asked for, the time is over; how a map is asked for; least texts of a dev task."""
 
 
