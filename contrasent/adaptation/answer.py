@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from contrasent.adaptation.rungs import (
     CANDIDATES,
     FIXED,
+    GENERAL_PAIRS,
     HEAD,
     NEEDS,
     PEFT,
@@ -195,16 +196,17 @@ class Adaptation:
         said = [f"{self.text}."]
         if self.judgement is not None:
             said.append(self.judgement.sentence)
-        tried = dict.fromkeys(it.candidate for it in self.trials)
-        names = f"{', '.join(tried)} (dev scores below)"
-        if self.outcome == "trained":
-            best = max(self.trials, key=lambda it: -1 if it.score is None else it.score)
-            said.append(f"The best of what was tried is {best.candidate}, of {names}.")
-            said += [gain.sentence for gain in self.scores.gains]
-        elif self.why:
+        tried = ", ".join(dict.fromkeys(it.candidate for it in self.trials))
+        best = max(self.trials, key=lambda it: -1 if it.score is None else it.score, default=None)
+        if best is None or self.why:
             said.append(f"Nothing was trained: {self.why}.")
+        elif self.recipe is not None:
+            said.append(f"Training found a better encoder, by {best.candidate}; tried: {tried}.")
+        elif self.scores.gains:
+            said.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
         else:
-            said.append(f"Nothing that was tried beat the encoder as it comes: {names}.")
+            said.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
+        said += [gain.sentence for gain in self.scores.gains]
         if self.outcome == "hybrid":
             said.append("Hybrid search is the answer, and it needs no training.")
         elif self.outcome == "start":
@@ -278,14 +280,16 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         if (made := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
             made.rename(run)
-        recipe = folder / "recipe.yaml"
-        shutil.copyfile(run / "recipe.yaml", recipe)
-        result = replace(result, recipe=recipe)
-        result.write(folder)
-        made_by, how = load_recipe(recipe), rungs.search.how
+        made_by, how = load_recipe(run / "recipe.yaml"), rungs.search.how
         scores = score_result(rungs.final_tasks(), made_by, result.encoder, False, **how)
         result = replace(result, scores=scores)
-    elif ground.depth and not result.encoder.exists():
+        verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
+        if "hurt" in verdicts and "helped" not in verdicts:
+            run.rename(made)
+        else:
+            result = replace(result, recipe=folder / "recipe.yaml")
+            shutil.copyfile(run / "recipe.yaml", folder / "recipe.yaml")
+    if result.recipe is None and ground.depth and not result.encoder.exists():
         start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
     rungs._save()
     result = replace(result, seconds=ground.seconds_spent)

@@ -19,6 +19,7 @@ from contrasent.evaluation import proxy
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
+from contrasent.records import Interval
 from contrasent.training.run import train
 
 FAST = {"train.batch_size": 16, "train.precision": "fp32", "train.learning_rate": 1e-3}
@@ -96,7 +97,7 @@ def test_the_better_half_goes_on_and_the_best_is_kept_and_made_again(adapt, tmp_
     assert tried(rungs[1]) == tried(ranked[:2])
     assert tried(rungs[2]) == tried(sorted(rungs[1], key=lambda t: -t.score)[:1])
     best = max(result.trials, key=lambda t: t.score)
-    assert result.outcome == "trained" and f"is {best.candidate}," in " ".join(result.sentences)
+    assert result.outcome == "trained" and f"by {best.candidate};" in " ".join(result.sentences)
     assert result.start_score < best.score
     kept = json.loads((tmp_path / "search" / "run" / "result.json").read_text())
     assert (kept["best_score"], kept["best_step"]) == (best.score, best.best_step)
@@ -221,6 +222,27 @@ def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
     result = adapt(candidates=["dropout"])
     assert (result.outcome, result.hybrid_weight, result.recipe) == ("hybrid", 0.3, None)
     assert "needs no training" in " ".join(result.sentences)
+
+
+def test_what_is_worse_on_held_out_text_gives_way_to_the_start(adapt, monkeypatch, tmp_path):
+    score = adapting.score_result
+
+    def worse(*given, **how):
+        scores = score(*given, **how)
+        below = Interval(low=-0.2, high=-0.1, error=0.02, confidence=0.95)
+        gains = [replace(it, compared=replace(it.compared, interval=below)) for it in scores.gains]
+        return replace(scores, gains=gains)
+
+    monkeypatch.setattr(adapting, "score_result", worse)
+    result = adapt(candidates=["dropout"])
+    assert (result.outcome, result.recipe) in (("start", None), ("hybrid", None))
+    assert "dropout, is worse on other text" in " ".join(result.sentences)
+    start = SentenceEncoder.load(result.encoder, device="cpu").fingerprint()
+    trained = tmp_path / "search" / "trials" / "0" / "best"
+    assert SentenceEncoder.load(trained, device="cpu").fingerprint() != start
+    monkeypatch.setattr(adapting, "score_result", score)
+    again = adapt(candidates=["dropout"], resume=True)
+    assert weights(again.encoder) == weights(tmp_path / "search" / "run" / "best")
 
 
 @pytest.mark.parametrize("data", ["no.txt", "empty.txt"])
