@@ -193,9 +193,8 @@ class Adaptation:
     @property
     def sentences(self) -> list[str]:
         """The answer in words."""
-        said = [f"{self.text}."]
-        if self.judgement is not None:
-            said.append(self.judgement.sentence)
+        judged = self.judgement
+        said = [f"{self.text}.", *([judged.sentence] if judged else [])]
         tried = ", ".join(dict.fromkeys(it.candidate for it in self.trials))
         best = max(self.trials, key=lambda it: -1 if it.score is None else it.score, default=None)
         if best is None or self.why:
@@ -209,7 +208,7 @@ class Adaptation:
         said += [gain.sentence for gain in self.scores.gains]
         if self.outcome == "hybrid":
             said.append("Hybrid search is the answer, and it needs no training.")
-        elif self.outcome == "start":
+        elif self.outcome == "start" and not (judged and judged.verdict == "other"):
             said.append(
                 "Use the encoder as it comes. More text, more --minutes, or a few hundred rated "
                 "pairs with --dev may show more."
