@@ -117,15 +117,6 @@ def encoder_notes(rows: Rows) -> list[str]:
     ]
 
 
-def in_paper_order(names: Iterable[TaskName]) -> list[TaskName]:
-    """Each name once: test splits first, the papers' tasks in their order before files."""
-    places = {name: place for place, name in enumerate((*STS_TASKS, *TRANSFER_TASKS))}
-    return sorted(
-        dict.fromkeys(names),
-        key=lambda it: (SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
-    )
-
-
 def sts_table(
     rows: Rows,
     metric: str = "spearman",
@@ -352,8 +343,13 @@ def numbered(kind: str, before: int) -> str:
 
 
 def _names(rows: Rows, asked: Iterable[TaskName] = ()) -> list[TaskName]:
+    """Each name once: test splits first, the papers' tasks in their order before files."""
+    places = {name: place for place, name in enumerate((*STS_TASKS, *TRANSFER_TASKS))}
     measured = (quantity(it)[0] for records in rows.values() for it in records)
-    return in_paper_order([*asked, *measured])
+    return sorted(
+        dict.fromkeys([*asked, *measured]),
+        key=lambda it: (SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
+    )
 
 
 def _how(record: Record) -> tuple[object, ...]:
