@@ -40,7 +40,7 @@ def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, flo
     reached = transfer.cross_validate(
         parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu"
     )
-    return reached.dev_rows.value, reached.test
+    return reached.dev, reached.test
 
 
 def sentevals(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ Shapes: N sentences or pairs of a part, width numbers per feature vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -24,19 +24,6 @@ Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Part = tuple[Features, Labels]
 """``(N, width)`` and ``(N,)``."""
-
-
-class Trained(Protocol):
-    """A classifier that the procedures train and ask; see :class:`Classifier`."""
-
-    def fit(self, x: Features, y: Labels, dev: Part | None = None) -> float:
-        """The best accuracy on ``dev``."""
-
-    def predict(self, x: Features) -> Labels:
-        """The class of each row."""
-
-    def score(self, x: Features, y: Labels) -> float:
-        """The share of rows that are right."""
 
 
 class Preset(Protocol):
@@ -121,12 +108,8 @@ def splits(y: Labels, folds: int, seed: int) -> Iterator[tuple[Labels, Labels]]:
     return found
 
 
-Make = Callable[[int, int, float, Preset, int], Trained]
-"""Makes a classifier as :class:`Classifier` is made."""
-
-
 def search(
-    part: Part, fold_seed: int, classes: int, preset: Preset, seed: int, make: Make
+    part: Part, fold_seed: int, classes: int, preset: Preset, seed: int
 ) -> tuple[float, float]:
     """The best mean accuracy over the folds, and the penalty that reaches it."""
     x, y = part
@@ -134,21 +117,19 @@ def search(
     for decay in GRID:
         scores = []
         for train, held in splits(y, preset.folds, fold_seed):
-            classifier = make(x.shape[1], classes, decay, preset, seed)
+            classifier = Classifier(x.shape[1], classes, decay, preset, seed)
             scores.append(classifier.fit(x[train], y[train], (x[held], y[held])))
         means.append(float(np.mean(scores)))
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
     return means[best], GRID[best]
 
 
-def nested(
-    x: Features, y: Labels, classes: int, preset: Preset, seed: int, make: Make = Classifier
-) -> Any:
+def nested(x: Features, y: Labels, classes: int, preset: Preset, seed: int) -> Any:
     """Dev and test accuracy, means over the folds, and the class found for each row."""
     dev, test, predicted = [], [], np.full(len(y), -1)
     for train, held in splits(y, preset.folds, 1111):
-        reached, decay = search((x[train], y[train]), 1111, classes, preset, seed, make)
-        classifier = make(x.shape[1], classes, decay, preset, seed)
+        reached, decay = search((x[train], y[train]), 1111, classes, preset, seed)
+        classifier = Classifier(x.shape[1], classes, decay, preset, seed)
         classifier.fit(x[train], y[train])
         dev.append(reached)
         test.append(classifier.score(x[held], y[held]))
@@ -156,12 +137,10 @@ def nested(
     return np.mean(dev), np.mean(test), predicted
 
 
-def by_folds(
-    train: Part, test: Part, classes: int, preset: Preset, seed: int, make: Make = Classifier
-) -> Any:
+def by_folds(train: Part, test: Part, classes: int, preset: Preset, seed: int) -> Any:
     """The same where a test part is given."""
-    dev, decay = search(train, seed, classes, preset, seed, make)
-    classifier = make(train[0].shape[1], classes, decay, preset, seed)
+    dev, decay = search(train, seed, classes, preset, seed)
+    classifier = Classifier(train[0].shape[1], classes, decay, preset, seed)
     classifier.fit(*train)
     return dev, classifier.score(*test), classifier.predict(test[0])
 
@@ -173,13 +152,12 @@ def by_dev_part(
     classes: int,
     preset: Preset,
     seed: int,
-    make: Make = Classifier,
 ) -> Any:
     """The same where a dev part is given too."""
     scores = []
     for decay in GRID:
-        classifier = make(train[0].shape[1], classes, decay, preset, seed)
+        classifier = Classifier(train[0].shape[1], classes, decay, preset, seed)
         scores.append(round(100 * classifier.fit(*train, dev), 2))
-    classifier = make(train[0].shape[1], classes, GRID[int(np.argmax(scores))], preset, seed)
+    classifier = Classifier(train[0].shape[1], classes, GRID[int(np.argmax(scores))], preset, seed)
     reached = classifier.fit(*train, dev)
     return reached, classifier.score(*test), classifier.predict(test[0])
