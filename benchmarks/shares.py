@@ -6,6 +6,17 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
+PARTS = (
+    "encoder",
+    "generator",
+    "vocabulary",
+    "discriminator",
+    "backward",
+    "communication",
+    "update",
+)
+"""Names of the spans that a training step marks in a trace; none lies in another."""
+
 OUTSIDE = "Python and waiting"
 """The kind of the time in which no operator ran."""
 
@@ -61,7 +72,6 @@ def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
     from torch.profiler import profile
 
     from benchmarks.jobs import wait_for_device
-    from contrasent.profiling import PARTS
 
     with profile() as recorded:
         start = time.perf_counter()

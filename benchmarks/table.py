@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.accuracies import by_task
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry, fraction, ratio, speed
+from benchmarks.shares import PARTS
 from contrasent.files import write_text
-from contrasent.profiling import PARTS
 
 _TABLE = re.compile(
     r"(?P<head><!-- table: (?P<path>\S+) -->\n).*?(?P<tail><!-- end of table -->)", re.DOTALL

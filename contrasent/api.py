@@ -24,11 +24,9 @@ from contrasent.options import (
     RunOptions,
     TrainingOptions,
     TuneOptions,
-    shared,
-    takes,
 )
 from contrasent.recipe import fields_of
-from contrasent.settings import checked
+from contrasent.settings import checked, shared, takes
 
 if TYPE_CHECKING:
     from contrasent.adaptation.trials import Trial, Tuning
@@ -39,13 +37,13 @@ if TYPE_CHECKING:
     from contrasent.evaluation.suite import Suite
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
-    from contrasent.objectives.base import Objective
+    from contrasent.objectives import Objective
     from contrasent.recipe import Recipe
     from contrasent.report.scores_table import Records
     from contrasent.search.mining import Mined
     from contrasent.training.callbacks import DevScore
-    from contrasent.training.metrics_log import StepMetrics
-    from contrasent.training.scoring import Result
+    from contrasent.training.loop import StepMetrics
+    from contrasent.training.run import Result
 
 Given = TypeVar("Given", bound=RunOptions)
 

@@ -30,10 +30,10 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
+from contrasent.model.backbones.base import matrix_precision
 from contrasent.model.encoder import SentenceEncoder, token_ids
 from contrasent.model.hub import INFO_FILE, resolve
-from contrasent.model.lookup_encoders import WordEncoder
-from contrasent.model.precision import matrix_precision
+from contrasent.model.loading import WordEncoder
 from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
 from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar

@@ -126,8 +126,6 @@ def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None =
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = recipes()[pick("recipe", str(name), recipes())]
-    elif not path.is_file():
-        raise ConfigError(f"no recipe file {path}; 'contrasent recipes' lists the packaged ones")
     content, lines = read_mapping(path)
     content = {section: values for section, values in content.items() if values is not None}
     try:
@@ -149,10 +147,6 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> Recipe:
     for dotted, value in changes.items():
         section, _, key = dotted.partition(".")
         pick("recipe section", section, fields_of(Recipe))
-        if not key:
-            raise ConfigError(
-                f"{section!r} is a section; name one of its settings: --{section}.NAME VALUE"
-            )
         known = fields_of(_owner(Recipe, [section]))
         kind = str(known[key].type) if key in known else ""
         content[section] = {**content.get(section, {}), key: _parse(value, kind)}

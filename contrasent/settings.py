@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -35,6 +37,7 @@ from pydantic.dataclasses import dataclass
 from contrasent.errors import ConfigError, pick, shown
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _odd(width: int) -> int:
@@ -126,6 +129,38 @@ def _with_choices(text: str, kind: Any) -> str:
         return text
     null = ["null"] if NoneType in kinds else []
     return f"{text} One of: {', '.join([*choices, *null])}."
+
+
+def takes(cls: Any) -> Callable[[F], F]:
+    """Let a function take the options of a class by name, as its last keyword arguments.
+
+    Its signature and docstring have them in place of ``**options``, or else before the last one.
+    """
+
+    def explain(function: F) -> F:
+        signature, texts = inspect.signature(function), explanations(cls)
+        *own, rest = signature.parameters.values()
+        kept = [] if rest.name == "options" else [rest]
+        options, lines = [], []
+        for name, field in cls.__pydantic_fields__.items():
+            if name not in signature.parameters:
+                default = inspect.Parameter.empty if field.is_required() else field.default
+                keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                options.append(keyword.replace(annotation=field.annotation))
+                text = f"        {name}: {texts[name][0].lower()}{texts[name][1:]}"
+                lines.append(textwrap.fill(text, 100, subsequent_indent=" " * 12))
+        place = f"        **{rest.name}: " + ("" if kept else "by name.")
+        written = "\n".join([*lines, place] if kept else lines)
+        function.__doc__ = (function.__doc__ or "").replace(place, written)
+        function.__signature__ = signature.replace(parameters=[*own, *options, *kept])  # type: ignore[attr-defined]
+        return function
+
+    return explain
+
+
+def shared(options: object, cls: Any) -> dict[str, Any]:
+    """Those of a command's options that are of a class, by name."""
+    return {name: getattr(options, name) for name in cls.__pydantic_fields__}
 
 
 @settings

@@ -10,7 +10,7 @@ from helpers.command_line import call
 from helpers.tables import records, write
 
 from contrasent.data.examples import open_examples, open_pairs
-from contrasent.encode.sentences import open_sentences
+from contrasent.encode.shards import open_sentences
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.sts_data import read_pairs

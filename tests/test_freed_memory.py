@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from contrasent import profiling
-from contrasent.profiling import give_back_freed_memory, keep_freed_memory
+from contrasent.model.backbones import base
+from contrasent.model.backbones.base import give_back_freed_memory, keep_freed_memory
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -13,8 +13,8 @@ def test_glibc_is_asked_for_what_is_meant(monkeypatch):
     library = SimpleNamespace(
         mallopt=lambda *option: asked.append(option), malloc_trim=asked.append
     )
-    monkeypatch.setattr(profiling.sys, "platform", "linux")
-    monkeypatch.setattr(profiling.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(base.sys, "platform", "linux")
+    monkeypatch.setattr(base.ctypes, "CDLL", lambda _: library)
     keep_freed_memory()
     assert sorted(asked) == [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)]
     give_back_freed_memory()

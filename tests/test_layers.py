@@ -18,7 +18,7 @@ LAYERS = [
     {"__init__"},
     {"errors"},
     {"distributed", "files", "progress", "settings"},
-    {"functional", "metrics", "options", "profiling", "records", "recipe"},
+    {"functional", "metrics", "options", "records", "recipe"},
     {"data"},
     {"model"},
     {"objectives"},
@@ -28,8 +28,7 @@ LAYERS = [
     {"training", "report"},
     {"fitting"},
     {"adaptation", "quickstart", "reproduce", "serve"},
-    {"formats"},
-    {"api", "compat"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

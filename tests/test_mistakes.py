@@ -69,7 +69,7 @@ MISTAKES = [
     (("data", "chek", "text.txt"), ("'chek'", "'check'")),
     (("train",), ("name a recipe", "unsup-simcse", "--resume RUN")),
     (("train", "unsup-simsce", *PLAIN), ("'unsup-simsce'", "Did you mean", "'unsup-simcse'")),
-    (("train", "mine.yaml", *PLAIN), ("no recipe file mine.yaml", "contrasent recipes")),
+    (("train", "mine.yaml", *PLAIN), ("cannot read mine.yaml",)),
     (("recipes", "diffsce"), ("'diffsce'", "'diffcse'")),
     (("evaluate", "tiny", "--taks", "sts"), ("--taks", "--tasks")),
     (("search", "index"), ("Missing argument", "QUERY")),

@@ -7,8 +7,8 @@ from pydantic import PositiveFloat
 
 from contrasent import objectives
 from contrasent.errors import ConfigError
+from contrasent.model.backbones.base import matrix_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import matrix_precision
 from contrasent.recipe import fields_of, load_recipe
 from contrasent.settings import explanations, settings
 from contrasent.training.run import train

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
@@ -52,6 +53,14 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
 
 _WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
 """Commands of which every other word may be a setting of the recipe: --section.key value."""
+
+
+def say(message: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, without what a terminal obeys."""
+    typer.echo(printable(message), err=err, nl=nl)
+
+
+tell = partial(say, err=True)
 
 
 def _guarded(run: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import api
-from contrasent.cli.parameters import print_json, raise_failures, say, tell
+from contrasent.cli.app import say, tell
+from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
 from contrasent.options import (
     AsJson,
@@ -23,10 +24,9 @@ from contrasent.options import (
     NewFile,
     Replacing,
     RunOptions,
-    shared,
 )
 from contrasent.progress import progress_bar, reading_progress
-from contrasent.settings import ARGUMENT, Spelling, settings
+from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 if TYPE_CHECKING:
     from contrasent.data import TextFacts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import PositiveInt
 
+from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import (
     STDOUT,
     called,
@@ -20,8 +21,6 @@ from contrasent.cli.parameters import (
     print_json,
     print_tables,
     raise_failures,
-    say,
-    tell,
     use,
     with_command,
     write_html,

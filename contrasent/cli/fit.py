@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from contrasent import api
-from contrasent.cli.parameters import print_json, say, tell
+from contrasent.cli.app import say, tell
+from contrasent.cli.parameters import print_json
 from contrasent.options import (
     AsJson,
     DataFolder,
@@ -19,10 +20,9 @@ from contrasent.options import (
     Pooling,
     Replacing,
     WhiteningSettings,
-    shared,
 )
 from contrasent.serve import ServeOptions
-from contrasent.settings import ARGUMENT, Spelling, settings
+from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 
 @settings
@@ -120,8 +120,8 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
     """The folder of the export."""
 
     format: str
-    """onnx and openvino (for sentence-transformers' backends, onnx also for fastembed), or simcse
-    (a Hugging Face folder with the head as pooler.dense)."""
+    """onnx (for sentence-transformers' backend, and fastembed), or simcse (a Hugging Face folder
+    with the head as pooler.dense)."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
     """The largest gap of the cosine of two embeddings to 1; above it nothing is written."""
@@ -129,8 +129,7 @@ class ExportCommand(Named, Pooling, AsJson, Replacing):
     def __call__(self) -> None:
         from dataclasses import asdict
 
-        from contrasent.formats import export
-        from contrasent.model import SentenceEncoder
+        from contrasent.model import SentenceEncoder, export
 
         encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
         parity = export(

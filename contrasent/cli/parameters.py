@@ -8,16 +8,16 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from contrasent.cli.app import tell
 from contrasent.errors import ContrasentError
-from contrasent.options import Loading, Measuring, shared
+from contrasent.options import Loading, Measuring
 from contrasent.progress import printable
-from contrasent.settings import explanations
+from contrasent.settings import explanations, shared
 
 if TYPE_CHECKING:
     from contrasent.evaluation import EncoderUse
@@ -32,14 +32,6 @@ STDOUT = "-"
 """What names standard output in place of a file."""
 
 _WIDTH = 96
-
-
-def say(message: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text, without what a terminal obeys."""
-    typer.echo(printable(message), err=err, nl=nl)
-
-
-tell = partial(say, err=True)
 
 
 def load(options: Loading, model: str) -> LoadedEncoder:

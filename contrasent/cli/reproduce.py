@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import PositiveInt, StringConstraints
 
-from contrasent.cli.parameters import raise_failures, say, tell
+from contrasent.cli.app import say, tell
+from contrasent.cli.parameters import raise_failures
 from contrasent.options import DataFolder, Listed, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
 

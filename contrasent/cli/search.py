@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PositiveInt, StringConstraints
 
-from contrasent.cli.parameters import load, print_json, say, tell
+from contrasent.cli.app import say, tell
+from contrasent.cli.parameters import load, print_json
 from contrasent.errors import ConfigError
 from contrasent.options import (
     AsJson,
@@ -59,11 +60,11 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
     def __call__(self) -> None:
         from contrasent.encode import (
             end_with_parent,
+            keep_few_compiled_products,
             open_sentences,
             require_output,
             write_embeddings,
         )
-        from contrasent.profiling import keep_few_compiled_products
 
         end_with_parent()
         starts, share = self.workers > 1, None

@@ -9,8 +9,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
-from contrasent import api
-from contrasent.cli.parameters import describe, print_tables, say, tell
+from contrasent.api import check_run, pretrain, recipe_with, train, tune
+from contrasent.cli.app import say, tell
+from contrasent.cli.parameters import describe, print_tables
 from contrasent.errors import ConfigError
 from contrasent.options import (
     AdaptOptions,
@@ -22,10 +23,9 @@ from contrasent.options import (
     Seeds,
     TrainingOptions,
     TuneOptions,
-    shared,
 )
 from contrasent.recipe import load_recipe, overrides_in, recipe_titles
-from contrasent.settings import Spelling, settings
+from contrasent.settings import Spelling, settings, shared
 
 if TYPE_CHECKING:
     from contrasent.recipe import Recipe
@@ -113,7 +113,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
         recipe = str(run / "recipe.yaml") if run else self.recipe or ""
         folder = run or self.output or Path("runs") / Path(recipe).stem
         given = _given(words, recipe, self, TrainingOptions) | {"output": folder}
-        loaded, _ = api.recipe_with(recipe, given, TrainingOptions)
+        loaded, _ = recipe_with(recipe, given, TrainingOptions)
         if self.settings:
             say(describe(loaded), nl=False)
         elif self.seeds is not None:
@@ -124,7 +124,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
                 )
             self._train_seeds(folder, loaded)
         else:
-            result = _trained(api.train, recipe, given)
+            result = _trained(train, recipe, given)
             if result is not None:
                 _print_result(result, loaded)
 
@@ -144,7 +144,6 @@ class TrainCommand(TrainingOptions, ShowSettings):
 
     def _train_seeds(self, folder: Path, recipe: Recipe) -> None:
         """Train once for each seed, and print the runs and what they have in common."""
-        from contrasent.api import check_run
         from contrasent.distributed import leave
         from contrasent.report import seeds_table
         from contrasent.training import train_seeds
@@ -186,8 +185,8 @@ def _overrides(words: Sequence[str], options: object, objective: Any = tuple) ->
     return overrides_in(words, [name.replace("_", "-") for name in vars(options)], objective)
 
 
-def _trained(train: Any, name: str, given: dict[str, Any]) -> Result | None:
-    result: Result | None = train(name, **given, show_progress=True)
+def _trained(function: Any, name: str, given: dict[str, Any]) -> Result | None:
+    result: Result | None = function(name, **given, show_progress=True)
     from contrasent.distributed import leave  # with torch, once mistakes are told
 
     leave()
@@ -195,10 +194,10 @@ def _trained(train: Any, name: str, given: dict[str, Any]) -> Result | None:
 
 
 def _print_result(result: Result, recipe: Recipe) -> None:
-    from contrasent.training import metric_name
-
     _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
+        from contrasent.training import metric_name
+
         metric, score = metric_name(result.dev_metric), result.best_score * 100
         say(f"best dev {metric} {score:.2f} at step {result.best_step}")
     _print_gains(result.scores)
@@ -213,9 +212,9 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 
 def _print_gains(scores: BeforeAndAfter) -> None:
-    from contrasent.report import suite_tables
-
     if scores.tasks is not None:
+        from contrasent.report import suite_tables
+
         print_tables(*suite_tables(scores.tasks, scores.rows))
     for gain in scores.gains:
         say(gain.sentence)
@@ -247,9 +246,9 @@ class PretrainCommand(Named, PretrainOptions, ShowSettings):
         if self.settings:
             given.pop("from_scratch")
             given["encoder.name"] = self.model
-            say(describe(api.recipe_with(_PRETRAINING, given, RunOptions)[0]), nl=False)
+            say(describe(recipe_with(_PRETRAINING, given, RunOptions)[0]), nl=False)
             return
-        result = _trained(api.pretrain, self.model, given)
+        result = _trained(pretrain, self.model, given)
         if result is not None:
             _print_speed(result)
             say(f"masked language model: {result.last}")
@@ -273,7 +272,7 @@ class TuneCommand(TuneOptions, ShowSettings):
 
         given = _given(words, self.recipe, self, TuneOptions)
         if self.settings:
-            say(describe(api.recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
+            say(describe(recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
             return
 
         def finished(trial: Trial) -> None:
@@ -281,7 +280,7 @@ class TuneCommand(TuneOptions, ShowSettings):
             ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
             tell(f"trial {trial.number}: {shown}: {ended}")
 
-        result = api.tune(self.recipe, **given, show_progress=True, on_trial=finished)
+        result = tune(self.recipe, **given, show_progress=True, on_trial=finished)
         names = list(result.best.settings)
         rows = []
         trials = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0)))

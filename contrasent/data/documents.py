@@ -17,9 +17,8 @@ import numpy as np
 from numpy.random import Generator
 
 from contrasent.data.examples import Examples
-from contrasent.data.loader import example_of
+from contrasent.data.loader import IndexArray, TextStore, TokenStore, example_of, keep_texts
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.token_store import IndexArray, TextStore, TokenStore, keep_texts
 from contrasent.errors import DataError
 
 logger = logging.getLogger("contrasent")

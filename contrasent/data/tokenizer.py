@@ -245,16 +245,6 @@ class Tokenizer:
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
         return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])
 
-    def filler(self, token: str | None) -> int:
-        """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
-        roles = ("mask_token", "eos_token")
-        known = self.special_names
-        names = [token] if token else [known[role] for role in roles if role in known]
-        number = self.vocabulary_map.get(names[0]) if names else None
-        if number is None or self._pretrained.padding_side == "left":
-            raise ConfigError(f"{self.source} cannot put {token or 'mask tokens'!r} behind a query")
-        return number
-
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""
         return 0

@@ -36,10 +36,13 @@ from contrasent.data.loader import (
     Draws,
     Edited,
     NextSentences,
+    TokenStore,
     ViewSource,
     WithNeeds,
+    keep_texts,
+    text_numbers,
+    tokenize,
 )
-from contrasent.data.token_store import TokenStore, keep_texts, text_numbers, tokenize
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError, require_extra
 from contrasent.settings import ViewSettings

@@ -1,4 +1,4 @@
-"""Embeddings on disk: shards of a long piece of work, resumable, and the file made of them.
+"""Embeddings of a source on disk: resumable shards, and the file made of them.
 
 Shards lie in a hidden folder beside the final file, or in a folder that is the result. A shard
 counts once its note, with its hash, is there, and the note is written after the shard. Which
@@ -11,6 +11,8 @@ Shapes: N sentences, D embedding width.
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from contrasent.encode.sentences import Sentences
+from contrasent.data.examples import Examples, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import (
     BusyError,
@@ -30,13 +32,13 @@ from contrasent.files import (
     inside,
     refuse_existing,
     remove_folder,
+    scratch,
     sha256_of,
     tidy_lock,
     write_text,
     writing,
 )
-from contrasent.model.conventions import Conventions, role_options, similarity_of
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
 from contrasent.options import Sharding
 
 FILE = "manifest.json"
@@ -49,6 +51,60 @@ _REMEDY = "remove the folder to start again"
 Blocks = Iterator[tuple[np.ndarray, list[str]]]
 """``(n, D)`` rows, and their n texts."""
 Append = Callable[[np.ndarray, Iterable[str]], None]
+
+
+class Sentences:
+    """Sentences of a source, read anew by every iteration; see :func:`open_sentences`."""
+
+    def __init__(
+        self, path: str, source: str, columns: str | None, ids: str | None, clean: bool
+    ) -> None:
+        if ids is not None and columns is None:
+            raise ConfigError(f"--ids {ids} needs --columns too: which column holds the sentences?")
+        chosen = [column for column in (columns, ids) if column is not None] or None
+        self.source, self._ids, self._total = source, ids, -1
+        self.examples: Examples = open_examples(path, chosen, with_ids=ids is not None, clean=clean)
+        if ids is not None:
+            self.examples.columns = f"{columns} as the text, {ids} as the id"
+        if chosen is None and self.examples.views > 1:
+            raise ConfigError(
+                f"{source} has {self.examples.views} sentences in a row ({self.examples.columns}); "
+                "choose one with --columns NAME, or by its number from 0"
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the sentences, in the order of the source."""
+        return (example[0] for example in self.examples)
+
+    def count(self) -> int:
+        """Read the whole source once, so that a bad row is found before any work starts."""
+        if self._total < 0:
+            self._total = sum(1 for _ in self.examples)
+        if not self._total:
+            raise DataError(f"{self.source} holds no sentence; it needs at least one")
+        return self._total
+
+    def ids(self) -> list[str] | None:
+        """The id of every sentence, or None if no column of ids was asked for."""
+        return None if self._ids is None else [example[1] for example in self.examples]
+
+
+@contextmanager
+def open_sentences(
+    source: str, columns: str | None = None, ids: str | None = None, *, clean: bool = False
+) -> Iterator[Sentences]:
+    """Open a source of a sentence per row, or ``-`` for lines of standard input, kept in a file."""
+    if source != "-":
+        yield Sentences(source, source, columns, ids, clean)
+        return
+    with scratch("sentences") as folder:
+        kept = Path(folder) / "standard-input.txt"
+        with kept.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield Sentences(str(kept), "standard input", columns, ids, clean)
+        except DataError as error:
+            raise DataError(str(error).replace(str(kept), "standard input")) from error
 
 
 @contextmanager
@@ -411,7 +467,7 @@ class FinishedShards:
         default, given = conventions.resolve(), self.manifest.get("normalize")
         other_length = similarity != "cosine" and given not in (None, encoder.normalize)
         if encoder.fingerprint() != self.manifest["encoder"] or (
-            other_length or how.get("prompt", default) != default or "task" in how
+            other_length or how.get("prompt", default) != default
         ):
             raise CheckpointError(
                 f"{self.folder} was written by another encoder, with another prompt, or cut or "

@@ -19,6 +19,16 @@ _PARENT = "CONTRASENT_PARENT"
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
+def keep_few_compiled_products() -> None:
+    """Cut the caches of compiled matrix products of torch on a CPU, before the first product.
+
+    oneDNN and torch's layer above it keep the last 1,024, one for each number of rows, of up to
+    2 MB; batches of a long text hardly ever have as many tokens again.
+    """
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
+
+
 def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
     """Run the commands side by side, on a share of the cores or on one of ``devices`` each."""
     processes: list[subprocess.Popen[bytes]] = []

@@ -18,7 +18,7 @@ from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import Vector
 from contrasent.model.backbones.base import UNBOUNDED
-from contrasent.model.conventions import Conventions, role_options, similarity_of
+from contrasent.model.protocol import Conventions, role_options, similarity_of
 from contrasent.records import Interval, Record, installed_versions
 
 Embeddings = NDArray[np.float32]

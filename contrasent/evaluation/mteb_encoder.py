@@ -13,8 +13,8 @@ import numpy as np
 from contrasent.errors import ConfigError, first_line, require_extra
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.conventions import role_options
 from contrasent.model.loading import LoadedEncoder
+from contrasent.model.protocol import role_options
 from contrasent.records import Record
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ from contrasent.metrics import (
     recall_at_k,
     relevant_ranks,
 )
-from contrasent.model.conventions import ROLES, role_options
-from contrasent.model.lookup_encoders import LookupEncoder
+from contrasent.model.loading import LookupEncoder
+from contrasent.model.protocol import ROLES, role_options
 
 
 @dataclass(frozen=True, slots=True)

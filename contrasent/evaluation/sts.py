@@ -39,7 +39,7 @@ from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities, pearson
-from contrasent.model.lookup_encoders import LookupEncoder
+from contrasent.model.loading import LookupEncoder
 from contrasent.records import Interval
 
 Rows = Callable[[Sequence[str]], Embeddings]

@@ -24,25 +24,24 @@ from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
-from contrasent.model.card import write_card
-from contrasent.model.conventions import Conventions, read_conventions, write_conventions
-from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.hub import INFO_FILE, resolve, section
-from contrasent.model.pooling import POOLERS, Pooler
-from contrasent.model.protocol import EncoderParts
+from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
+from contrasent.model.hub import INFO_FILE, resolve, section, write_card
+from contrasent.model.protocol import Conventions, EncoderParts
 from contrasent.model.st_modules import (
     FittedTransform,
     TransformerConfig,
     is_in,
     is_static,
     mode_of,
+    read_conventions,
     read_rows,
     read_settings,
     read_transform,
+    write_conventions,
     write_module,
     write_rows,
 )
-from contrasent.model.transforms import DenseMap, Transform, transform_named
+from contrasent.model.transforms import DenseMap, Transform, known_transforms, transform_named
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
@@ -91,12 +90,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     fitted = paths.get("FittedTransform")
     info = _info(folder)
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
-    names = () if "LSTM" in paths else ("query_length", "document_length", "query_expansion")
-    lengths = {name: getattr(stated, name) for name in names}
-    conventions = Conventions() if is_plain else read_conventions(folder, **lengths)
     backbone, tokenizer, limit = _read_backbone(paths, stated)
-    if conventions.query_expansion is not None:
-        tokenizer.filler(conventions.query_expansion.token)
     if is_plain:
         published = published_head(name)
         used_pooler, used_head = "cls", published or "none"
@@ -137,7 +131,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         normalize="Normalize" in paths,
         max_tokens=limit,
         transform=_read_map(linear, fitted, width, info),
-        conventions=conventions,
+        conventions=Conventions() if is_plain else read_conventions(folder),
     )
 
 
@@ -184,7 +178,6 @@ def training_seed(name: str) -> int | None:
 
 
 def _info(folder: Path) -> dict[str, Any]:
-    """What we wrote into a sentence-transformers folder about it; empty for another's."""
     path = folder / INFO_FILE
     if not path.is_file() or not is_in(folder):
         return {}
@@ -197,7 +190,6 @@ def _info(folder: Path) -> dict[str, Any]:
 def _read_backbone(
     paths: Mapping[str, Path], stated: Any
 ) -> tuple[Backbone, Tokenizer, int | None]:
-    """The transformer or LSTM, its tokenizer, and where the folder cuts sentences."""
     if "LSTM" in paths:
         path = paths["WordVectors"]
         words: Any = WordTokenizer(WordStore(path), stated.marks)
@@ -284,7 +276,7 @@ def _read_map(
 
     def kind(columns: int, rows: int) -> Any:
         plain = DenseMap(columns, rows)
-        if len(linear) > 1 or about.get("name") not in Transform.kinds:
+        if len(linear) > 1 or about.get("name") not in known_transforms():
             return plain
         return transform_named(about["name"], about.get("settings", plain.settings()))
 
@@ -328,7 +320,6 @@ def write(
 
 
 def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
-    """Write what comes around the transformer in ``folder``."""
     pooler: Pooler = POOLERS[encoder.pooler]
     if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
         raise ConfigError(
@@ -355,8 +346,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     else:
         rows.append(("Transformer", ""))
         limits = {"max_seq_length": encoder.max_tokens, "do_lower_case": tokenizer.lower_case}
-        lengths = encoder.conventions.stated_lengths
-        write_json(folder / "sentence_bert_config.json", {**limits, **lengths})
+        write_json(folder / "sentence_bert_config.json", limits)
     if pooler.layers != (-1,):
         shares = pooler.shares(backbone.depth)
         start = min(shares)
@@ -389,7 +379,6 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
 
 
 def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
-    """Write what has ``weight`` and ``bias`` as a Dense module."""
     state = linear.state_dict()
     rows, columns = state["weight"].shape
     config = {"in_features": columns, "out_features": rows, "bias": True}

@@ -23,13 +23,18 @@ from contrasent.data.loader import prefetch
 from contrasent.data.tokenizer import require_text
 from contrasent.errors import DataError, warn
 from contrasent.model import checkpoint
-from contrasent.model.backbones.base import evaluating
+from contrasent.model.backbones.base import (
+    SharedContext,
+    default_device,
+    evaluating,
+    give_back_freed_memory,
+    keep_freed_memory,
+    matrix_precision,
+    require_engine,
+)
 from contrasent.model.heads import MlpHead
-from contrasent.model.int8 import Int8Bert, require_engine
-from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.precision import SharedContext, default_device, matrix_precision
+from contrasent.model.heads import pooler as pooler_named
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
-from contrasent.profiling import give_back_freed_memory, keep_freed_memory
 from contrasent.progress import sentence_progress
 
 _BATCH_TOKENS = {False: 4096, True: 65_536}
@@ -90,6 +95,8 @@ class SentenceEncoder(nn.Module, Encoder):
             require_engine(engine, device)
             parts = checkpoint.read(name, pooler=pooler, head=head)
             if engine == "int8":
+                from contrasent.model.int8 import Int8Bert
+
                 parts = replace(parts, backbone=Int8Bert.from_backbone(parts.backbone))
         self.backbone = parts.backbone
         self.tokenizer = parts.tokenizer
@@ -207,8 +214,7 @@ class SentenceEncoder(nn.Module, Encoder):
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
             before, texts = numbered
-            how = options.on_overflow, options.prompt, options.task
-            return token_ids(self, texts, before, *how)
+            return token_ids(self, texts, before, options.on_overflow, options.prompt)
 
         total = len(sentences) if isinstance(sentences, Sequence) else None
         is_fast = overlaps(self)
@@ -219,14 +225,16 @@ class SentenceEncoder(nn.Module, Encoder):
         chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
         ahead = is_fast and (total is None or total > options.chunk)
         truncated = wordless = done = 0
-        with sentence_progress(total, options.show_progress) as advance:
+        shown = options.show_progress
+        progress = sentence_progress(total, shown) if shown else nullcontext(lambda _: None)
+        with progress as advance:
             for ids, cut in prefetch(chunks, tokens) if ahead else map(tokens, chunks):
                 truncated, done = truncated + cut, done + len(ids)
                 wordless += self.tokenizer.wordless(ids)
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
         if truncated and options.on_overflow == "warn":
-            limit = _limit(self, options.task)
+            limit = min(self.max_tokens, self.most_tokens)
             warn(f"{truncated} of {done} sentences were cut at {limit} tokens")
         if wordless:
             warn(
@@ -250,18 +258,12 @@ def overlaps(encoder: SentenceEncoder) -> bool:
     return encoder.device.type != "cpu"
 
 
-def _limit(encoder: SentenceEncoder, task: str | None) -> int:
-    """The most tokens of a text with this task."""
-    return min(encoder.conventions.length_of(task) or encoder.max_tokens, encoder.most_tokens)
-
-
 def token_ids(
     encoder: SentenceEncoder,
     texts: Sequence[str],
     before: int,
     on_overflow: str,
     prompt: str = "",
-    task: str | None = None,
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts`` behind ``prompt``, and how many were cut.
 
@@ -271,7 +273,7 @@ def token_ids(
     require_text(texts, "sentence", before)
     if prompt:
         texts = [prompt + text for text in texts]
-    limit = _limit(encoder, task)
+    limit = min(encoder.max_tokens, encoder.most_tokens)
     ids, cut = encoder.tokenizer.ids(texts, limit)
     empty = next((n for n, row in enumerate(ids) if not len(row)), None)
     if empty is not None:
@@ -281,13 +283,6 @@ def token_ids(
             f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
             f"{limit} tokens; shorten them or pass on_overflow='truncate'"
         )
-    expansion = encoder.conventions.expansion_of(task)
-    if expansion is not None and expansion.attend:
-        token = encoder.tokenizer.filler(expansion.token)
-        ids = [
-            np.pad(row, (0, max(0, expansion.length - len(row))), constant_values=token)
-            for row in ids
-        ]
     return ids, cut
 
 

@@ -23,27 +23,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError, pick
-from contrasent.model.backbones.attention import Blocks
-from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import Layer, LayerModules, States, embed_tokens, layers_of
-from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.precision import FULL_FP32, cpu_has, device_named
+from contrasent.model.backbones.base import FULL_FP32, Backbone, cpu_has
+from contrasent.model.backbones.kernels import Blocks
+from contrasent.model.backbones.packed_bert import (
+    Layer,
+    LayerModules,
+    PackedBert,
+    States,
+    embed_tokens,
+    layers_of,
+)
 
-ENGINES = ("torch", "int8")
 _SAFE = 1e30
 """Sums of exponentials between this and its inverse have lost nothing to the ends of bf16."""
-
-
-def require_engine(name: str, device: str | torch.device | None = None) -> None:
-    """Raise ConfigError if an engine cannot be had on ``device``."""
-    pick("engine", name, ENGINES)
-    if device is not None and name != "torch" and not str(device).startswith("cpu"):
-        raise ConfigError(
-            f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
-            "out, or load with engine 'torch'"
-        )
-    device_named("cpu" if device is None else device)
 
 
 class Int8Bert(Backbone):

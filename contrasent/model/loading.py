@@ -1,17 +1,264 @@
-"""Loading: a transformer, a static table or word vectors, by whatever name a user gives."""
+"""Loading an encoder of any kind; those without a transformer: means of vectors, SIF embeddings.
+
+Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, C components.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-from contrasent.errors import ConfigError
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from contrasent.data.tokenizer import Tokenizer, require_text
+from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
+from contrasent.errors import CheckpointError, ConfigError, first_line, warn
+from contrasent.files import read_json
+from contrasent.model import checkpoint
+from contrasent.model.backbones.base import require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import resolve
-from contrasent.model.int8 import require_engine
-from contrasent.model.lookup_encoders import StaticEncoder, WordEncoder, are_words
-from contrasent.model.st_modules import is_static
+from contrasent.model.hub import INFO_FILE, are_words, resolve
+from contrasent.model.protocol import Encoder, EncodingOptions
+from contrasent.model.st_modules import STATIC, is_in, is_static, read_conventions, read_rows
+from contrasent.model.weights import read_tensors
+from contrasent.progress import sentence_progress
+
+_MODEL2VEC_TOKENS = 512
+_TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
+_ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
+_WORD_WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
+
+
+class LookupEncoder(Encoder):
+    """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer."""
+
+    head_name = "none"
+    max_tokens = 0
+    known_part: str  # what has a vector, in messages
+    at_once = 4_096
+
+    @abstractmethod
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """The rows ``(N, D)`` of ``texts``, and how many of these have no known part."""
+
+    def to(self, device: str | torch.device) -> Self:
+        """Stay on the CPU, where vectors are averaged."""
+        return self
+
+    def resolve_precision(self, name: str) -> str:
+        return resolve_precision(name, ("fp32",), f"the mean of the vectors in {self.name}")
+
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Of each text whether it is longer than ``max_tokens``; no prompt is added."""
+        return [False] * len(texts)
+
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        prompt = self.conventions.resolve()
+        return sum(self.cut([prompt + text for text in texts]))
+
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        rest, done, unknown = iter(sentences), 0, 0
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        with sentence_progress(total, options.show_progress) as advance:
+            while texts := list(islice(rest, min(options.chunk, self.at_once))):
+                require_text(texts, "sentence", done)
+                rows, without = self.look_up([options.prompt + text for text in texts])
+                done, unknown = done + len(texts), unknown + without
+                yield options.finish(rows)
+                advance(len(texts))
+        if unknown:
+            warn(
+                f"{unknown} of {done} sentences have no {self.known_part}, and get a vector of "
+                "zeros"
+            )
+
+
+class StaticEncoder(LookupEncoder):
+    """The mean of the rows ``table (V, D)`` of a sentence's word pieces."""
+
+    unknown: int | None = None
+    pooler, engine = "mean", "static"
+    known_part = "known word piece"
+
+    def __init__(
+        self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
+    ) -> None:
+        self.tokenizer, self.table = tokenizer, table
+        self.normalize, self.name = normalize, name
+
+    @classmethod
+    def load(cls, name: str | Path) -> Self:
+        """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
+        folder = resolve(name)
+        if is_modular := is_in(folder):
+            rows = read_rows(folder)
+        else:
+            is_normal = read_json(folder / "config.json").get("normalize")
+            rows = [(STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
+        modules, path = [kind for kind, _ in rows], rows[0][1]
+        tokenizer, problem, table = Tokenizer.load(path), "", torch.zeros(0)
+        if modules[1:] not in ([], ["Normalize"]):
+            problem = f"modules {', '.join(modules)}; after {STATIC} only Normalize can follow"
+        else:
+            tensors = read_tensors(path, (*_TABLES, _ROWS, _WEIGHTS))
+            table = next((tensors[it] for it in _TABLES if it in tensors), table)
+            try:  # model2vec's pieces may share rows, weighted
+                if _TABLES[0] not in tensors and _ROWS in tensors:
+                    table = table[tensors[_ROWS].long()]
+                if _TABLES[0] not in tensors and _WEIGHTS in tensors:
+                    table = table * tensors[_WEIGHTS].unsqueeze(1)
+            except (IndexError, RuntimeError) as error:
+                problem = first_line(error)
+            if table.dim() != 2 or len(table) < tokenizer.vocabulary:
+                problem = f"a table {[*table.shape]} for {tokenizer.vocabulary} word pieces"
+        if problem:
+            raise CheckpointError(f"{folder} cannot be read as a static table: {problem}")
+        encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
+        encoder.conventions = read_conventions(folder)
+        described = read_json(path / "tokenizer.json")
+        encoder.max_tokens = (described.get("truncation") or {}).get("max_length", 0)
+        if not is_modular:
+            model = described["model"]  # its unknown piece is a token, or the number of one
+            known = tokenizer.vocabulary_map
+            encoder.unknown = known.get(model.get("unk_token"), model.get("unk_id"))
+            encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
+        return encoder
+
+    @property
+    def full_width(self) -> int:
+        return self.table.shape[1]
+
+    def fingerprint(self) -> str:
+        parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
+        parts += () if self.unknown is None else ("unknown", self.unknown)
+        described = " ".join(map(str, ("static", *parts, *filter(None, [self.max_tokens]))))
+        digest = hashlib.sha256(described.encode())
+        digest.update(self.table.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        if not self.max_tokens:
+            return super().cut(texts)
+        ids, offsets = self.tokenizer.pieces(texts, self.max_tokens + 1)
+        lengths: list[int] = np.diff(offsets, append=len(ids)).tolist()
+        return [length > self.max_tokens for length in lengths]
+
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        pieces, starts = self.tokenizer.pieces(texts, self.max_tokens)
+        if self.unknown is not None:
+            known = pieces != self.unknown
+            pieces, starts = pieces[known], np.append(0, np.cumsum(known))[starts]
+        ids, offsets = map(torch.from_numpy, (pieces, starts))
+        with torch.inference_mode():
+            bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
+        rows: np.ndarray = bags.numpy()
+        return rows, int((~rows.any(axis=1)).sum())
+
+
+class WordEncoder(LookupEncoder):
+    """Sentences in, means of word vectors out.
+
+    Words are what stands between spaces. One that the vectors do not have is looked for in lower
+    case. ``weights (W,)`` say what each counts; ``components (C, D)`` of length 1 are taken out.
+    """
+
+    pooler = "vectors"
+    at_once = 8_192
+    normalize = False
+    transform_described: str | None = None
+
+    def __init__(
+        self,
+        store: WordStore,
+        name: str = "",
+        weights: Vectors | None = None,
+        components: Vectors | None = None,
+        described: str | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name or store.source
+        self.weights = weights
+        none = np.zeros((0, store.width), np.float32)
+        self.components = none if components is None else components
+        self.transform_described = described
+        self.known_part = f"word that {Path(self.name).name} knows"
+
+    @classmethod
+    def load(cls, name: str | Path) -> Self:
+        """Read a file of word vectors, or a saved encoder; CheckpointError if it is damaged."""
+        folder = Path(name).expanduser()
+        if not (folder / MANIFEST).is_file():
+            return cls(open_words(folder), str(name))
+        store = WordStore(folder)
+        try:
+            weights, components = (
+                np.load(folder / it, allow_pickle=False).astype(np.float32, casting="no")
+                for it in (_WORD_WEIGHTS, _COMPONENTS)
+            )
+            weights = weights.reshape(store.words)
+            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+            components, described = (
+                components.reshape(-1, store.width),
+                info["transform"]["described"],
+            )
+            return cls(store, str(name), weights, components, described)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} is damaged ({type(error).__name__}: {error}); fit it again"
+            ) from error
+
+    def save(self, folder: str | Path, info: dict[str, Any]) -> None:
+        """Write vectors, weights and components into one folder, with ``info`` beside them."""
+        ones = np.ones(self.store.words, np.float32)
+        weights = ones if self.weights is None else self.weights
+        with checkpoint.writing_encoder(folder) as partial:
+            self.store.save(partial)
+            np.save(partial / _WORD_WEIGHTS, weights)
+            np.save(partial / _COMPONENTS, self.components)
+            checkpoint.write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
+
+    @property
+    def full_width(self) -> int:
+        return self.store.width
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"words {self.store.sha256}".encode())
+        if self.weights is not None:
+            digest.update(np.ascontiguousarray(self.weights).tobytes())
+        digest.update(np.ascontiguousarray(self.components).tobytes())
+        if kept := self.conventions.identity:
+            digest.update(repr(kept).encode())
+        return digest.hexdigest()
+
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        rows, known = self.means(texts)
+        rows -= (rows @ self.components.T) @ self.components
+        return rows, int((known == 0).sum())
+
+    def means(self, texts: Sequence[str]) -> tuple[Vectors, NDArray[np.int64]]:
+        """``(N, D)`` weighted means before components are taken out, and ``(N,)`` known words."""
+        from scipy.sparse import csr_matrix
+
+        split = [text.split() for text in texts]
+        rows = self.store.rows({word for words in split for word in words})
+        numbers_of_each = [[rows[word] for word in words if word in rows] for words in split]
+        known = np.array([len(numbers) for numbers in numbers_of_each], np.int64)
+        flat = np.array([number for numbers in numbers_of_each for number in numbers], np.int64)
+        used, columns = np.unique(flat, return_inverse=True)
+        weights = np.ones(len(flat)) if self.weights is None else self.weights[flat].astype("f8")
+        ends = np.concatenate([[0], np.cumsum(known)])
+        counted = csr_matrix((weights, columns, ends), shape=(len(texts), len(used)))
+        sums = counted @ self.store.vectors[used].astype(np.float64)
+        return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
+
 
 LoadedEncoder: TypeAlias = SentenceEncoder | WordEncoder | StaticEncoder
 

@@ -22,16 +22,19 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from contrasent.data.batch import Batch, rows_by_parts
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
+from contrasent.data.views import share_of
 from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import Linear, Map, has_products
+from contrasent.model.backbones.kernels import has_products
+from contrasent.model.backbones.packed_bert import Linear, Map
 from contrasent.model.checkpoint import read_modules, write_info, writing_encoder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
-from contrasent.profiling import part
+from contrasent.settings import ViewSettings
 
 _MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
 
@@ -60,8 +63,7 @@ def mask_tokens(
     mask = require_mask_token(special_ids)
     tokens = batch.token_ids
     device, shape = tokens.device, tokens.shape
-    special = torch.isin(tokens, _on(device, special_ids.every))
-    chosen = (torch.rand(shape, device=device) < rate) & ~special
+    chosen = (torch.rand(shape, device=device) < rate) & _ordinary(tokens, special_ids)
     if always_mask:
         return Masked(tokens.masked_fill(chosen, mask), chosen)
     kind = torch.rand(shape, device=device)
@@ -83,8 +85,11 @@ def require_mask_token(special_ids: SpecialIds) -> int:
 
 @lru_cache(maxsize=8)
 def _on(device: torch.device, ids: tuple[int, ...]) -> Tensor:
-    """Kept on the device: a copy from the host would make every step wait."""
-    return torch.tensor(ids, device=device)
+    return torch.tensor(ids, device=device)  # kept: a copy from the host makes a step wait
+
+
+def _ordinary(tokens: Tensor, special_ids: SpecialIds) -> Tensor:
+    return ~torch.isin(tokens, _on(tokens.device, special_ids.every))
 
 
 _PREDICTIONS = ("cls.predictions.transform", "dense", "transform_act_fn", "LayerNorm")
@@ -162,7 +167,7 @@ class MaskedLm(nn.Module):
             warn(f"{problem}; starting with a new one")
         return cls(model, str(name))
 
-    def share(self, backbone: Backbone) -> None:
+    def share(self, backbone: Backbone) -> Self:
         """Take ``backbone``, of the same architecture; a tied decoder is tied to its embeddings."""
         (whole,) = self._whole
         setattr(whole, whole.base_model_prefix, backbone.model)
@@ -170,6 +175,7 @@ class MaskedLm(nn.Module):
         if self.tied:
             embeddings: Any = backbone.model.get_input_embeddings()
             self.head.decoder.weight = embeddings.weight
+        return self
 
     def save(
         self, folder: str | Path, tokenizer: Tokenizer, info: Mapping[str, Any] | None = None
@@ -321,7 +327,6 @@ class Generator:
     def _write(
         self, batch: Batch, token_ids: Tensor, chosen: Tensor, *, pick: str, positions: str
     ) -> Tensor:
-        """The tokens of ``batch`` with what is predicted from the hidden ``token_ids``."""
         if positions == "all":  # but the first of each sentence
             count = len(batch.token_ids) - batch.sentences
             skipped = torch.repeat_interleave(batch.lengths - 1, output_size=count) + 1
@@ -336,16 +341,50 @@ class Generator:
         if dtype not in self._predictors:
             self._predictors[dtype] = Predictor(self._masked_lm.head, dtype, self._vocabulary)
         predictor = self._predictors[dtype]
-        with part("generator"):
+        with record_function("generator"):
             hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
             states = backbone(hidden)[-1].index_select(0, rows)
-        with part("vocabulary"):
+        with record_function("vocabulary"):
             tokens = predictor.predict(states, sample=pick == "sample")
             return batch.token_ids.index_copy(0, rows, tokens)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Itself: it never changes, so that copies of what holds it may share it."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class MlmView:
+    """Replaces a ``share`` of the tokens of equal views; ``both``: those of the anchors too.
+
+    Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". Tokens are drawn from
+    what the generator predicts: the most probable one is the original too often to make a view.
+    """
+
+    generator: Generator
+    tokenizer: Tokenizer
+    share: float
+    both: bool
+
+    @classmethod
+    def of(cls, settings: ViewSettings, encoder: Any) -> Self:
+        """The view mlm of a `SentenceEncoder`; ConfigError without a generator."""
+        require_mask_token(encoder.tokenizer.special_ids)
+        generator = Generator.load(settings.generator or encoder.name, encoder.tokenizer)
+        share, both = share_of(settings), settings.sides == "both"
+        return cls(generator, encoder.tokenizer, share or 0.0, both)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """``batch`` with tokens replaced, in the precision of the context."""
+        # The views are the same sentences still, so each has as many tokens.
+        tokens = 0 if self.both else len(batch.token_ids) // batch.views
+        offsets = batch.offsets[0 if self.both else batch.examples :]
+        edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
+        special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
+        masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
+        written = self.generator.fill(edited, masked, pick="sample")
+        token_ids = torch.cat([batch.token_ids[:tokens], written])
+        return dataclasses.replace(batch, token_ids=token_ids, duplicate_of=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +417,7 @@ class Editing:
     max_tokens: int
 
     def fill(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
-        """``(T,)`` int64, the tokens of ``batch`` with what the generator makes of ``masked``."""
+        """``(T,)`` int64, ``batch`` with what the generator makes of ``masked``."""
         how: dict[str, Any] = {"pick": self.pick, "dropout": self.dropout}
         filled: Tensor = self.generator.fill(batch, masked, positions=positions, **how)
         return filled
@@ -402,7 +441,9 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     gaps = batch.lengths - 1
-    count = _share_of_each(_per_sentence(_ordinary(batch, editing), batch), editing.rate)
+    count = _share_of_each(
+        _per_sentence(_ordinary(batch.token_ids, editing.special_ids), batch), editing.rate
+    )
     room = (editing.max_tokens - batch.lengths).clamp(min=0)
     count = torch.minimum(count, room) * (gaps > 0)
     sentence = torch.repeat_interleave(count)
@@ -427,7 +468,7 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
     edge = torch.zeros(tokens, dtype=torch.bool, device=device)
     edge[batch.offsets[:-1]] = edge[batch.offsets[1:] - 1] = True
-    may_go = _ordinary(batch, editing) & ~edge
+    may_go = _ordinary(batch.token_ids, editing.special_ids) & ~edge
     candidates = _per_sentence(may_go, batch)
     count = torch.minimum(_share_of_each(candidates, editing.rate), candidates - 1)
     # Ranks in a random order within each sentence, those that may go first.
@@ -443,22 +484,13 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     return Edit(left, edited, torch.zeros_like(edited))
 
 
-def _ordinary(batch: Batch, editing: Editing) -> Tensor:
-    """``(T,)`` bool, the tokens that are not special."""
-    special = torch.tensor(editing.special_ids.every, device=batch.token_ids.device)
-    return ~torch.isin(batch.token_ids, special)
-
-
 def _per_sentence(chosen: Tensor, batch: Batch) -> Tensor:
-    """``(S,)`` int64, how many tokens of each sentence are chosen."""
     return _starts(chosen)[batch.offsets].diff()
 
 
 def _share_of_each(counts: Tensor, rate: float) -> Tensor:
-    """``(S,)`` int64, ``rate`` times each count, rounded to either side, exact in the mean."""
     return (counts * rate + torch.rand(len(counts), device=counts.device)).long()
 
 
 def _starts(counts: Tensor) -> Tensor:
-    """The sum of the counts before each, and of all at the end."""
     return F.pad(counts.cumsum(0), (1, 0))

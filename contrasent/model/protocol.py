@@ -1,6 +1,6 @@
-"""The interface of every encoder, the options of its calls, and its parts.
+"""The interface of every encoder: conventions of its use, options of its calls, its parts.
 
-Shapes: N sentences, D embedding width.
+Shapes: N and M sentences, D embedding width.
 """
 
 from __future__ import annotations
@@ -14,16 +14,118 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from contrasent.data.tokenizer import Tokenizer, sentences_of
-from contrasent.errors import ConfigError, pick
-from contrasent.model.backbones.base import UNBOUNDED, Backbone
-from contrasent.model.conventions import ROLES, Conventions, role_options, similarities
+from contrasent.errors import ConfigError, pick, warn
+from contrasent.model.backbones.base import UNBOUNDED, Backbone, device_named
 from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.precision import device_named
 from contrasent.model.transforms import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+ROLES = ("query", "document")
+_UNUSED = ("passage", "corpus")
+"""Prompts that sentence-transformers takes for documents only where ``document`` is not known, and
+since version 5 it always is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conventions:
+    """The way that embeddings are made and compared; ConfigError if one cannot be."""
+
+    # texts that are put before a sentence, by name
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None  # the one of them that `encode` uses; None for no prompt
+    # only so many leading dimensions of an embedding are kept; None for all
+    truncate_dim: int | None = None
+    similarity: str = "cosine"  # one of `SIMILARITIES`
+    # the default prompt was asked for, so that queries and documents get it too
+    chosen: bool = False
+
+    def __post_init__(self) -> None:
+        pick("similarity_fn_name", self.similarity, SIMILARITIES)
+        self.resolve()
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What decides the vectors of `encode`, `encode_query` and `encode_document`."""
+        prompting: tuple[object, ...] = ()
+        if any(self.prompts.values()):
+            prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
+            of_roles = [self.prompt_of(role) for role in ROLES]
+            # Those that roles had when the fingerprints of older indexes were made.
+            former = [
+                next((n for n in names if n in self.prompts), None)
+                for names in (["query"], ["document", *_UNUSED])
+            ]
+            if of_roles != [self.resolve(prompt_name=name) for name in former]:
+                prompting += ("chosen",) if self.chosen else ("roles", *of_roles)
+        kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
+        return (*prompting, *kept)
+
+    def resolve(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """``prompt``, the one of that name, or the default; ConfigError for an unknown name."""
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        if prompt is not None or name is None:
+            return prompt or ""
+        return self.prompts[pick("prompt", name, self.prompts)]
+
+    def prompt_of(self, role: str) -> str:
+        """The text before a query or document: the prompt of that name, or nothing."""
+        return self.resolve() if self.chosen else self.prompts.get(role, "")
+
+
+def role_options(encoder: object, role: str) -> dict[str, str]:
+    """What an ``encode`` call takes for a query or document; nothing if it reads both as any text.
+
+    Warns of a prompt that was meant for documents, and is not used for them.
+    """
+    conventions: Conventions | None = getattr(encoder, "conventions", None)
+    if conventions is None:
+        return {}
+    prompt, prompts = conventions.prompt_of(role), conventions.prompts
+    unused = next((name for name in _UNUSED if prompts.get(name)), None)
+    if role == "document" and unused and not prompt:
+        text = prompts[unused]
+        warn(
+            f"the prompt {unused!r} ({text!r}) is put before no document, as in "
+            "sentence-transformers, which takes 'document' alone; load the encoder with "
+            f"prompts={{'document': {text!r}}}, or encode with prompt_name={unused!r}"
+        )
+    return {"prompt": prompt} if any(prompts.values()) else {}
+
+
+def similarity_of(encoder: object) -> str:
+    """The function by which embeddings of ``encoder`` are compared; the usual one is cosine."""
+    return getattr(encoder, "similarity_fn_name", "cosine")
+
+
+def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> Tensor:
+    """How alike embeddings are: larger is nearer, so distances are negative.
+
+    ``(N, M)`` of ``(N, D)`` and ``(M, D)``; ``(N,)`` of their rows if ``pairwise``.
+    """
+
+    def matrix(rows: Any) -> Tensor:
+        is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
+        made = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
+        return made.float().view(-1, made.shape[-1])
+
+    left, right = matrix(first), matrix(second)
+    left = left.to(right.device)
+    if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
+        raise ConfigError(f"embeddings {[*left.shape]} and {[*right.shape]} cannot be compared")
+    if name == "cosine":
+        left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
+    if name in ("cosine", "dot"):
+        return torch.sum(left * right, dim=-1) if pairwise else torch.matmul(left, right.T)
+    order = 2.0 if name == "euclidean" else 1.0
+    if pairwise:
+        return torch.neg(torch.linalg.vector_norm(left - right, ord=order, dim=-1))
+    # By products of matrices, those of near vectors would be lost in rounding.
+    exact = "donot_use_mm_for_euclid_dist"
+    return torch.neg(torch.cdist(left, right, p=order, compute_mode=exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +135,8 @@ class Encoded:
     pooled: Tensor
     states: Mapping[int, Tensor]
     convolved: Tensor | None = None  # the last states after the encoder's convolutions, if any
-    own: Tensor | None = (
-        None  # of several processes, numbers of the sentences whose states these are
-    )
+    # of several processes, numbers of the sentences whose states these are
+    own: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +171,14 @@ class EncodingOptions:
     show_progress: bool = False
     on_overflow: str = "warn"
     prompt: str
-    task: str | None = None
     truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
-        if self.task is not None:
-            pick("task", self.task, ROLES)
         for name in ("chunk", "batch_tokens", "batch_size"):
             number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ConfigError(f"{name} must be above 0, not {number}")
+            if number is not None:
+                _within(name, number, 1 << 40)
 
     def finish(self, rows: np.ndarray) -> np.ndarray:
         """The rows of a block, ``(N, D)``, as they are asked for."""
@@ -93,7 +191,6 @@ class EncodingOptions:
 
 
 def _within(name: str, value: object, most: int) -> int:
-    """A number of tokens or dimensions; ConfigError if it is not from 1 to ``most``."""
     if not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigError(f"{name} is {value!r}; give a number from 1 to {most}")
     return value
@@ -107,8 +204,6 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _stated(name: str) -> Any:
-    """A setting of an encoder's `conventions`."""
-
     def change(encoder: Encoder, value: Any) -> None:
         encoder.conventions = replace(encoder.conventions, **{name: value})
 
@@ -244,7 +339,6 @@ class Encoder(ABC):
         convert_to_tensor: bool | None = False,
         convert_to_numpy: bool | None = True,
         device: str | torch.device | None = None,
-        task: str | None = None,
     ) -> Any:
         """Embed sentences, in their order.
 
@@ -276,7 +370,6 @@ class Encoder(ABC):
             convert_to_tensor: give a tensor on the encoder's device, in place of an array.
             convert_to_numpy: if false, and no tensor is asked for, give a list of tensors.
             device: move the encoder there first.
-            task: `query` or `document`, for an encoder that reads these to another length.
 
         Returns:
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.
@@ -296,7 +389,6 @@ class Encoder(ABC):
             prompt=prompt,
             prompt_name=prompt_name,
             truncate_dim=truncate_dim,
-            task=task,
         )
         width = truncate_dim or self.width
         if isinstance(texts, Sequence):  # each block is freed once it is copied

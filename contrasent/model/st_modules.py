@@ -14,21 +14,21 @@ from pydantic import AfterValidator, AliasChoices, Field, PositiveInt, StrictInt
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import inside, read_config, read_json, write_json
-from contrasent.model.conventions import QueryExpansion
+from contrasent.model.protocol import ROLES, Conventions
 from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, load_exact
+from contrasent.records import installed_versions
 from contrasent.settings import OddInt, settings
 
 STATIC = "StaticEmbedding"
-_ROWS = "modules.json"
+_ROWS, _USE = "modules.json", "config_sentence_transformers.json"
 _FLAG = "pooling_mode_"
 _TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 
 def _named(*names: str) -> Any:
-    """A setting with an older name."""
     return Field(validation_alias=AliasChoices(*names))
 
 
@@ -57,10 +57,14 @@ def _of_text(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-_LOADING = ("trust_remote_code", "token", "revision", "local_files_only", "cache_dir")
-_NUMBERS = ("attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors")
-_TEXT = ("model_max_length", "use_fast", "clean_up_tokenization_spaces")
+_HARMLESS = (
+    *("trust_remote_code", "token", "revision", "local_files_only", "cache_dir", "use_fast"),
+    *("attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors"),
+    *("model_max_length", "clean_up_tokenization_spaces", "output_hidden_states"),
+)
+"""Options of ``from_pretrained`` that change nothing here, or are read."""
 _Options = dict[str, Any] | None
+_Harmless = Annotated[_Options, _only(*_HARMLESS)]
 
 
 @settings
@@ -78,9 +82,9 @@ class TransformerConfig:
 
     max_seq_length: Length = None
     do_lower_case: bool | None = None
-    query_length: Length = None
-    document_length: Length = None
-    query_expansion: QueryExpansion | None = None
+    query_length: None = None
+    document_length: None = None
+    query_expansion: None = None
     transformer_task: Literal["feature-extraction"] = "feature-extraction"
     module_output_name: Literal["token_embeddings"] = "token_embeddings"
     modality_config: Annotated[dict[str, Any], AfterValidator(_of_text)] = Field(
@@ -89,22 +93,57 @@ class TransformerConfig:
     unpad_inputs: bool | None = None
     tokenizer_name_or_path: None = None
     processing_kwargs: Annotated[_Options, _only("image", "audio", "video")] = None
-    model_kwargs: Annotated[
-        _Options, _only(*_LOADING, *_NUMBERS), _named("model_kwargs", "model_args")
-    ] = None
-    tokenizer_args: Annotated[
-        _Options, _only(*_LOADING, *_TEXT), _named("tokenizer_args", "processor_kwargs")
-    ] = None
-    config_kwargs: Annotated[
-        _Options,
-        _only(*_LOADING, "attn_implementation", "output_hidden_states"),
-        _named("config_kwargs", "config_args"),
-    ] = None
+    model_kwargs: Annotated[_Harmless, _named("model_kwargs", "model_args")] = None
+    tokenizer_args: Annotated[_Harmless, _named("tokenizer_args", "processor_kwargs")] = None
+    config_kwargs: Annotated[_Harmless, _named("config_kwargs", "config_args")] = None
 
     @property
     def limit(self) -> int | None:
         """The most tokens of a text, if it is stated."""
         return (self.tokenizer_args or {}).get("model_max_length") or self.max_seq_length
+
+
+@settings
+class _UseConfig:
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    truncate_dim: Annotated[StrictInt, Field(gt=0)] | None = None
+    similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
+    model_type: Literal["SentenceTransformer"] | None = None
+    versions: Annotated[Any, Field(validation_alias="__version__")] = None
+
+
+def read_conventions(folder: Path) -> Conventions:
+    """What ``folder`` states; CheckpointError if it cannot be."""
+    path = folder / _USE
+    stated = read_config(_UseConfig, path)
+    try:
+        return Conventions(
+            prompts={name: prompt or "" for name, prompt in (stated.prompts or {}).items()},
+            default_prompt_name=stated.default_prompt_name,
+            truncate_dim=stated.truncate_dim,
+            similarity=stated.similarity_fn_name or "cosine",
+        )
+    except ConfigError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def write_conventions(folder: Path, conventions: Conventions) -> None:
+    """Write them in the form that sentence-transformers reads.
+
+    Empty prompts of roles stand there too: older versions would take another one.
+    """
+    installed = installed_versions()
+    versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
+    content: dict[str, Any] = {
+        "__version__": versions,
+        "prompts": {**conventions.prompts, **{role: conventions.prompt_of(role) for role in ROLES}},
+        "default_prompt_name": conventions.default_prompt_name,
+        "similarity_fn_name": conventions.similarity,
+    }
+    if conventions.truncate_dim is not None:
+        content["truncate_dim"] = conventions.truncate_dim
+    write_json(folder / _USE, content)
 
 
 @settings
@@ -185,7 +224,7 @@ class _Lstm:
 
 
 @settings
-class _Words:
+class _WordVectors:
     """Of our own module: the words around a sentence, and where long ones are cut."""
 
     marks: list[str]
@@ -196,7 +235,7 @@ _SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
     "Transformer": (tuple(f"sentence_{it}_config.json" for it in _TRANSFORMERS), TransformerConfig),
     "WeightedLayerPooling": (("config.json",), _Layers),
     "CNN": (("cnn_config.json",), _Cnn),
-    "WordVectors": (("config.json",), _Words),
+    "WordVectors": (("config.json",), _WordVectors),
     "LSTM": (("lstm_config.json",), _Lstm),
     "Pooling": (("config.json",), _Pooling),
     "Dense": (("config.json",), _Dense),

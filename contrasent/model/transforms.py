@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.errors import ConfigError, DataError, pick
-from contrasent.model.precision import FULL_FP32
+from contrasent.model.backbones.base import FULL_FP32
 
 
 class Transform(nn.Module, ABC):
@@ -27,14 +27,10 @@ class Transform(nn.Module, ABC):
     ``is_dense`` has ``weight`` and ``bias``, as a Dense module.
     """
 
-    kinds: ClassVar[dict[str, type[Transform]]] = {}
     name: str
     is_dense: ClassVar[bool] = False
     input_width: int
     width: int
-
-    def __init_subclass__(cls) -> None:
-        cls.kinds[cls.name] = cls
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,11 +49,6 @@ class Transform(nn.Module, ABC):
         # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.
         with torch.autocast(rows.device.type, enabled=False), FULL_FP32:
             return self.map_rows(rows.float())
-
-
-def transform_named(name: str, settings: dict[str, Any]) -> Transform:
-    """A transform whose weights are still to be loaded; TypeError for settings of another kind."""
-    return Transform.kinds[pick("transform", name, Transform.kinds)](**settings)
 
 
 class DenseMap(Transform):
@@ -182,7 +173,9 @@ _DEVIATION = 0.05
 
 
 class _ActNorm(nn.Module):
-    """``(x + b) * exp(3 s)``, a number each for every component."""
+    """``(x + b) * exp(3 s)``; at the ``start`` set such that rows get mean 0 and variance 1."""
+
+    starts = False
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -190,17 +183,13 @@ class _ActNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(width))
 
     def forward(self, rows: Tensor) -> Tensor:
+        if self.starts:
+            self.shift.copy_(-rows.mean(0))
+            deviation = (rows + self.shift).square().mean(0).sqrt() + _SMALLEST_DEVIATION
+            mean = deviation.mean()
+            deviation = deviation.where(deviation > _SMALLEST_SHARE * mean, mean)
+            self.log_scale.copy_(-deviation.log() / _LOG_SCALE_FACTOR)
         return (rows + self.shift) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
-
-    def start(self, rows: Tensor) -> Tensor:
-        """Let each component of ``rows`` come out with mean 0 and variance 1; returns that."""
-        self.shift.copy_(-rows.mean(0))
-        deviation = (rows + self.shift).square().mean(0).sqrt() + _SMALLEST_DEVIATION
-        mean = deviation.mean()
-        deviation = deviation.where(deviation > _SMALLEST_SHARE * mean, mean)
-        self.log_scale.copy_(-deviation.log() / _LOG_SCALE_FACTOR)
-        moved: Tensor = self(rows)
-        return moved
 
 
 class _Coupling(nn.Module):
@@ -231,17 +220,8 @@ class _Coupling(nn.Module):
         first, second = rows.chunk(2, dim=1)
         return torch.cat([first, second + self.shift_of_second(first)], dim=1)
 
-    def start(self, rows: Tensor) -> Tensor:
-        """Set the inner scales from ``rows``; returns what comes out."""
-        hidden = self.inner_norm.start(self.inner(rows.chunk(2, dim=1)[0])).relu()
-        self.middle_norm.start(self.middle(hidden))
-        moved: Tensor = self(rows)
-        return moved
-
 
 class _FlowStep(nn.Module):
-    """ActNorm, the components in reverse order, coupling."""
-
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.norm = _ActNorm(width)
@@ -250,9 +230,6 @@ class _FlowStep(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         moved: Tensor = self.coupling(self.norm(rows).flip(1))
         return moved
-
-    def start(self, rows: Tensor) -> Tensor:
-        return self.coupling.start(self.norm.start(rows).flip(1))
 
 
 class Flow(Transform):
@@ -285,12 +262,25 @@ class Flow(Transform):
         return {name: getattr(self, name) for name in names}
 
     def map_rows(self, rows: Tensor) -> Tensor:
-        return self._through("__call__", rows)
+        done: list[Tensor] = []
+        levels: Any = self.steps
+        for number, level in enumerate(levels, start=1):
+            for step in level:
+                rows = step(rows)
+            if number < self.levels:
+                rows, second = rows.chunk(2, dim=1)
+                done.append(second)
+        return torch.cat([*done, rows], dim=1)
 
     @torch.no_grad()
     def start(self, rows: Tensor) -> None:
         """Set all scales such that ``rows (S, D)`` come out of each with mean 0 and variance 1."""
-        self._through("start", rows)
+        norms = [module for module in self.modules() if isinstance(module, _ActNorm)]
+        for norm in norms:
+            norm.starts = True
+        self.map_rows(rows)
+        for norm in norms:
+            norm.starts = False
 
     def bits_per_dimension(self, rows: Tensor) -> Tensor:
         """Mean negative log-likelihood of ``rows (S, D)``, a scalar, in bits for each component."""
@@ -305,13 +295,18 @@ class Flow(Transform):
         scales = [_LOG_SCALE_FACTOR * s.norm.log_scale.sum() for level in levels for s in level]
         return torch.stack(scales).sum()
 
-    def _through(self, way: str, rows: Tensor) -> Tensor:
-        done: list[Tensor] = []
-        levels: Any = self.steps
-        for number, level in enumerate(levels, start=1):
-            for step in level:
-                rows = getattr(step, way)(rows)
-            if number < self.levels:
-                rows, second = rows.chunk(2, dim=1)
-                done.append(second)
-        return torch.cat([*done, rows], dim=1)
+
+def known_transforms() -> dict[str, type[Transform]]:
+    """Every class of transforms that is imported, by its name."""
+    known, waiting = dict[str, type[Transform]](), [Transform]
+    while waiting:
+        kinds = waiting.pop().__subclasses__()
+        known |= {kind.name: kind for kind in kinds}
+        waiting += kinds
+    return known
+
+
+def transform_named(name: str, settings: dict[str, Any]) -> Transform:
+    """A transform whose weights are still to be loaded; TypeError for settings of another kind."""
+    known = known_transforms()
+    return known[pick("transform", name, known)](**settings)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,27 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from contrasent.data.tokenizer import Tokenizer, word_pieces
-from contrasent.errors import CheckpointError, first_line, is_out_of_memory, require_extra
+from contrasent.errors import CheckpointError, first_line, is_out_of_memory, pick, require_extra
 from contrasent.files import inside, read_json, writing_folder
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
-from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
-from contrasent.model.backbones.packed_bert import PackedBert, PackedModernBert
-from contrasent.model.hub import resolve
+from contrasent.model.backbones.modern_bert import PackedModernBert
+from contrasent.model.backbones.packed_bert import ADAPTER, PACKED, PackedBert, effective_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-_MOST = {
-    r"layers?$": 1_000,
-    r"^(hidden_size|d_model|dim)$": 65_536,
-    r"^intermediate_size$": 1_048_576,
-    r"^vocab_size$": 10_000_000,
-    r"^num_": 100_000,
-}
-"""Larger settings would take hours, or all memory, before weights are found to be missing."""
 
 
 def load_backbone(folder: Path) -> Backbone:
@@ -95,18 +85,13 @@ def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedMode
     import transformers
 
     config = _config(folder)
-    if config.model_type not in known:
-        raise CheckpointError(
-            f"{folder} is of the architecture {config.model_type!r}, whose masked-LM head is not "
-            f"known here; known are those of {', '.join(sorted(known))}"
-        )
+    pick("architecture of a masked language model", config.model_type, known)
     return _pretrained(folder, config, transformers.AutoModelForMaskedLM)
 
 
 def _pretrained(
     folder: Path, config: Any, kind: Any, **asked: Any
 ) -> tuple[PreTrainedModel, list[str]]:
-    """A model of ``folder`` in fp32, and the names of its weights that are random."""
     with _naming(f"cannot load {folder}", folder), quiet():
         model, report = kind.from_pretrained(
             folder,
@@ -128,6 +113,8 @@ def save_random(name: str | Path, texts: Iterable[str], folder: Path, seed: int)
     none, WordPiece learns one of at most the config's ``vocab_size`` from ``texts``, lower case.
     """
     import transformers
+
+    from contrasent.model.hub import resolve
 
     library: Any = transformers  # whose classes have no types
     source = resolve(name)
@@ -217,7 +204,6 @@ def _shards(folder: Path, name: str) -> list[Path]:
 
 
 def _config(folder: Path) -> Any:
-    """The configuration of a folder; CheckpointError for one that is not computed."""
     import transformers
 
     path, problem = folder / "config.json", ""
@@ -230,11 +216,6 @@ def _config(folder: Path) -> Any:
         problem = f"{folder} holds no config.json, so it is not an encoder"
     given = {} if problem else read_json(path)
     stated: dict[str, Any] = given if isinstance(given, dict) else {}
-    for part in (stated, *(it for it in stated.values() if isinstance(it, dict))):
-        for name, value in part.items():
-            most = next((most for kind, most in _MOST.items() if re.search(kind, name)), value)
-            if isinstance(value, int) and value > most:
-                problem = f"{path} has {name} {value}, which no encoder has; it is damaged"
     kind, positions = stated.get("model_type"), stated.get("position_embedding_type", "absolute")
     if kind in PACKED and positions != "absolute":
         problem = (

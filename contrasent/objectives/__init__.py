@@ -1,46 +1,277 @@
-"""The registry of objectives: a file of this folder each.
+"""The interface of objectives, embeddings and their batch in, named terms out; and their registry.
 
-``simcse.py`` is the objective "simcse". A class in any other module that can be imported is named
-``module:Class``.
+Each is a file of this folder: ``simcse.py`` is the objective "simcse". A class in any other module
+that can be imported is named ``module:Class``.
+
+Shapes: B examples, C candidates, D embedding width.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
 
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from contrasent.data.batch import Batch, Need
+from contrasent.data.documents import Spans
+from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, pick
+from contrasent.functional import info_nce
+from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.base import (
-    MATRYOSHKA,
-    Matryoshka,
-    Objective,
-    Start,
-    Terms,
-    read_dimensions,
-)
+from contrasent.model.heads import head_named
+from contrasent.model.protocol import Encoded
 from contrasent.recipe import validate
+from contrasent.settings import settings
 
-__all__ = [
-    "MATRYOSHKA",
-    "Objective",
-    "Start",
-    "Terms",
-    "available",
-    "build",
-    "config_of",
-    "name_of",
-    "objective_class",
-]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Terms(dict[str, Tensor]):
+    """Named scalar terms, already weighted, whose sum is the loss; ``measures`` are logged."""
+
+    def __init__(
+        self, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(terms)
+        self.measures = dict(measures or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The setup that an objective is built for: the dimensions of embeddings, and its data.
+
+    The examples of the data have ``data_views`` sentences each. Modules of ``encoder``, as it is
+    before the first step, may be copied and not kept.
+    """
+
+    width: int
+    data_views: int
+    encoder: SentenceEncoder | None = None
+    batch_size: int | None = None
+
+    def require_encoder(self) -> SentenceEncoder:
+        """The encoder, which an objective that reads tokens is built for."""
+        return cast(SentenceEncoder, self.encoder)
+
+    def require_packed_bert(self) -> tuple[SentenceEncoder, PackedBert]:
+        """The encoder, and its backbone, whose layers the objective adds to or decodes with."""
+        encoder = self.require_encoder()
+        backbone = encoder.backbone
+        if not (isinstance(backbone, PackedBert) and backbone.is_plain):
+            raise ConfigError(
+                f"this objective takes a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
+                f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
+            )
+        return encoder, backbone
+
+    def require_width(self, width: int) -> None:
+        """Raise ConfigError unless embeddings have the ``width`` of token states."""
+        if self.width != width:
+            raise ConfigError(
+                f"this objective puts embeddings of {self.width} dimensions beside token states of "
+                f"{width}; set encoder.head to none"
+            )
+
+
+class Objective(nn.Module, ABC):
+    """A training objective, made as ``Class(config, start)`` of its settings and a `Start`.
+
+    It may own modules of its own (a head, a discriminator); they are trained with the encoder and
+    left out of the saved encoder. It never holds the encoder, so it can be tested on random
+    tensors; what it still runs of it, or reads of its weights, stands in a tuple. Training computes
+    matrix products of its modules in ``train.precision``; the formulas of `contrasent.functional`
+    and the heads of `contrasent.model.heads` stay in fp32.
+    """
+
+    # its settings, a class made by `settings`
+    config_class: ClassVar[type[Any]]
+    # how many sentences of each example it needs; data with one sentence per example gives it again
+    # as every view
+    views: int
+    needs: frozenset[Need] = frozenset()  # what it reads beside the embeddings of the views
+    needs_pairs: bool = False  # single sentences would leave it without its positives
+    # `prepare` adds views to those of the data, or makes them differ
+    provides_views: bool = False
+    # the second view that is embedded is a positive of the first, so that their alignment is worth
+    # logging
+    aligned: bool = True
+    max_tokens: int | None = None  # the longest sentence that its own transformers take
+    spans: Spans | None = None  # its views are spans of documents, drawn as this says
+    # what it computes of tokens it computes part by part (`batch`), and of
+    # token states it reads those of the sentences ``encoded.own``; so gradient caching and several
+    # processes can be had with it
+    in_parts: bool = False
+
+    def __init__(self, config: Any = None, start: Start | None = None) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The token states it reads beside the embeddings, by layer."""
+        return (-1,) if Need.TOKEN_STATES in self.needs else ()
+
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
+        """``(N, ...)`` each, the numbers of all examples that it computes before the first step."""
+        return {}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch to encode, where it is not the one that the data gives.
+
+        Views may be added after those of the data. What is drawn comes from torch's generator.
+        """
+        return batch
+
+    def after_step(self) -> None:
+        """Called after every update of the weights, for what follows them."""
+        return
+
+    @abstractmethod
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        """Score one batch: weighted scalar terms whose sum is minimised.
+
+        ``encoded.pooled`` is ``(V, B, D)``, view by view, of the tokens in ``batch``. Of several
+        processes each has the whole batch and all embeddings, and returns the same terms.
+        """
+
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write what was trained, with ``info``, replacing ``folder``: by default the encoder."""
+        encoder.save(folder, info)
+
+
+def same_texts(batch: Batch) -> Tensor:
+    """``(S, S)``, which sentences have the same text."""
+    texts = batch.same_text()
+    return texts == texts.unsqueeze(1)
+
+
+def duplicates(batch: Batch) -> Tensor:
+    """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
+    anchor, *others = batch.same_text().view(batch.views, -1).unbind()
+    candidates = torch.cat(others)
+    return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
+
+
+@settings
+class ContrastConfig:
+    """Settings of a contrast of anchors with the candidates of a batch."""
+
+    temperature: PositiveFloat = 0.05
+    """tau; the cosine is divided by it."""
+
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class Contrast(Objective):
+    """An objective that contrasts anchors with the candidates of a batch, after a head."""
+
+    config_class = ContrastConfig
+
+    def __init__(self, config: Any, start: Start) -> None:
+        super().__init__(config, start)
+        self.head = head_named(config.head, start.width)
+
+    def contrast(
+        self, anchor: Tensor, candidates: Tensor, batch: Batch, further: Tensor | None = None
+    ) -> Tensor:
+        """InfoNCE of ``anchor (B, D)`` and ``candidates (C, D)``, and of ``further`` logits."""
+        excluded = duplicates(batch) if self.config.exclude_duplicates else None
+        temperature = self.config.temperature
+        return info_nce(anchor, candidates, temperature, excluded=excluded, further=further)
+
+
+MATRYOSHKA = ("matryoshka", "matryoshka_weights")
+"""Settings of every objective that reads embeddings only."""
+
+
+@settings
+class _Dimensions:
+    matryoshka: list[PositiveInt] = Field(default_factory=list)
+    matryoshka_weights: list[PositiveFloat] | None = None
+
+
+def read_dimensions(settings: Mapping[str, Any]) -> dict[int, float]:
+    """The weight of each number of dimensions; nothing without the setting ``matryoshka``.
+
+    ConfigError if they are no list of different whole numbers above 0, or weights do not fit.
+    """
+    given = {name: settings[name] for name in MATRYOSHKA if settings.get(name) is not None}
+    asked = validate(_Dimensions, given, "objective")
+    sizes, weights = asked.matryoshka, asked.matryoshka_weights
+    weights = [1.0] * len(sizes) if weights is None else weights
+    if len(set(sizes)) < len(sizes) or len(weights) != len(sizes):
+        raise ConfigError(
+            f"objective.matryoshka is {sizes}, objective.matryoshka_weights {weights}; give "
+            "different numbers of dimensions, and as many weights as there are of these"
+        )
+    return dict(zip(sizes, weights, strict=True))
+
+
+class Matryoshka(Objective):
+    """An objective for each number of leading dimensions, each with a head of its own."""
+
+    def __init__(
+        self, make: Callable[[Start], Objective], start: Start, weights: Mapping[int, float]
+    ) -> None:
+        super().__init__()
+        whole = make(start)
+        unsuited = [need.value for need in whole.needs if not need.is_number]
+        unsuited += ["views of its own"] * whole.provides_views
+        for too_large in (size for size in weights if size > start.width):
+            unsuited.append(f"no more than {start.width} dimensions, not {too_large}")
+        if unsuited:
+            raise ConfigError(
+                f"objective.matryoshka is for objectives that read embeddings only, and for as "
+                f"many dimensions as these have, but this one needs {unsuited[0]}; leave it out, "
+                "or choose another, such as simcse"
+            )
+        self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
+        self.spans, self.max_tokens = whole.spans, whole.max_tokens
+        self.needs_pairs = whole.needs_pairs
+        self.weights = {start.width: weights.get(start.width, 1.0), **weights}
+        parts = {
+            size: whole if size == start.width else make(replace(start, width=size))
+            for size in self.weights
+        }
+        self.parts = nn.ModuleDict({str(size): part for size, part in parts.items()})
+
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
+        return self._whole().columns(examples, show_progress)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        terms = Terms({})
+        for size, weight in self.weights.items():
+            pooled = encoded.pooled[..., :size]
+            of_size: Terms = self.parts[str(size)](replace(encoded, pooled=pooled), batch)
+            terms.update({f"{name}_{size}": weight * it for name, it in of_size.items()})
+            terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
+        return terms
+
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        self._whole().save(encoder, folder, info)
+
+    def _whole(self) -> Objective:
+        return cast(Objective, self.parts[str(max(self.weights))])
 
 
 def available() -> list[str]:
     """The objectives of this folder, without importing them."""
-    names = {module.name for module in pkgutil.iter_modules(__path__)}
-    return sorted(names - {"base"})
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def build(

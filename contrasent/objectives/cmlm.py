@@ -19,7 +19,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Share, Start, Terms
+from contrasent.objectives import Objective, Share, Start, Terms
 from contrasent.objectives.mlm import HiddenTokens, MaskedBatch
 from contrasent.settings import settings
 
@@ -51,8 +51,7 @@ class Cmlm(Objective):
         start.require_width(backbone.width)
         self.config = config
         self.max_tokens = encoder.max_tokens - config.vectors
-        masked_lm = MaskedLm.load(encoder.name, new_head=True)
-        masked_lm.share(backbone)
+        masked_lm = MaskedLm.load(encoder.name, new_head=True).share(backbone)
         self._backbone = (backbone,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
         self.projector: nn.Sequential | None = None

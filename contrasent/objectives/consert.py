@@ -20,7 +20,7 @@ from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.objectives.nli_softmax import SBERT, Features, PairClassifier
 from contrasent.settings import settings
 

@@ -19,7 +19,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.settings import settings
 
 

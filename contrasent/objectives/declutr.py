@@ -12,7 +12,7 @@ from contrasent.data.documents import Near, Spans
 from contrasent.functional import nt_xent
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Share, Start, Terms
+from contrasent.objectives import Objective, Share, Start, Terms
 from contrasent.objectives.mlm import HiddenTokens
 from contrasent.settings import settings
 
@@ -63,9 +63,8 @@ class Declutr(Objective):
         if config.mlm_weight:
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
             encoder = start.require_encoder()
-            masked_lm = MaskedLm.load(encoder.name)
             # A decoder that is tied is tied to the encoder's matrix.
-            masked_lm.share(encoder.backbone)
+            masked_lm = MaskedLm.load(encoder.name).share(encoder.backbone)
             self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 
     def prepare(self, batch: Batch) -> Batch:

@@ -20,6 +20,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
@@ -38,9 +39,8 @@ from contrasent.model.masked_lm import (
     require_mask_token,
 )
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Share, Start, Terms, duplicates
+from contrasent.objectives import Objective, Share, Start, Terms, duplicates
 from contrasent.objectives.mlm import hidden_sums, mean_terms
-from contrasent.profiling import part
 from contrasent.settings import settings
 
 
@@ -120,7 +120,7 @@ class Conditional(nn.Module):
 
     def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
         """The last states ``(T, D)`` float32 of the tokens, given an embedding of each sentence."""
-        with part("discriminator"):
+        with record_function("discriminator"):
             states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
         return states.float()
 

@@ -21,7 +21,7 @@ from contrasent.data.examples import Examples
 from contrasent.files import cached
 from contrasent.model.loading import LoadedEncoder, load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.settings import settings
 
 _FORMAT, _TARGETS = 1, "targets.npy"

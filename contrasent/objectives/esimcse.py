@@ -18,7 +18,7 @@ from contrasent.functional import cosine_matrix
 from contrasent.model.backbones.base import evaluating
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Contrast, ContrastConfig, Start, Terms
+from contrasent.objectives import Contrast, ContrastConfig, Start, Terms
 from contrasent.settings import settings
 
 

@@ -13,14 +13,13 @@ from typing import Annotated
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.profiler import record_function
 
 from contrasent.data.batch import Batch
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import diffcse
-from contrasent.objectives.base import Share, Start, Terms
+from contrasent.objectives import Share, Start, Terms, diffcse
 from contrasent.objectives.mlm import HiddenTokens
-from contrasent.profiling import part
 from contrasent.settings import settings
 
 
@@ -75,6 +74,6 @@ class InfoCSE(diffcse.DiffCSE):
         with torch.no_grad():
             states = lower(hidden, (self._depth,))[self._depth]
         states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
-        with part("masked lm"):
+        with record_function("masked lm"):
             above: Tensor = self.upper.last_states(hidden, states)
             return above.float()

@@ -19,7 +19,7 @@ from contrasent.distributed import total
 from contrasent.errors import ConfigError
 from contrasent.functional import dot_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms, same_texts
+from contrasent.objectives import Objective, Start, Terms, same_texts
 from contrasent.settings import settings
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from contrasent.data.batch import Batch
 from contrasent.functional import cosine_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Contrast, ContrastConfig, Share, Terms
+from contrasent.objectives import Contrast, ContrastConfig, Share, Terms
 from contrasent.settings import settings
 
 

@@ -28,7 +28,7 @@ from contrasent.model.masked_lm import (
     require_mask_token,
 )
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Share, Start, Terms
+from contrasent.objectives import Objective, Share, Start, Terms
 from contrasent.settings import settings
 
 _HIDDEN = 256
@@ -138,8 +138,7 @@ class Mlm(Objective):
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         encoder = start.require_encoder()
-        masked_lm = MaskedLm.load(encoder.name, new_head=True)
-        masked_lm.share(encoder.backbone)
+        masked_lm = MaskedLm.load(encoder.name, new_head=True).share(encoder.backbone)
         self._masked_lm = (masked_lm,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 

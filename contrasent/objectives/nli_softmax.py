@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.settings import settings
 
 CLASSES = 3

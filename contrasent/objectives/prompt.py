@@ -22,7 +22,7 @@ from contrasent.data.tokenizer import Template
 from contrasent.errors import ConfigError
 from contrasent.functional import cosine_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Contrast, ContrastConfig, Start, Terms
+from contrasent.objectives import Contrast, ContrastConfig, Start, Terms
 from contrasent.settings import settings
 
 

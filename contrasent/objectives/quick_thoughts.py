@@ -16,7 +16,7 @@ from pydantic import PositiveInt
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Terms
+from contrasent.objectives import Objective, Terms
 from contrasent.settings import settings
 
 

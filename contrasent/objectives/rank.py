@@ -20,7 +20,7 @@ from contrasent.data.examples import Examples
 from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, list_mle, list_net
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Contrast, ContrastConfig, Share, Start, Terms
+from contrasent.objectives import Contrast, ContrastConfig, Share, Start, Terms
 from contrasent.objectives.distil import cached_rows, write_rows
 from contrasent.settings import settings
 

@@ -22,7 +22,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.errors import DataError
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Terms
+from contrasent.objectives import Objective, Terms
 from contrasent.settings import settings
 
 _SAME = 0.5

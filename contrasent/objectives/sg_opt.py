@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import self_guided
-from contrasent.model.heads import init_linear
-from contrasent.model.pooling import mean_over_tokens
+from contrasent.model.heads import init_linear, mean_over_tokens
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms, same_texts
+from contrasent.objectives import Objective, Start, Terms, same_texts
 from contrasent.settings import settings
 
 

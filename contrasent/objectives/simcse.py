@@ -23,7 +23,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import (
+from contrasent.objectives import (
     Contrast,
     ContrastConfig,
     Share,

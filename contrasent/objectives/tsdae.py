@@ -20,14 +20,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
-from contrasent.model.backbones.layers import SentenceAddition
+from contrasent.model.backbones.packed_bert import SentenceAddition
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.profiling import part
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.settings import settings
 
 
@@ -80,9 +80,7 @@ class Tsdae(Objective):
         self.config = config
         self.decoder = None if config.tie else copy.deepcopy(backbone)
         self._backbone = (self.decoder or backbone,)
-        masked_lm = MaskedLm.load(encoder.name, new_head=True)
-        masked_lm.share(self._backbone[0])
-        self.head = masked_lm.head
+        self.head = MaskedLm.load(encoder.name, new_head=True).share(self._backbone[0]).head
         eps = self.head.norm.eps
         self.cross_attention = nn.ModuleList(
             CrossAttention(start.width, backbone.width, eps) for _ in range(backbone.depth)
@@ -107,7 +105,7 @@ class Tsdae(Objective):
 
         def sums(sentences: Batch, embeddings: Tensor) -> Tensor:
             given, wanted = shifted(sentences)
-            with part("decoder"):
+            with record_function("decoder"):
                 additions = [attend(embeddings) for attend in self.cross_attention]
                 logits = self.head(backbone.last_states(given, additions=additions))
             return F.cross_entropy(logits.float(), wanted, reduction="sum").unsqueeze(0)

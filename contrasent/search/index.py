@@ -16,8 +16,7 @@ from contrasent.data.tokenizer import sentences_of
 from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
-from contrasent.model.conventions import role_options, similarity_of
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Encoder, role_options, similarity_of
 from contrasent.progress import progress_bar
 from contrasent.search.nearest import MILVUS, kind_for
 from contrasent.search.storage import (

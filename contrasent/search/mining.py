@@ -25,9 +25,8 @@ from contrasent.data.build import PAIR, TRIPLET, Example, example_writer
 from contrasent.data.examples import Examples
 from contrasent.errors import DataError
 from contrasent.files import writing
-from contrasent.model.conventions import role_options, similarities, similarity_of
-from contrasent.model.precision import default_device
-from contrasent.model.protocol import Encoder
+from contrasent.model.backbones.base import default_device
+from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
 from contrasent.progress import progress_bar
 
 _NO_LETTER = re.compile(r"[\W_]+")

@@ -21,8 +21,7 @@ from contrasent.encode.shards import readable
 from contrasent.errors import ConfigError, pick
 from contrasent.files import writing
 from contrasent.metrics import pair_similarities
-from contrasent.model.conventions import similarity_of
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Encoder, similarity_of
 
 _QUERIES = 64
 _RESCORED = 4_096

@@ -22,8 +22,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationE
 from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
 from contrasent.errors import CheckpointError, shown
 from contrasent.files import inside, write_text, writing
-from contrasent.model.conventions import Conventions
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Conventions, Encoder
 from contrasent.search.nearest import (
     KINDS,
     Ann,

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("contrasent.serve")
 
-Text = tuple[str, int]
-"""A text to embed, and of how many tokens at most; 0 for what the encoder reads."""
 
 _OVERHEAD = 500  # bytes of an entry beside its text and its vector
 
@@ -51,19 +49,19 @@ class VectorCache:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
-        self._entries: OrderedDict[Text, Embedded] = OrderedDict()
+        self._entries: OrderedDict[str, Embedded] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, text: Text) -> Embedded | None:
+    def get(self, text: str) -> Embedded | None:
         """The embedding of ``text``, which thereby becomes the most recently used."""
         entry = self._entries.get(text)
         if entry is not None:
             self._entries.move_to_end(text)
         return entry
 
-    def put(self, text: Text, entry: Embedded) -> None:
+    def put(self, text: str, entry: Embedded) -> None:
         """Keep an embedding; what was not used for longest makes room. It must own its row."""
         if text not in self._entries and _size(text, entry) <= self.limit:
             self.bytes += _size(text, entry)
@@ -72,8 +70,8 @@ class VectorCache:
             self.bytes -= _size(*self._entries.popitem(last=False))
 
 
-def _size(text: Text, entry: Embedded) -> int:
-    return sys.getsizeof(text[0]) + entry.row.nbytes + _OVERHEAD
+def _size(text: str, entry: Embedded) -> int:
+    return sys.getsizeof(text) + entry.row.nbytes + _OVERHEAD
 
 
 _AT_ONCE = 256
@@ -83,7 +81,7 @@ _TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
 _REMEMBERED = 0.5
 _STOPPED = "the threads that embed do not run; restart the server"
-_PROBES = [(" ".join(["embedding"] * (1 + 4 * (n % 24))), 0) for n in range(72)]
+_PROBES = [" ".join(["embedding"] * (1 + 4 * (n % 24))) for n in range(72)]
 
 
 class OverloadedError(ContrasentError):
@@ -102,7 +100,7 @@ class StoppedError(ContrasentError):
 class _Queued:
     """A text in the queue, and the requests that wait for it."""
 
-    text: Text
+    text: str
     size: int
     done: asyncio.Future[Embedded]
     waiters: int = 1
@@ -132,7 +130,7 @@ class Batcher:
         self.precision, self.metrics = precision, metrics
         self.cache = VectorCache(options.cache_mb * 1_000_000)
         self._open = ExitStack()
-        self._works: dict[Text, _Queued] = {}
+        self._works: dict[str, _Queued] = {}
         self._backlog = 0
         self._speed = (1.0, 1e-6)
         self._delivered = 0.0
@@ -183,7 +181,7 @@ class Batcher:
         """Texts in the queue or being computed."""
         return len(self._works)
 
-    def cached(self, texts: Sequence[Text]) -> list[Embedded] | None:
+    def cached(self, texts: Sequence[str]) -> list[Embedded] | None:
         """The embeddings of ``texts`` if all are in the cache."""
         entries = [entry for text in texts if (entry := self.cache.get(text))]
         if len(entries) < len(texts):
@@ -191,7 +189,7 @@ class Batcher:
         self.metrics.put(contrasent_cache_hits=len(entries))
         return entries
 
-    async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
+    async def embed(self, texts: Sequence[str]) -> list[Embedded]:
         """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
         if self.wait > self.options.max_wait:
             self.metrics.put(contrasent_rejected=1)
@@ -214,7 +212,7 @@ class Batcher:
             entries += [known[text] or works[text].done.result() for text in some]
         return entries
 
-    def _join(self, text: Text) -> _Queued:
+    def _join(self, text: str) -> _Queued:
         if not self.is_healthy:
             raise StoppedError(_STOPPED)
         work = self._works.get(text)
@@ -222,7 +220,7 @@ class Batcher:
             self.metrics.put(contrasent_cache_shared=1)
             work.waiters += 1
             return work
-        size = min(2 + len(text[0]) // 4, self.encoder.max_tokens or 512)  # tokens, about
+        size = min(2 + len(text) // 4, self.encoder.max_tokens or 512)  # tokens, about
         work = _Queued(text, size, asyncio.get_running_loop().create_future())
         self._works[text] = work
         self._backlog += size
@@ -268,16 +266,12 @@ class Batcher:
                 raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
             work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
-    def _ids(self, texts: Sequence[Text]) -> tuple[list[np.ndarray], list[bool]]:
+    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
-        encoder, words = self.encoder, [text for text, _ in texts]
+        encoder = self.encoder
         if not isinstance(encoder, SentenceEncoder):
-            return [np.zeros(len(it.split()) or 1, np.int32) for it in words], encoder.cut(words)
-        ids, cut = encoder.tokenizer.cut_ids(words, encoder.max_tokens)
-        for n, (text, limit) in enumerate(texts):
-            if limit:
-                [ids[n]], [cut[n]] = encoder.tokenizer.cut_ids([text], limit)
-        return ids, cut
+            return [np.zeros(len(it.split()) or 1, np.int32) for it in texts], encoder.cut(texts)
+        return encoder.tokenizer.cut_ids(texts, encoder.max_tokens)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         """Embed the texts that are ready, a budget of tokens at a time."""
@@ -304,14 +298,14 @@ class Batcher:
         rows = self._rows(ids, [work.text for work in works])
         loop.call_soon_threadsafe(self._deliver, works, rows)
 
-    def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[Text]) -> np.ndarray:
+    def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
         """``(N, D)``, of the same texts in both forms."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
             budget = self.options.batch_tokens
             return embed(encoder, ids, budget, self.precision, lambda _: None)
         how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
-        return np.asarray(encoder.encode([text for text, _ in texts], normalize=False, **how))
+        return np.asarray(encoder.encode(texts, normalize=False, **how))
 
     def _deliver(self, works: list[_Queued], rows: np.ndarray) -> None:
         """Answer all that wait, on the event loop, and measure the speed, all delays included."""

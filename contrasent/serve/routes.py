@@ -197,31 +197,21 @@ class EmbeddingRoutes:
         role = None if prompt_name is not None else options.role or role
         of_role = {} if role is None else role_options(encoder, role)
         prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
-        texts, conventions = [prompt + text for text in texts], encoder.conventions
-        task, most = of_role.get("task"), encoder.max_tokens
-        expansion, limit = conventions.expansion_of(task), conventions.length_of(task) or 0
-        expands = expansion is not None and expansion.attend
+        texts = [prompt + text for text in texts]
         refuse(
             (
                 (dimensions or 0) > encoder.width,
                 422,
                 f"dimensions is {dimensions}, but the model has only {encoder.width}",
             ),
-            (
-                expands or limit > most,
-                424,
-                f"this model reads a {task} longer than other text, which is not served here",
-            ),
             _more(len(texts), self._options.max_texts, "texts"),
             _more(max(map(len, texts)), _CHARACTERS, "characters of a text"),
         )
-        limit = 0 if limit == most else limit
         require_text(texts, "text")
         batcher = self.batcher
-        keys = [(text, limit) for text in texts]
-        entries = batcher.cached(keys)
+        entries = batcher.cached(texts)
         if entries is None:
-            entries = await unless_gone(request, batcher.embed(keys))
+            entries = await unless_gone(request, batcher.embed(texts))
         state, cut = request.state, [entry.truncated for entry in entries]
         state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
         batcher.metrics.put(
@@ -229,7 +219,7 @@ class EmbeddingRoutes:
             contrasent_tokens=state.tokens,
             contrasent_truncated_texts=sum(cut),
         )
-        at, most = cut.index(True) if any(cut) else -1, limit or encoder.max_tokens
+        at, most = cut.index(True) if any(cut) else -1, encoder.max_tokens
         long = options.truncate is False and at >= 0
         refuse((long, 413, f"text {at} has more than {most} tokens; shorten it, or set truncate"))
         rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])

@@ -1,14 +1,8 @@
-"""Callbacks of a run: what it does beside its steps, in the order in which they are listed.
-
-The dev score that selects ``best``, alignment and uniformity, the state that a run goes on from.
-"""
+"""Evaluations on the way: the dev score that selects ``best``, alignment and uniformity."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,32 +17,13 @@ from contrasent.evaluation.geometry import KIND, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import Moments, fit_whitening
-from contrasent.training.scoring import DevTask
+from contrasent.training.run import Callback, Session
 from contrasent.training.setup import start_as_it_comes
 
 if TYPE_CHECKING:
-    from contrasent.training.run import Session
+    from contrasent.training.scoring import DevTask
 
 logger = logging.getLogger("contrasent")
-
-
-class Callback:
-    """Work with the weights after some updates; all processes have the same callbacks."""
-
-    name = "evaluating"  # shown meanwhile
-
-    def __init__(self, run: Session, every: int) -> None:
-        self.run, self.every = run, every
-
-    def is_due(self, step: int) -> bool:
-        """True if there is something to do after ``step`` updates."""
-        return step == self.run.parts.steps or step % self.every == 0
-
-    def start(self) -> None:
-        """Called before the first update of a run."""
-
-    def after_update(self) -> None:
-        """Called after an update where it is due."""
 
 
 class GeometryLog(Callback):
@@ -171,7 +146,6 @@ class Selection(Callback):
         encoder: SentenceEncoder,
         kept: tuple[SentenceEncoder, SentenceEncoder | None],
     ) -> None:
-        """Log the scores, and save the variant of ``encoder`` that has them if they are best."""
         run, progress, scores = self.run, self.run.progress, {best.name: best.score}
         others = {"beside": best.other, "plain": best.plain}
         beside = {of: {best.name: it} for of, it in others.items() if it is not None}
@@ -229,40 +203,13 @@ class Plateau(Callback):
             progress.ended = True
 
 
-class States(Callback):
-    """Saves the state from which a run goes on; the last of the callbacks."""
-
-    name = "saving"
-
-    def is_due(self, step: int) -> bool:
-        return self.run.progress.ended or super().is_due(step)
-
-    def after_update(self) -> None:
-        self.run.save_state()
-
-
-@contextmanager
-def stop_request(*, alone: bool = True) -> Iterator[threading.Event]:
-    """Give an event that the first Ctrl-C inside the block sets; a second one stops at once.
-
-    One of several processes, which is not ``alone``, stops at once: the others would wait.
-    """
-    asked = threading.Event()
-
-    def ask(*_: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        # A handler may interrupt a write to sys.stderr, which cannot be entered twice.
-        os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
-
-    # A thread gets no signals, and whoever has another handler keeps it.
-    main = threading.current_thread() is threading.main_thread()
-    if not alone or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield asked
-        return
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def evaluations(
+    run: Session, on_evaluation: Callable[[DevScore], object] | None
+) -> Iterator[Callback]:
+    """The callbacks that a run needs of these, in their order."""
+    if run.parts.followed is not None:
+        yield GeometryLog(run, run.parts.followed)
+    if run.parts.dev is not None:
+        yield Selection(run, run.parts.dev, on_evaluation)
+    if run.recipe.train.schedule == "plateau":
+        yield Plateau(run, run.recipe.evaluation.every)

@@ -1,95 +1,30 @@
-"""Embeddings with gradients, and gradients of a large batch in the memory of a small one.
+"""Embeddings of a step in parts: gradient caching, shares of processes, twins, equal views.
 
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from contrasent.data.batch import Batch, concat, shares, similar_lengths
-from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.views import share_of
 from contrasent.distributed import own_draws, reunited, split
-from contrasent.errors import (
-    CheckpointError,
-    ConfigError,
-    ContrasentError,
-)
+from contrasent.errors import ContrasentError
+from contrasent.model.backbones.base import give_back_freed_memory, matrix_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.masked_lm import Generator, mask_tokens, require_mask_token
-from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective
-from contrasent.profiling import give_back_freed_memory
-from contrasent.settings import TrainSettings, ViewSettings
+from contrasent.objectives import Objective
+from contrasent.settings import TrainSettings
+from contrasent.training.loop import Embedding, random_state, set_random_state
 
 # What the rounding of bf16 may change from the first pass to the second, as a share of the norm
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
-
-Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
-"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class MlmView:
-    """Replaces a ``share`` of the tokens of equal views; ``both``: those of the anchors too.
-
-    Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". Tokens are drawn from
-    what the generator predicts: the most probable one is the original too often to make a view.
-    """
-
-    generator: Generator
-    tokenizer: Tokenizer
-    share: float
-    both: bool
-
-    @classmethod
-    def of(cls, settings: ViewSettings, encoder: SentenceEncoder) -> MlmView | None:
-        """The view that ``settings`` ask for; None for another, ConfigError without a generator."""
-        share = share_of(settings)
-        if settings.name != "mlm" or share is None:
-            return None
-        require_mask_token(encoder.tokenizer.special_ids)
-        name = settings.generator or encoder.name
-        try:
-            generator = Generator.load(name, encoder.tokenizer)
-        except CheckpointError as error:
-            raise ConfigError(f"view.name mlm needs a masked language model: {error}") from error
-        return cls(generator, encoder.tokenizer, share, settings.sides == "both")
-
-    def __call__(self, batch: Batch) -> Batch:
-        """``batch`` with tokens replaced, in the precision of the context."""
-        # The views are the same sentences still, so each has as many tokens.
-        tokens = 0 if self.both else len(batch.token_ids) // batch.views
-        offsets = batch.offsets[0 if self.both else batch.examples :]
-        edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
-        special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
-        masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
-        written = self.generator.fill(edited, masked, pick="sample")
-        token_ids = torch.cat([batch.token_ids[:tokens], written])
-        return replace(batch, token_ids=token_ids, duplicate_of=None)
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's generators, of the CPU and of ``device``."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Put the generators back where :func:`random_state` found them."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:
@@ -111,11 +46,15 @@ class GradientCache:
     Chunks of ``sentences`` are encoded twice: without gradients for the loss of the whole batch,
     then again with the gradient that it gives to their embeddings and to the token states of
     ``layers``, which are kept. Both times with the same dropout: in SimCSE the masks *are* the
-    data. ``precision`` is that of the second time.
+    data. ``precision`` is that of the second time. None encodes a batch at once.
     """
 
     def __init__(
-        self, encoder: SentenceEncoder, sentences: int, precision: str, layers: Sequence[int] = ()
+        self,
+        encoder: SentenceEncoder,
+        sentences: int | None,
+        precision: str,
+        layers: Sequence[int] = (),
     ) -> None:
         self._encoder, self._sentences, self._precision = encoder, sentences, precision
         self._layers = tuple(layers)
@@ -124,25 +63,24 @@ class GradientCache:
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         """Embed ``batch``; the function beside adds to the gradients of the encoder."""
         device = batch.token_ids.device
-        if batch.sentences <= self._sentences:
+        if self._sentences is None or batch.sentences <= self._sentences:
             return self._encoder(batch, self._layers), lambda: None
         (chunks, place), draws, outputs = chunks_of(batch, self._sentences), [], []
         with torch.no_grad(), self._encoder.backbone.unchanging():
-            for part in chunks:
+            for chunk in chunks:
                 draws.append(random_state(device))
-                outputs.append(self._encode(part))
+                outputs.append(self._encode(chunk))
         kept = [torch.cat(tensors).requires_grad_() for tensors in zip(*outputs, strict=True)]
 
         def backward() -> None:
             before = random_state(device)
             wanted = [torch.zeros_like(it) if it.grad is None else it.grad for it in kept]
             firsts = [0] * len(kept)
-            for number, (part, draw, output) in enumerate(
-                zip(chunks, draws, outputs, strict=True), start=1
-            ):
+            numbered = enumerate(zip(chunks, draws, outputs, strict=True), start=1)
+            for number, (chunk, draw, output) in numbered:
                 set_random_state(draw, device)
                 with matrix_precision(self._precision, device):
-                    again = self._encode(part)
+                    again = self._encode(chunk)
                 if not self._compared:
                     _refuse_other_draws(output[0], again[0].detach())
                 ends = [first + len(it) for first, it in zip(firsts, output, strict=True)]
@@ -154,24 +92,18 @@ class GradientCache:
             set_random_state(before, device)
             self._compared = True
 
-        return self._reunited(batch, kept, chunks, place), backward
-
-    def _reunited(
-        self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
-    ) -> Encoded:
-        """The embeddings and token states of the chunks, in the order of ``batch``."""
-        pooled, *states = kept
-        pooled = pooled.index_select(0, place)
+        pooled, *states = kept  # of the chunks; now in the order of ``batch``
         if states:
             places = concat(chunks).places(place)
             states = [state.index_select(0, places) for state in states]
         layers = dict(zip(self._layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None
-        return Encoded(pooled.view(batch.views, -1, self._encoder.full_width), layers, convolved)
+        rows = pooled.index_select(0, place).view(batch.views, -1, self._encoder.full_width)
+        return Encoded(rows, layers, convolved), backward
 
-    def _encode(self, part: Batch) -> list[Tensor]:
+    def _encode(self, chunk: Batch) -> list[Tensor]:
         """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
-        encoded: Encoded = self._encoder(part, self._layers)
+        encoded: Encoded = self._encoder(chunk, self._layers)
         kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self._layers)]
         if self._layers and encoded.convolved is not None:
             kept.append(encoded.convolved)
@@ -179,7 +111,7 @@ class GradientCache:
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
-    """A backbone that takes another way without gradients may draw other masks there."""
+    # A backbone that takes another way without gradients may draw other masks there.
     moved = float((again - first).norm() / first.norm())
     if not moved <= _ROUNDING and bool(first.isfinite().all()):
         raise ContrasentError(
@@ -200,15 +132,9 @@ def embedding(
 ) -> Embedding:
     """The way in which a run embeds its batches: a ``twin`` embeds all views but the first."""
     chunk, layers = settings.gradcache_chunk, objective.layers
-
-    def shared(model: SentenceEncoder) -> Embedding:
-        if chunk is not None:
-            return _by_all(GradientCache(model, chunk, precision, layers).embed)
-        return _by_all(lambda batch: (model(batch, layers), lambda: None))
-
-    one = shared(encoder)
+    one = _by_all(GradientCache(encoder, chunk, precision, layers).embed)
     if twin is not None:
-        return _by_two(one, shared(twin))
+        return _by_two(one, _by_all(GradientCache(twin, chunk, precision, layers).embed))
     return _once(one, objective.views) if fixed_dropout else one
 
 
@@ -259,8 +185,6 @@ def _once(one: Embedding, views: int) -> Embedding:
 
 
 def _by_two(one: Embedding, other: Embedding) -> Embedding:
-    """Embed the first view by one encoder, the others by another."""
-
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         examples, end = batch.examples, int(batch.offsets[batch.examples])
         anchors, others = (

@@ -1,12 +1,14 @@
-"""The training loop, its updates and their learning rate, and the state from which it goes on."""
+"""The training loop, its updates and their metrics, and the state from which it goes on."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +16,48 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
 from contrasent.data.batch import Batch
 from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.files import writing_folder
 from contrasent.functional import alignment, uniformity
-from contrasent.model.backbones.base import evaluating
+from contrasent.model.backbones.base import (
+    evaluating,
+    keep_freed_memory,
+    matrix_precision,
+)
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import matrix_precision
-from contrasent.objectives.base import Objective, Terms
-from contrasent.profiling import keep_freed_memory, part
+from contrasent.model.masked_lm import MlmView
+from contrasent.model.protocol import Encoded
+from contrasent.objectives import Objective, Terms
 from contrasent.settings import TrainSettings
-from contrasent.training.embedding import MlmView, embedding, random_state, set_random_state
-from contrasent.training.metrics_log import NOT_KEPT, MetricsReader, StepMetrics
+
+Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
+"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
+_NOT_KEPT = (
+    "nothing was kept that was updated with them. Lower train.learning_rate, raise "
+    "objective.temperature, or use --train.precision fp32"
+)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators, of the CPU and of ``device``."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put the generators back where :func:`random_state` found them."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
@@ -122,6 +149,75 @@ def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """The metrics of step ``number``: the loss after so many updates, and its update.
+
+    ``loss`` is the sum of the weighted ``terms``; ``gradient_norm`` is taken before clipping;
+    ``measures`` are alignment, uniformity and what the objective measures, where they are defined;
+    ``sentences`` counts every view.
+    """
+
+    number: int
+    loss: float
+    terms: dict[str, float]
+    learning_rate: float
+    gradient_norm: float
+    measures: dict[str, float]
+    sentences: int
+    examples: int
+
+
+def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    # Values on the host, and what tells that they have arrived, where that takes a while.
+    if values.device.type != "cuda":
+        return values, None
+    pinned = torch.empty(values.shape, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return pinned, arrived
+
+
+class MetricsReader:
+    """Step metrics; those of an accelerator are read once the next step has been launched."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[torch.cuda.Event | None, Callable[[], StepMetrics]]] = deque()
+
+    def send(
+        self, number: int, rate: float, batch: Batch, loss: Tensor, norm: Tensor, scored: Terms
+    ) -> None:
+        """Start the copy of a step's scalars: its loss, the norm of the gradient, and its terms."""
+        tensors = (loss, norm, *scored.values(), *scored.measures.values())
+        values, arrived = _sent(torch.stack([tensor.detach().float() for tensor in tensors]))
+        terms, measures = list(scored), list(scored.measures)
+        counts = batch.sentences, batch.examples  # a batch is not kept for its numbers
+
+        def read() -> StepMetrics:
+            if arrived is not None:
+                arrived.synchronize()
+            loss, norm, *rest = values.tolist()
+            of_terms = dict(zip(terms, rest, strict=False))
+            measured = zip(measures, rest[len(terms) :], strict=True)
+            defined = {name: value for name, value in measured if not isnan(value)}
+            return StepMetrics(number, loss, of_terms, rate, norm, defined, *counts)
+
+        self._pending.append((arrived, read))
+
+    def take(self, everything: bool) -> list[StepMetrics]:
+        """The steps whose values have arrived, or all; ContrasentError if one is not finite."""
+        left = 0 if everything or not self._pending or self._pending[-1][0] is None else 1
+        steps = [self._pending.popleft()[1]() for _ in range(len(self._pending) - left)]
+        for step in steps:
+            if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
+                raise ContrasentError(
+                    f"step {step.number}: the loss is {step.loss} and the gradient norm "
+                    f"{step.gradient_norm}; {_NOT_KEPT}"
+                )
+        return steps
+
+
 @dataclass(slots=True)
 class Progress:
     """The progress of a run: updates made, and its best evaluation on the dev task.
@@ -164,6 +260,19 @@ class Training:
         return modules if self.twin is None else {**modules, "twin": self.twin}
 
 
+def embedding_of(training: Training) -> Embedding:
+    """The way in which a run embeds its batches; what is special about it is a module apart."""
+    encoder, objective, settings = training.encoder, training.objective, training.settings
+    twin, fixed, processes = training.twin, training.fixed_dropout, training.split.processes
+    if settings.gradcache_chunk is not None or twin is not None or fixed or processes > 1:
+        from contrasent.training.embedding import embedding
+
+        return embedding(
+            encoder, objective, settings, training.precision, twin=twin, fixed_dropout=fixed
+        )
+    return lambda batch: (encoder(batch, objective.layers), lambda: None)
+
+
 def run(
     training: Training,
     batches: Iterator[Batch],
@@ -179,9 +288,8 @@ def run(
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.encoder.device
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
-    given = training.encoder, objective, settings, training.precision
-    embed = embedding(*given, twin=training.twin, fixed_dropout=training.fixed_dropout)
     processes = training.split.processes
+    embed = embedding_of(training)
     keep_freed_memory()
     for module in training.modules.values():
         module.train()
@@ -192,15 +300,15 @@ def run(
             if training.mlm_view is not None:
                 batch = training.mlm_view(batch)
             batch = objective.prepare(batch)
-            with part("encoder"):
+            with record_function("encoder"):
                 encoded, backward_through_encoder = embed(batch)
             terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
-        with part("backward"):
+        with record_function("backward"):
             torch.autograd.backward(loss if processes == 1 else loss / processes)
             backward_through_encoder()
         if processes > 1:
-            with part("communication"):
+            with record_function("communication"):
                 sum_gradients(parameters)
         norm = gradient_norm(parameters)
 
@@ -209,7 +317,7 @@ def run(
         metrics.send(progress.step, rate, batch, loss, norm, Terms(terms, measures))
         # Read before the update where that costs nothing, so that none is made with a NaN.
         known = metrics.take(everything=is_due(progress.step + 1))
-        with part("update"):
+        with record_function("update"):
             set_rate(optimizer, settings, rate, progress.step)
             update(optimizer, norm, settings.clip)
             objective.after_step()
@@ -222,7 +330,6 @@ def run(
 
 @torch.no_grad()
 def _require_finite(training: Training, batch: Batch, step: int) -> None:
-    """Raise ContrasentError unless weights and embeddings after the last update are finite."""
     plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
     first = plain.select(batch.offsets.new_zeros(1))
     rows = []
@@ -232,12 +339,11 @@ def _require_finite(training: Training, batch: Batch, step: int) -> None:
     weights = trainable_parameters(*training.modules.values())
     if not torch.stack([tensor.isfinite().all() for tensor in (*rows, *weights)]).all():
         raise ContrasentError(
-            f"the update of step {step - 1} gives numbers that are not finite; {NOT_KEPT}"
+            f"the update of step {step - 1} gives numbers that are not finite; {_NOT_KEPT}"
         )
 
 
 def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
-    """Alignment and uniformity of ``(V, B, D)`` embeddings; nothing where there is one view."""
     if len(pooled) == 1:
         return {}
     measures = {"alignment": alignment(*pooled[:2])} if aligned else {}

@@ -1,65 +1,132 @@
-"""A training run, from a recipe to encoders on disk; and runs of one recipe over several seeds."""
+"""A training run, from a recipe to encoders on disk."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.distributed import ProcessGroup, launched
-from contrasent.errors import ContrasentError, is_disk_full, is_out_of_memory
-from contrasent.evaluation.compare import SeedScores, gains
-from contrasent.evaluation.embed import EncoderUse, Scores
-from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.leaks import find_overlap, overlap_of
-from contrasent.evaluation.suite import Suite
+from contrasent.errors import ContrasentError, is_out_of_memory
 from contrasent.files import remove_folder, write_text
-from contrasent.model.card import write_card
+from contrasent.model.backbones.base import FULL_FP32, give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import CARD, INFO_FILE
-from contrasent.model.lookup_encoders import WordEncoder
-from contrasent.model.precision import FULL_FP32
-from contrasent.profiling import give_back_freed_memory
+from contrasent.model.hub import CARD, INFO_FILE, write_card
 from contrasent.progress import Advance, step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
-from contrasent.training import metrics_log
-from contrasent.training.callbacks import (
-    Callback,
-    DevScore,
-    GeometryLog,
-    Plateau,
-    Selection,
-    States,
-    stop_request,
-)
 from contrasent.training.loop import (
     Progress,
+    StepMetrics,
     load_state,
     run,
     save_state,
     trainable_parameters,
 )
-from contrasent.training.metrics_log import MetricsFile, StepMetrics
-from contrasent.training.run_folder import RunFolder, complete, twin_of
-from contrasent.training.scoring import AS_IT_COMES, BeforeAndAfter, Result
-from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
+from contrasent.training.run_folder import (
+    MetricsFile,
+    RunFolder,
+    check_trackers,
+    complete,
+    log_file,
+    step_values,
+    trackers,
+    twin_of,
+)
+from contrasent.training.setup import RunParts, accelerator_on, prepare
+
+if TYPE_CHECKING:
+    from contrasent.evaluation.compare import Gain
+    from contrasent.evaluation.suite import Suite
+    from contrasent.training.callbacks import DevScore
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAndAfter:
+    """Scores of the start and of the result."""
+
+    tasks: Suite | None = None  # what was scored; None for nothing
+    before: list[Record] = field(default_factory=list)  # records of the start as it comes
+    # records of the start with the pooler and head of the run; empty if these are its own
+    with_pooler: list[Record] = field(default_factory=list)
+    after: list[Record] = field(default_factory=list)  # records of the result
+    # what training changed, against the better of the two; empty if the result is the start
+    gains: list[Gain] = field(default_factory=list)
+    # the same of every task, also where there is an average
+    changes: list[Gain] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all."""
+        return [*self.before, *self.with_pooler, *self.after]
+
+    @property
+    def rows(self) -> dict[str, list[Record]]:
+        """The records by the label of their row in a table."""
+        rows = {"before": self.before}
+        if self.with_pooler:
+            rows[f"before, {self.with_pooler[0].pooler}"] = self.with_pooler
+        return {**rows, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run."""
+
+    # folder of the encoder with the highest dev score, which is the start as it comes if nothing
+    # beat it; None without a dev task
+    best: Path | None
+    last: Path  # folder of the encoder after the last step
+    steps: int  # updates made
+    best_step: int | None  # the update after which ``best`` was saved; 0 for the start
+    best_is_start: bool  # nothing beat the start as it comes, so ``best`` is that
+    best_score: float | None  # its dev score, in [-1, 1]
+    seconds: float  # time of the steps of this process, evaluation left out
+    examples: int  # examples trained on in that time
+    # the start and ``best``, else ``last``, on the final tasks
+    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    # what ``best_score`` is, such as ``spearman``; None without a dev task
+    dev_metric: str | None = None
+    last_loss: float | None = None  # of the last step of this process; None if it made none
+    parameters: int = 0  # of the encoder that is saved
+    trained_parameters: int = 0  # those that updates change, with those of the objective
+    # bytes: the most that tensors took on the accelerator, else the most that this process had
+    peak_memory: int = 0
+
+    @property
+    def cost(self) -> str:
+        """What it took, in words."""
+        return (
+            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
+            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most"
+        )
+
+    @property
+    def before(self) -> list[Record]:
+        """Records of the start as it comes."""
+        return self.scores.before
+
+    @property
+    def after(self) -> list[Record]:
+        """Records of ``best``, else of ``last``."""
+        return self.scores.after
 
 
 def train(  # noqa: PLR0913 - what a caller may choose, by name
@@ -91,21 +158,21 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     folder, leads = RunFolder(Path(output)), launched().leads
     if leads:
         folder.check(recipe, resume=resume, overwrite=overwrite)
-    metrics_log.check_trackers(recipe.train.trackers)
+    check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
         folder.tidy()
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
-    accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
+    accelerator = accelerator_on(device, recipe.train.trackers, folder.trackers)
     holds_out = folder.holds_out if resume else None
     group, show_progress = ProcessGroup(), show_progress and leads
     parts = prepare(recipe, accelerator.device, show_progress, holds_out, group.split)
-    with _explained(recipe, folder), ExitStack() as open_files:
+    with _explained(recipe), ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
         if leads:
             hold = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
             open_files.enter_context(hold)
-            open_files.enter_context(metrics_log.log_file(folder.log))
+            open_files.enter_context(log_file(folder.log))
         group.from_leader(None)  # the others look for its files once the folder is taken
         on_step, on_evaluation = (on_step, on_evaluation) if leads else (None, None)
         session = Session(recipe, folder, parts, accelerator, group, on_evaluation)
@@ -115,29 +182,79 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
 
 
 @contextmanager
-def _explained(recipe: Recipe, folder: RunFolder) -> Iterator[None]:
-    """Say what to do where memory or disk are full, instead of a library's own error."""
+def _explained(recipe: Recipe) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         settings = recipe.train
         pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
-        if is_disk_full(error):
-            problem = (
-                f"the disk of {folder.root} is full ({error}); what was saved before is whole. "
-                "Make room, then go on with the same command and --resume"
-            )
-        elif is_out_of_memory(error):
-            checkpointing = "--train.gradient_checkpointing true keeps less for the gradient; "
-            problem = (
-                f"out of memory: --train.gradcache_chunk {max(1, (pieces or 256) // 2)} takes the "
-                f"same gradient of the whole batch in pieces; {checkpointing * plain}a smaller "
-                f"--batch-size (now {settings.batch_size}) or --data.max_tokens (now "
-                f"{recipe.data.max_tokens}) needs less"
-            )
-        else:
-            raise
-        raise ContrasentError(problem) from error
+        checkpointing = "--train.gradient_checkpointing true keeps less for the gradient; "
+        raise ContrasentError(
+            f"out of memory: --train.gradcache_chunk {max(1, (pieces or 256) // 2)} takes the "
+            f"same gradient of the whole batch in pieces; {checkpointing * plain}a smaller "
+            f"--batch-size (now {settings.batch_size}) or --data.max_tokens (now "
+            f"{recipe.data.max_tokens}) needs less"
+        ) from error
+
+
+class Callback:
+    """Work with the weights after some updates; all processes have the same callbacks."""
+
+    name = "evaluating"  # shown meanwhile
+
+    def __init__(self, run: Session, every: int) -> None:
+        self.run, self.every = run, every
+
+    def is_due(self, step: int) -> bool:
+        """True if there is something to do after ``step`` updates."""
+        return step == self.run.parts.steps or step % self.every == 0
+
+    def start(self) -> None:
+        """Called before the first update of a run."""
+
+    def after_update(self) -> None:
+        """Called after an update where it is due."""
+
+
+class States(Callback):
+    """Saves the state from which a run goes on; the last of the callbacks."""
+
+    name = "saving"
+
+    def is_due(self, step: int) -> bool:
+        return self.run.progress.ended or super().is_due(step)
+
+    def after_update(self) -> None:
+        self.run.save_state()
+
+
+@contextmanager
+def stop_request(*, alone: bool = True) -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C inside the block sets; a second one stops at once.
+
+    One of several processes, which is not ``alone``, stops at once: the others would wait.
+    """
+    asked = threading.Event()
+
+    def ask(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        # A handler may interrupt a write to sys.stderr, which cannot be entered twice.
+        os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
+
+    # A thread gets no signals, and whoever has another handler keeps it.
+    main = threading.current_thread() is threading.main_thread()
+    if not alone or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Session:
@@ -169,12 +286,10 @@ class Session:
         every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
-        if parts.followed is not None:
-            self.callbacks.append(GeometryLog(self, parts.followed))
-        if parts.dev is not None:
-            self.callbacks.append(Selection(self, parts.dev, on_evaluation))
-        if recipe.train.schedule == "plateau":
-            self.callbacks.append(Plateau(self, every))
+        if parts.followed or parts.dev or recipe.train.schedule == "plateau":
+            from contrasent.training.callbacks import evaluations
+
+            self.callbacks += evaluations(self, on_evaluation)
         self.callbacks.append(States(self, recipe.train.checkpoint_every or every))
 
         restored = load_state(folder.state, parts.modules, parts.optimizer, accelerator.device)
@@ -203,7 +318,7 @@ class Session:
         end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
             closing(self.metrics),
-            metrics_log.trackers(self.accelerator, self.recipe),
+            trackers(self.accelerator, self.recipe),
             step_progress(steps, first, show_progress) as self._shown,
             stop_request(alone=split.processes == 1) as self._stop,
             closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches,
@@ -218,7 +333,7 @@ class Session:
                 self._seconds += seconds
                 for step in done:
                     self._examples, self._loss = self._examples + step.examples, step.loss
-                    values = metrics_log.step_values(step, seconds / len(done))
+                    values = step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     self.accelerator.log(values, step=step.number)
                     self._shown(1, loss=f"loss {step.loss:#.4g}")
@@ -240,7 +355,6 @@ class Session:
                 since = time.perf_counter()
 
     def _is_due(self, step: int) -> bool:
-        """True if something is done with the weights after ``step`` updates."""
         return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)
 
     def _call_each(self, callbacks: Iterable[Callback], call: str) -> None:
@@ -250,7 +364,6 @@ class Session:
         self._shown(doing="training")
 
     def _share_progress(self) -> None:
-        """Let the other processes wait for the first, and go on as it does."""
         for name, value in self.group.from_leader(asdict(self.progress)).items():
             setattr(self.progress, name, value)
 
@@ -298,6 +411,8 @@ class Session:
         self.group.from_leader(None)  # the others load what it saved
         best = folder.best if progress.best_step is not None else None
         if parts.final is not None:
+            from contrasent.training.scoring import score_result
+
             names = ", ".join(name.heading for name in parts.final.names)
             logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
             target, is_start = best or folder.last, progress.best_is_start
@@ -367,117 +482,3 @@ def save_encoders(
     if twin is not None:
         unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
         twin.save(twin_of(folder), {**info, **unscored, "twin_of": folder.name})
-
-
-def score_result(
-    tasks: Suite,
-    recipe: Recipe,
-    folder: Path,
-    is_start: bool,
-    device: str | torch.device | None = None,
-    show_progress: bool = False,
-    group: ProcessGroup | None = None,
-) -> BeforeAndAfter:
-    """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside the start.
-
-    That as it comes, and with the pooler and the head of the run. A result that is the start as it
-    comes is scored once, and compared with both like any other.
-    """
-    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
-
-    def score(encoder: SentenceEncoder | WordEncoder, seed: int | None = None) -> Scores:
-        logger.info("scoring %s", encoder.name)
-        if isinstance(encoder, SentenceEncoder):
-            encoder.to(result.device).eval()
-        precision = recipe.evaluation.precision
-        use = EncoderUse(together.encoder(encoder), precision, seed, show_progress)
-        scores = tasks.records(use)
-        for problem in scores.problems:
-            logger.warning("%s is not scored: %s", problem.task, problem.message)
-        return scores
-
-    usual = start_as_it_comes(recipe.encoder)
-    trained = as_it_comes = score(usual)
-    scores = {AS_IT_COMES: as_it_comes}
-    before, with_pooler = list(as_it_comes.records), list[Record]()
-    if isinstance(usual, SentenceEncoder):
-        other = start_encoder(recipe.encoder)
-        if (other.pooler, other.head_name) != (usual.pooler, usual.head_name):
-            named = f"the start with pooler {other.pooler}, head {other.head_name}"
-            scores[named] = score(other)
-            with_pooler = list(scores[named].records)
-    if is_start:
-        after = [replace(record, encoder=result.name) for record in before]
-    else:
-        trained = score(result, recipe.train.seed)
-        logger.info("looking for sentences of the tasks in the training text")
-        seen = find_overlap(result.name, tasks)
-        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
-    comparisons = {}
-    for start, of_start in scores.items():
-        bootstrap = Bootstrap(resamples=2) if of_start is trained else Bootstrap()
-        of_types = tasks.compare(of_start, trained, bootstrap)
-        comparisons[start] = [of_metrics[0] for of_metrics in of_types.values() if of_metrics]
-    shown = [] if is_start else gains(comparisons)
-    changes = gains(comparisons, every=True)
-    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)
-
-
-@dataclass(frozen=True, slots=True)
-class SeedRuns:
-    """Runs that differ in their seed alone."""
-
-    folders: Mapping[int, Path]  # of the runs, by their seeds
-    scores: tuple[SeedScores, ...]  # the dev task, then the final tasks and their average
-    # folder of the encoder with the highest dev score, of the first run without a dev task
-    best: Path
-
-
-def train_seeds(
-    recipe: Recipe,
-    output: Path,
-    seeds: Sequence[int],
-    *,
-    on_run: Callable[[int, Result | None], object] = lambda *_: None,
-    **options: Any,
-) -> SeedRuns | None:
-    """Train a recipe once for each seed into ``output/seed-S``, and compare with the start.
-
-    ``on_run`` is called with a seed and its result; ``options`` are those of :func:`train`.
-    None in all but the first of several processes. ContrasentError as :func:`train`.
-    """
-    folders = {seed: output / f"seed-{seed}" for seed in seeds}
-    for seed, folder in folders.items():
-        result = train(replace(recipe, train=replace(recipe.train, seed=seed)), folder, **options)
-        if launched().leads:
-            on_run(seed, result)
-    if not launched().leads:
-        return None
-    runs = {seed: RunFolder(folder) for seed, folder in folders.items()}
-    results = {seed: run.read_result() for seed, run in runs.items()}
-    dev = [result["best_score"] for result in results.values()]
-    scores = []
-    if None not in dev:
-        name, start, _ = next(iter(runs.values())).read_dev_scores()
-        scores.append(SeedScores(f"{name}, best step", "", tuple(dev), start, None))
-    first, *others = (
-        {(it["of"], it["metric"]): it for it in result.get("changes", ())}
-        for result in results.values()
-    )
-    for of, metric in (key for key in first if all(key in other for other in others)):
-        changes = [each[of, metric] for each in (first, *others)]
-        intervals = [it["compared"]["interval"] for it in changes]
-        error = fmean(it["error"] for it in intervals) if all(intervals) else None
-        start = max(it["value"] - it["compared"]["difference"] for it in changes)
-        values = tuple(it["value"] for it in changes)
-        scores.append(SeedScores(of, metric, values, start, error))
-    best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
-    encoder = best.best if best.best.is_dir() else best.last
-    each = [
-        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
-        | {"difference": it.difference, "interval": it.interval}
-        for it in scores
-    ]
-    summary = {"seeds": list(folders), "best": encoder.relative_to(output).as_posix()}
-    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
-    return SeedRuns(folders, tuple(scores), encoder)

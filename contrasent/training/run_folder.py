@@ -1,4 +1,4 @@
-"""The run folder: its files, its lock, and the environment that decides reproducibility."""
+"""The run folder: its files, lock and environment; what is logged in it, and to trackers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import os
 import platform
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import installed_versions
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from contrasent.training.loop import StepMetrics
 
 logger = logging.getLogger("contrasent")
 
@@ -36,12 +42,12 @@ _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
 
 def complete(recipe: Recipe) -> Recipe:
     """``recipe`` with every setting of its objective, also those left to the default."""
-    from contrasent import objectives  # loads torch
+    from contrasent.objectives import MATRYOSHKA, config_of  # loads torch
 
     given = {"name": "simcse", **recipe.objective}
     name = str(given.pop("name"))
-    dimensions = {key: given.pop(key) for key in objectives.MATRYOSHKA if key in given}
-    settings = asdict(objectives.config_of(name, {**given, **dimensions}))
+    dimensions = {key: given.pop(key) for key in MATRYOSHKA if key in given}
+    settings = asdict(config_of(name, {**given, **dimensions}))
     return replace(recipe, objective={"name": name, **settings, **dimensions})
 
 
@@ -196,7 +202,6 @@ class RunFolder:
         return None if kept is None else "held_out" in kept
 
     def _kept(self, name: str) -> Any:
-        """The content of a JSON file; None without it."""
         path = self.root / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
@@ -224,3 +229,102 @@ def dotted(recipe: Recipe) -> dict[str, Any]:
         for section, settings in asdict(recipe).items()
         for key, value in settings.items()
     }
+
+
+class MetricsFile:
+    """``metrics.jsonl``, without lines from ``first_step`` on; no path drops all lines."""
+
+    def __init__(self, path: Path | None, first_step: int) -> None:
+        if path is not None:
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            lines = text.splitlines(keepends=True)
+            write_text(path, "".join(line for line in lines if _is_before(line, first_step)))
+        self._file = (path or Path(os.devnull)).open("a", encoding="utf-8")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Append a line; it is on disk when the process dies, not when the machine does."""
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _is_before(line: str, first_step: int) -> bool:
+    """True if a whole line was written before update ``first_step``; not if it cannot be read.
+
+    An evaluation of step N was made after N updates, the loss of step N before the next. What
+    is measured at step 0 belongs to the start, which a run without a state makes again.
+    """
+    try:
+        values = json.loads(line)
+        after = values["step"] > 0 and ("evaluation" in values or "geometry" in values)
+        reached: int = values["step"] + (0 if after else 1)
+    except (ValueError, KeyError, TypeError):
+        return False
+    return reached <= first_step and line.endswith("\n")
+
+
+def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
+    """The numbers of a step under the names they have in ``metrics.jsonl`` and in trackers."""
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        **{f"term_{name}": value for name, value in step.terms.items()},
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        **step.measures,
+        "sentences_per_second": step.sentences / seconds,
+    }
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging names it
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Append what is logged to ``path``, with the time."""
+    handler = _LogFile(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+def check_trackers(names: list[str]) -> None:
+    """Raise ConfigError for an unknown tracker, MissingExtraError if its package is missing."""
+    if not names:  # accelerate.tracking takes a second to import
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known = [str(name) for name in LOGGER_TYPE_TO_CLASS]
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if pick("tracker", name, known) not in installed:
+            raise MissingExtraError(f"tracker {name!r} needs its package: pip install {name}")
+
+
+@contextmanager
+def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
+    """The trackers that ``recipe`` names, open inside."""
+    if not recipe.train.trackers:
+        yield
+        return
+    simple = bool | int | float | str  # what every tracker takes
+    settings = {k: v if isinstance(v, simple) else str(v) for k, v in dotted(recipe).items()}
+    accelerator.init_trackers("contrasent", config=settings)
+    try:
+        yield
+    finally:
+        accelerator.end_training()

@@ -1,15 +1,24 @@
-"""The scores of a run: the task that selects ``best``, and the start beside the result."""
+"""The scores of runs: the task that selects ``best``, start beside result, several seeds."""
 
 from __future__ import annotations
 
+import json
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
 
 from contrasent.data.examples import Examples
+from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.compare import Gain
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.compare import SeedScores, gains
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.intervals import Bootstrap
+from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options, TransferProtocol
 from contrasent.evaluation.proxy import (
     FEWEST,
@@ -28,9 +37,15 @@ from contrasent.evaluation.suite import (
     load_suite,
 )
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
+from contrasent.files import write_text
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import WordEncoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
+from contrasent.training.run import BeforeAndAfter, Result, train
+from contrasent.training.run_folder import RunFolder
+from contrasent.training.setup import start_as_it_comes, start_encoder
 
 logger = logging.getLogger("contrasent")
 # What is scored unless the recipe says otherwise, and the consequence where it is not there.
@@ -64,77 +79,6 @@ class DevTask:
             if it.metric == self.metric and it.aggregation in kept
         }
         return {"+".join(values): sum(values.values()) / len(values)}
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeAndAfter:
-    """Scores of the start and of the result."""
-
-    tasks: Suite | None = None  # what was scored; None for nothing
-    before: list[Record] = field(default_factory=list)  # records of the start as it comes
-    # records of the start with the pooler and head of the run; empty if these are its own
-    with_pooler: list[Record] = field(default_factory=list)
-    after: list[Record] = field(default_factory=list)  # records of the result
-    # what training changed, against the better of the two; empty if the result is the start
-    gains: list[Gain] = field(default_factory=list)
-    # the same of every task, also where there is an average
-    changes: list[Gain] = field(default_factory=list)
-
-    @property
-    def records(self) -> list[Record]:
-        """The records of all."""
-        return [*self.before, *self.with_pooler, *self.after]
-
-    @property
-    def rows(self) -> dict[str, list[Record]]:
-        """The records by the label of their row in a table."""
-        rows = {"before": self.before}
-        if self.with_pooler:
-            rows[f"before, {self.with_pooler[0].pooler}"] = self.with_pooler
-        return {**rows, "after": self.after}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a run."""
-
-    # folder of the encoder with the highest dev score, which is the start as it comes if nothing
-    # beat it; None without a dev task
-    best: Path | None
-    last: Path  # folder of the encoder after the last step
-    steps: int  # updates made
-    best_step: int | None  # the update after which ``best`` was saved; 0 for the start
-    best_is_start: bool  # nothing beat the start as it comes, so ``best`` is that
-    best_score: float | None  # its dev score, in [-1, 1]
-    seconds: float  # time of the steps of this process, evaluation left out
-    examples: int  # examples trained on in that time
-    # the start and ``best``, else ``last``, on the final tasks
-    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
-    # what ``best_score`` is, such as ``spearman``; None without a dev task
-    dev_metric: str | None = None
-    last_loss: float | None = None  # of the last step of this process; None if it made none
-    parameters: int = 0  # of the encoder that is saved
-    trained_parameters: int = 0  # those that updates change, with those of the objective
-    # bytes: the most that tensors took on the accelerator, else the most that this process had
-    peak_memory: int = 0
-
-    @property
-    def cost(self) -> str:
-        """What it took, in words."""
-        return (
-            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
-            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most"
-        )
-
-    @property
-    def before(self) -> list[Record]:
-        """Records of the start as it comes."""
-        return self.scores.before
-
-    @property
-    def after(self) -> list[Record]:
-        """Records of ``best``, else of ``last``."""
-        return self.scores.after
 
 
 def tasks_of(
@@ -201,7 +145,6 @@ def _proxy(task: RetrievalTask) -> Suite:
 
 
 def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suite | None:
-    """The tasks of a setting; what is wrong with a user's own file stops everything."""
     name, (usual, consequence) = getattr(settings, setting), _USUAL[setting]
     if name == "none":
         return None
@@ -222,3 +165,117 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
             raise DataError(f"{problem.message}{remedy}")
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite
+
+
+def score_result(
+    tasks: Suite,
+    recipe: Recipe,
+    folder: Path,
+    is_start: bool,
+    device: str | torch.device | None = None,
+    show_progress: bool = False,
+    group: ProcessGroup | None = None,
+) -> BeforeAndAfter:
+    """Score the encoder in ``folder``, made by ``recipe`` unless it is the start, beside the start.
+
+    That as it comes, and with the pooler and the head of the run. A result that is the start as it
+    comes is scored once, and compared with both like any other.
+    """
+    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
+
+    def score(encoder: SentenceEncoder | WordEncoder, seed: int | None = None) -> Scores:
+        logger.info("scoring %s", encoder.name)
+        if isinstance(encoder, SentenceEncoder):
+            encoder.to(result.device).eval()
+        precision = recipe.evaluation.precision
+        use = EncoderUse(together.encoder(encoder), precision, seed, show_progress)
+        scores = tasks.records(use)
+        for problem in scores.problems:
+            logger.warning("%s is not scored: %s", problem.task, problem.message)
+        return scores
+
+    usual = start_as_it_comes(recipe.encoder)
+    trained = as_it_comes = score(usual)
+    scores = {AS_IT_COMES: as_it_comes}
+    before, with_pooler = list(as_it_comes.records), list[Record]()
+    if isinstance(usual, SentenceEncoder):
+        other = start_encoder(recipe.encoder)
+        if (other.pooler, other.head_name) != (usual.pooler, usual.head_name):
+            named = f"the start with pooler {other.pooler}, head {other.head_name}"
+            scores[named] = score(other)
+            with_pooler = list(scores[named].records)
+    if is_start:
+        after = [replace(record, encoder=result.name) for record in before]
+    else:
+        trained = score(result, recipe.train.seed)
+        logger.info("looking for sentences of the tasks in the training text")
+        seen = find_overlap(result.name, tasks)
+        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
+    comparisons = {}
+    for start, of_start in scores.items():
+        bootstrap = Bootstrap(resamples=2) if of_start is trained else Bootstrap()
+        of_types = tasks.compare(of_start, trained, bootstrap)
+        comparisons[start] = [of_metrics[0] for of_metrics in of_types.values() if of_metrics]
+    shown = [] if is_start else gains(comparisons)
+    changes = gains(comparisons, every=True)
+    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRuns:
+    """Runs that differ in their seed alone."""
+
+    folders: Mapping[int, Path]  # of the runs, by their seeds
+    scores: tuple[SeedScores, ...]  # the dev task, then the final tasks and their average
+    # folder of the encoder with the highest dev score, of the first run without a dev task
+    best: Path
+
+
+def train_seeds(
+    recipe: Recipe,
+    output: Path,
+    seeds: Sequence[int],
+    *,
+    on_run: Callable[[int, Result | None], object] = lambda *_: None,
+    **options: Any,
+) -> SeedRuns | None:
+    """Train a recipe once for each seed into ``output/seed-S``, and compare with the start.
+
+    ``on_run`` is called with a seed and its result; ``options`` are those of :func:`train`.
+    None in all but the first of several processes. ContrasentError as :func:`train`.
+    """
+    folders = {seed: output / f"seed-{seed}" for seed in seeds}
+    for seed, folder in folders.items():
+        result = train(replace(recipe, train=replace(recipe.train, seed=seed)), folder, **options)
+        if launched().leads:
+            on_run(seed, result)
+    if not launched().leads:
+        return None
+    runs = {seed: RunFolder(folder) for seed, folder in folders.items()}
+    results = {seed: run.read_result() for seed, run in runs.items()}
+    dev = [result["best_score"] for result in results.values()]
+    scores = []
+    if None not in dev:
+        name, start, _ = next(iter(runs.values())).read_dev_scores()
+        scores.append(SeedScores(f"{name}, best step", "", tuple(dev), start, None))
+    first, *others = (
+        {(it["of"], it["metric"]): it for it in result.get("changes", ())}
+        for result in results.values()
+    )
+    for of, metric in (key for key in first if all(key in other for other in others)):
+        changes = [each[of, metric] for each in (first, *others)]
+        intervals = [it["compared"]["interval"] for it in changes]
+        error = fmean(it["error"] for it in intervals) if all(intervals) else None
+        start = max(it["value"] - it["compared"]["difference"] for it in changes)
+        values = tuple(it["value"] for it in changes)
+        scores.append(SeedScores(of, metric, values, start, error))
+    best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
+    encoder = best.best if best.best.is_dir() else best.last
+    each = [
+        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
+        | {"difference": it.difference, "interval": it.interval}
+        for it in scores
+    ]
+    summary = {"seeds": list(folders), "best": encoder.relative_to(output).as_posix()}
+    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
+    return SeedRuns(folders, tuple(scores), encoder)

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from contrasent import objectives
 from contrasent.data.examples import open_examples, open_pairs
 from contrasent.data.loader import Loader
 from contrasent.data.views import open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
-from contrasent.distributed import WHOLE, Split
-from contrasent.errors import ConfigError
-from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.suite import Suite
+from contrasent.distributed import WHOLE, Split, launched, timeout
+from contrasent.errors import ConfigError, ContrasentError, first_line
 from contrasent.model import checkpoint
+from contrasent.model.backbones.base import training_device
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.lookup_encoders import WordEncoder, are_words
+from contrasent.model.hub import are_words
+from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.weights import add_lora
+from contrasent.objectives import build
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
-from contrasent.training.embedding import MlmView
 from contrasent.training.loop import Training, optimizer_of, trainable_parameters
-from contrasent.training.scoring import DevTask, tasks_of
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from contrasent.evaluation.rated_pairs import RatedPairs
+    from contrasent.evaluation.suite import Suite
+    from contrasent.model.loading import WordEncoder
+    from contrasent.training.scoring import DevTask
 
 logger = logging.getLogger("contrasent")
 
@@ -77,17 +84,22 @@ def prepare(
         examples = open_pairs(order.file, order.labels, order.columns)
     logger.info("data: %s", examples.columns)
     refuse(Combination(recipe, examples.views))
-    dev, final, held = tasks_of(recipe, examples, holds_out)
-    followed = None
+    dev = final = held = followed = None
+    if (evaluation.task, evaluation.final) != ("none", "none"):
+        from contrasent.training.scoring import tasks_of
+
+        dev, final, held = tasks_of(recipe, examples, holds_out)
     if evaluation.geometry_every is not None:
+        from contrasent.evaluation.rated_pairs import RatedPairs
+
         followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
     text = examples if held is None else open_examples(str(held.rest))
     text.require(2)
 
     encoder = _trained_encoder(recipe, device)
-    mlm_view = MlmView.of(recipe.view, encoder)
+    mlm_view = MlmView.of(recipe.view, encoder) if recipe.view.name == "mlm" else None
     given = dict(recipe.objective)
-    objective = objectives.build(
+    objective = build(
         str(given.pop("name")),
         given,
         width=encoder.full_width,
@@ -136,18 +148,7 @@ def prepare(
         shuffle=order.shuffle,
         drop_last=order.drop_last,
     )
-    if size > count:
-        logger.warning(
-            "a batch of %d is more than the %d examples there are: every step takes all of them; "
-            "give more text or a smaller --batch-size",
-            *(size, count),
-        )
     whitening_text = list(islice(chain.from_iterable(text), settings.whitening_sentences))
-    if whitening_text and len(whitening_text) <= encoder.full_width:
-        raise ConfigError(
-            f"train.whitening_sentences takes more sentences than the {encoder.full_width} "
-            f"dimensions, and has {len(whitening_text)} of {order.file}; give more, or leave it out"
-        )
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return RunParts(
         encoder=encoder,
@@ -177,7 +178,6 @@ def prepare(
 
 
 def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
-    """The start with its new parts, on ``device``, as the recipe trains it."""
     settings = recipe.encoder
     encoder = start_encoder(settings)
     backbone = encoder.backbone
@@ -262,7 +262,34 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
     A masked language model gets the pooler of the run; of word vectors it is their mean.
     """
     if are_words(settings.name):
+        from contrasent.model.loading import WordEncoder
+
         return WordEncoder.load(settings.name)
     if checkpoint.is_sentence_encoder(settings.name):
         return SentenceEncoder.load(settings.name, device="cpu")
     return start_encoder(replace(settings, dropout=None, bidirectional=False))
+
+
+def accelerator_on(
+    device: str | torch.device | None, names: Sequence[str], folder: Path
+) -> Accelerator:
+    """The accelerator of a run on ``device``, with trackers that write to ``folder``."""
+    from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration
+
+    here, patience = launched(), timeout()
+    try:
+        return Accelerator(
+            cpu=training_device(device).type == "cpu",
+            log_with=list(names) or None,
+            project_config=ProjectConfiguration(logging_dir=str(folder)),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)],
+        )
+    except RuntimeError as error:
+        if here.processes == 1:
+            raise
+        raise ContrasentError(
+            f"process {here.rank} of {here.processes} did not meet the others within "
+            f"{patience.total_seconds():g} seconds ({first_line(error)[:200]}); give all the "
+            "same MASTER_ADDR and MASTER_PORT, or wait longer with CONTRASENT_TIMEOUT (seconds)"
+        ) from error

@@ -6,7 +6,7 @@ from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.documents import document_ends, document_lengths, positions, require_documents
 from contrasent.data.examples import open_examples
-from contrasent.data.token_store import tokenize
+from contrasent.data.loader import tokenize
 from contrasent.errors import DataError
 
 

@@ -9,8 +9,7 @@ from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
 from contrasent.data.examples import open_pairs
-from contrasent.data.loader import Columns, Loader, WithNeeds
-from contrasent.data.token_store import TokenStore, tokenize
+from contrasent.data.loader import Columns, Loader, TokenStore, WithNeeds, tokenize
 from contrasent.errors import DataError
 
 ROWS = [

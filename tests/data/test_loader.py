@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import Columns, Loader, ViewSource
-from contrasent.data.token_store import tokenize
+from contrasent.data.loader import Columns, Loader, ViewSource, tokenize
 from contrasent.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ import json, resource, sys
 from pathlib import Path
 import transformers
 from contrasent.data.loader import Loader
-from contrasent.data.token_store import tokenize
+from contrasent.data.loader import tokenize
 from contrasent.data.examples import open_examples
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.loader import Columns

@@ -6,8 +6,8 @@ import pytest
 from helpers.tiny_tokenizers import Letters, content
 
 from contrasent.data import examples as examples_module
-from contrasent.data import token_store as store_module
-from contrasent.data.token_store import keep_texts, text_numbers, tokenize
+from contrasent.data import loader as store_module
+from contrasent.data.loader import keep_texts, text_numbers, tokenize
 from contrasent.errors import ConfigError, DataError
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 
-from contrasent.encode.sentences import open_sentences
-from contrasent.encode.shards import write_embeddings
+from contrasent.encode.shards import open_sentences, write_embeddings
 from contrasent.options import Sharding
 
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
-from contrasent.encode.sentences import open_sentences
+from contrasent.encode.shards import open_sentences
 from contrasent.errors import ConfigError, DataError
 
 

@@ -3,8 +3,13 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode.sentences import open_sentences
-from contrasent.encode.shards import count_cut, npy_writer, open_rows, write_embeddings
+from contrasent.encode.shards import (
+    count_cut,
+    npy_writer,
+    open_rows,
+    open_sentences,
+    write_embeddings,
+)
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder

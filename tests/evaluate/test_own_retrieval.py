@@ -14,7 +14,7 @@ from contrasent import evaluate
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.lookup_encoders import WordEncoder
+from contrasent.model.loading import WordEncoder
 
 CORPUS = {
     "d1": "red cat",

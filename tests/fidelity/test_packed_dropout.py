@@ -14,7 +14,7 @@ from helpers.padded import ids_of, packed_states, padded_states
 from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones.attention import Blocks
+from contrasent.model.backbones.kernels import Blocks
 from contrasent.model.backbones.packed_bert import PackedBert
 
 DRAWS = 3000

@@ -7,7 +7,7 @@ from helpers.tiny_models import config_of, transformer
 from torch.nn import functional as F
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import attention as packing
+from contrasent.model.backbones import kernels as packing
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
 

@@ -10,8 +10,7 @@ from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.errors import ConfigError
 from contrasent.fitting import fit_sif, open_fitting_text, read_frequencies, word_weights
-from contrasent.model.loading import load_encoder
-from contrasent.model.lookup_encoders import WordEncoder
+from contrasent.model.loading import WordEncoder, load_encoder
 
 WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
 

@@ -10,9 +10,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model.backbones.attention import packed_attention_available
+from contrasent.model.backbones.base import FULL_FP32, matrix_precision
+from contrasent.model.backbones.kernels import packed_attention_available
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import FULL_FP32, matrix_precision
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import attention as packing
+from contrasent.model.backbones import kernels as packing
 
 pytestmark = pytest.mark.gpu
 

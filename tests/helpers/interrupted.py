@@ -5,6 +5,7 @@ from operator import attrgetter
 
 import pytest
 
+from contrasent.training import callbacks
 from contrasent.training import run as run_module
 
 
@@ -21,10 +22,11 @@ def cut(*_args):
 def kill_after(function, calls=1):
     """Let a training run die once a function of ``training.run`` has been called so often.
 
-    A dot leads into a module or a class that ``training.run`` imports: ``metrics_log.step_values``.
+    A dot leads into a class there, or of the callbacks: ``GeometryLog.after_update``.
     """
     *path, name = function.split(".")
-    owner = attrgetter(".".join(path))(run_module) if path else run_module
+    module = callbacks if path and hasattr(callbacks, path[0]) else run_module
+    owner = attrgetter(".".join(path))(module) if path else module
     original, left = getattr(owner, name), calls
 
     def counted(*args, **kwargs):

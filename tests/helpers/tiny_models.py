@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.lookup_encoders import StaticEncoder
+from contrasent.model.loading import StaticEncoder
 from contrasent.model.protocol import EncoderParts
 
 _TEXT = """

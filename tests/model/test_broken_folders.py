@@ -86,15 +86,6 @@ ROWS = {
         f"config {content}": (text("config.json", content), "cannot (load|read) {folder}")
         for content in ("", "{", "[]", "null", "{}", '{"model_type": "berd"}')
     },
-    **{
-        name: (config(**{name: value}), f"config.json has {name} {value}, which")
-        for name, value in {
-            "num_hidden_layers": 10_000_000,
-            "hidden_size": 1_000_000,
-            "vocab_size": 10**12,
-            "num_labels": 10**8,
-        }.items()
-    },
     "positions": (
         config(position_embedding_type="relative_key"),
         "position_embedding_type 'relative_key'; bert has only 'absolute' here",

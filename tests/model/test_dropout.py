@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.model.backbones import attention as module
-from contrasent.model.backbones.attention import dropout, keep_mask
+from contrasent.model.backbones import kernels as module
+from contrasent.model.backbones.kernels import dropout, keep_mask
 
 DEVIATIONS = 5.0
 DRAWS = 400_000

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from contrasent.cli.app import app
 from contrasent.errors import CheckpointError
-from contrasent.formats import export
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.formats import export
 from contrasent.model.loading import load_encoder
 from contrasent.search.index import Index
 
@@ -62,27 +62,12 @@ def run_onnx(path, texts, tokenizer):
     return session.run(None, wanted)[0]
 
 
-def run_openvino(path, texts, tokenizer):
-    import openvino
-
-    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    inputs = tokenizer(texts, padding=True, return_tensors="np")
-    wanted = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    return model(wanted)["last_hidden_state"]
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "run"),
-    [
-        ("onnx", "onnx/model.onnx", run_onnx),
-        ("openvino", "openvino/openvino_model.xml", run_openvino),
-    ],
-)
-def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path, name, file, run):
+def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
+    name = "onnx"
     parity = export(encoder, tmp_path / name, name)
     assert parity.largest_gap < 1e-6 and parity.sentences > 200
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
-    states = run(tmp_path / name / file, SENTENCES, tokenizer)
+    states = run_onnx(tmp_path / name / "onnx/model.onnx", SENTENCES, tokenizer)
     headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
     np.testing.assert_allclose(headed, encoder.encode(SENTENCES, precision="fp32"), atol=1e-4)
     kept = json.loads((tmp_path / name / "contrasent.json").read_text())
@@ -91,9 +76,9 @@ def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path, nam
 
 
 def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_path, monkeypatch):
-    from contrasent.model import graphs
+    from contrasent.model import formats as module
 
-    whole = graphs.export_onnx
+    whole = module.export_onnx
 
     def other(backbone, path):
         with torch.no_grad():
@@ -102,7 +87,7 @@ def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_pa
             whole(backbone, path)
             backbone.model.embeddings.word_embeddings.weight.copy_(before)
 
-    monkeypatch.setattr(graphs, "export_onnx", other)
+    monkeypatch.setattr(module, "export_onnx", other)
     with pytest.raises(CheckpointError, match=r"not within 1e-07; nothing was written"):
         export(encoder, tmp_path / "out", "onnx", tolerance=1e-7)
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import torch
 
 from contrasent import settings
 from contrasent.data.batch import pack
-from contrasent.model.pooling import POOLERS, pooler
+from contrasent.model.heads import POOLERS, pooler
 
 SENTENCES = [[5, 6], [7, 8, 9, 10], [11]]
 DEPTH = 4

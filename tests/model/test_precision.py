@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contrasent.model.precision import (
+from contrasent.model.backbones.base import (
     FULL_FP32,
     matrix_precision,
     resolve_precision,

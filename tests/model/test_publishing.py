@@ -14,8 +14,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 import contrasent
-from contrasent.model.card import published_files
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import published_files
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,9 @@ def test_the_card_says_where_it_comes_from_and_how_it_scored(run):
     assert f"Of the {count} sentences of pairs.tsv, {count} stand in the training" in text
 
 
-def test_a_base_model_is_looked_for_through_the_runs_before(tiny_encoder, tmp_path):
-    start = {"recipe": {"encoder": {"name": "bert-base-uncased"}}}
-    tiny_encoder.save(tmp_path / "first" / "last", start)
-    tiny_encoder.save(
-        tmp_path / "second", {"recipe": {"encoder": {"name": str(tmp_path / "first")}}}
-    )
-    card = ModelCard((tmp_path / "second" / "README.md").read_text())
+def test_a_base_model_is_the_start(tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "it", {"recipe": {"encoder": {"name": "bert-base-uncased"}}})
+    card = ModelCard((tmp_path / "it" / "README.md").read_text())
     assert card.data.base_model == "bert-base-uncased"
 
 

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
-from contrasent.model.pooling import pooler
+from contrasent.model.heads import MlpHead, pooler
 
 st = pytest.importorskip("sentence_transformers")
 
@@ -77,8 +76,8 @@ WRONG = [
             ("modality_config", {"message": {}}),
             ("tokenizer_name_or_path", "other"),
             ("max_seq_length", 0),
-            ("document_length", -1),
-            ("query_expansion", "fixed"),
+            ("document_length", 9),
+            ("query_expansion", {"strategy": "fixed", "length": 12}),
             ("from_a_later_version", True),
         )
     ),
@@ -114,7 +113,7 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(file, settings, folde
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "no prompt named 'qury'"),
+        ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "unknown prompt 'qury'"),
         ({"prompts": {"query": 3}}, r"prompts\.query 3"),
         ({"truncate_dim": 0}, "truncate_dim 0"),
     ],
@@ -124,14 +123,7 @@ def test_conventions_that_cannot_be(settings, said, folder):
     refused(folder, f"{OWN}.*{said}")
 
 
-EXPANSION = {"strategy": "fixed", "length": 12}
 RIGHT = [
-    (TRANSFORMER, {"query_length": 6, "document_length": 9}),
-    (TRANSFORMER, {"query_expansion": EXPANSION}),
-    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True}}),
-    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True, "token": "dog"}}),
-    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min", "attend": True}}),
-    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min"}, "query_length": 14}),
     (TRANSFORMER, {"do_lower_case": True}),
     (TRANSFORMER, {"max_seq_length": 20, "tokenizer_args": {"model_max_length": 7}}),
     (TRANSFORMER, {"model_args": {"torch_dtype": "float32"}, "unpad_inputs": False}),

@@ -9,8 +9,7 @@ from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
-from contrasent.model.pooling import POOLERS, Pooler, first_token
+from contrasent.model.heads import POOLERS, MlpHead, Pooler, first_token
 
 BAR = 1e-6
 TEXTS = [*SENTENCES, "", " leading and trailing ", "dog " * 70, "ünknown 世界"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from helpers.tiny_models import SENTENCES
 
+from contrasent.model.backbones.base import WeightCache
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.pooling import POOLERS
-from contrasent.model.precision import WeightCache
+from contrasent.model.heads import POOLERS
 
 pytestmark = pytest.mark.precision
 

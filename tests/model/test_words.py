@@ -6,8 +6,7 @@ from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.data.word_vectors import open_words
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.loading import load_encoder
-from contrasent.model.lookup_encoders import WordEncoder
+from contrasent.model.loading import WordEncoder, load_encoder
 
 WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
 SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]

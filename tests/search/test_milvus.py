@@ -7,8 +7,7 @@ import pytest
 from helpers.command_line import refused, started, worked
 from helpers.dummy_encoder import DummyEncoder
 
-from contrasent.encode.sentences import open_sentences
-from contrasent.encode.shards import FinishedShards, write_embeddings
+from contrasent.encode.shards import FinishedShards, open_sentences, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.options import Sharding
 from contrasent.search.index import Index

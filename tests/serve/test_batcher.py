@@ -21,7 +21,7 @@ def texts_of(count, seed=0):
 
 def keys(texts):
     """Texts as the batcher takes them, of as many tokens as the encoder reads."""
-    return [(text, 0) for text in texts]
+    return [*texts]
 
 
 def run(batcher, work):
@@ -180,14 +180,14 @@ def test_the_cache_forgets_what_was_not_used_for_longest():
 
     cache = VectorCache(10_000)
     for n in range(100):
-        cache.put((f"text {n:03}", 0), entry())
-        cache.get(("text 000", 0))
+        cache.put(f"text {n:03}", entry())
+        cache.get("text 000")
         assert cache.bytes <= 10_000
-    assert cache.get(("text 000", 0))
-    assert cache.get(("text 099", 0))
-    assert cache.get(("text 001", 0)) is None
+    assert cache.get("text 000")
+    assert cache.get("text 099")
+    assert cache.get("text 001") is None
     kept = cache.bytes
-    cache.put(("text 099", 0), entry())
+    cache.put("text 099", entry())
     assert cache.bytes == kept
-    cache.put(("x" * 20_000, 0), entry())
+    cache.put("x" * 20_000, entry())
     assert cache.bytes == kept

@@ -5,8 +5,8 @@ import torch
 from helpers.command_line import refused, worked
 
 from contrasent.errors import CheckpointError
+from contrasent.model.backbones.base import training_device
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import training_device
 
 FIT = ("--data", "text.txt", "--output", "fitted")
 COMMANDS = {

@@ -15,7 +15,7 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.pooling import POOLERS, pooler
+from contrasent.model.heads import POOLERS, pooler
 from contrasent.model.protocol import Encoded
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding

@@ -5,9 +5,9 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
-from contrasent.objectives.base import Terms
-from contrasent.training import metrics_log as readings_module
-from contrasent.training.metrics_log import MetricsReader
+from contrasent.objectives import Terms
+from contrasent.training import loop as readings_module
+from contrasent.training.loop import MetricsReader
 
 BATCH = pack([[1, 2]] * 16, views=2)
 

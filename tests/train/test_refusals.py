@@ -41,7 +41,7 @@ def test_out_of_memory_names_the_ways_out(monkeypatch):
     def full(*_args, **_settings):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
-    monkeypatch.setattr("contrasent.training.loop.embedding", lambda *_, **__: full)
+    monkeypatch.setattr("contrasent.training.loop.embedding_of", lambda _: full)
     message = refused(*train())
     assert message.startswith("out of memory: --train.gradcache_chunk 128 takes the same gradient")
     assert "--train.gradient_checkpointing true" in message
@@ -105,7 +105,7 @@ REFUSED = {
     "diffcse": [({"start": "glove"}, "no mask token")],
     "infersent": [
         ({"encoder.lstm": None}, "holds word vectors, over which an LSTM is trained; say its"),
-        ({"encoder.pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
+        ({"encoder.pooler": "mean_embed_last"}, "unknown pooler of an LSTM 'mean_embed_last'"),
         ({"encoder.dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM"),
         ({"train.precision": "bf16"}, "computes in fp32, not in bf16"),
     ],

@@ -75,7 +75,7 @@ def test_resume_is_bitwise_equal(name, resume):
 
 @pytest.mark.parametrize(
     ("function", "calls"),
-    [("save_state", n) for n in (1, 2, 3)] + [("metrics_log.step_values", n) for n in (1, 3, 4, 6)],
+    [("save_state", n) for n in (1, 2, 3)] + [("step_values", n) for n in (1, 3, 4, 6)],
 )
 def test_resume_is_bitwise_equal_after_a_cut_anywhere(function, calls, resume):
     resumed, whole = resume("unsup-simcse", {}, function, calls)

@@ -72,7 +72,6 @@ class AutoBackbone(Backbone):
         return ("sees both sides",) if is_both_sided else ()
 
     def _is_causal(self) -> bool:
-        """True if the state of a token stays the same when the next one is another."""
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
         with torch.no_grad(), evaluating(self.model), name_failures(self.kind, "two tokens"):
             first, other = self.model(input_ids=tokens).last_hidden_state[:, 0]

@@ -1,11 +1,15 @@
-"""The interface of every backbone: packed tokens in, the states of some layers out."""
+"""The interface of every backbone, and what it computes in: device, number format, memory."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, Never, TypeVar
+from functools import partial
+from threading import Lock
+from typing import Any, ClassVar, Never, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +17,215 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory
-from contrasent.model.precision import resolve_precision, torch_precisions
+from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory, pick
 
 T = TypeVar("T")
+
+PRECISIONS = ("auto", "bf16", "fp32")
+"""The names that recipes and commands take; an engine may add its own."""
+
+
+def default_device() -> torch.device:
+    """The accelerator if there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The device ``name``; ConfigError if torch cannot compute on it here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ConfigError(
+            f"cannot compute on the device {str(name)!r} here: {first_line(error)}; name another "
+            "one, such as cpu, cuda or cuda:1, or leave it out"
+        ) from error
+    return device
+
+
+ENGINES = ("torch", "int8")
+
+
+def require_engine(name: str, device: str | torch.device | None = None) -> None:
+    """Raise ConfigError if an engine cannot be had on ``device``."""
+    pick("engine", name, ENGINES)
+    if device is not None and name != "torch" and not str(device).startswith("cpu"):
+        raise ConfigError(
+            f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
+            "out, or load with engine 'torch'"
+        )
+    device_named("cpu" if device is None else device)
+
+
+def training_device(name: str | torch.device | None) -> torch.device:
+    """The device of a training run, by default the accelerator; CUDA's becomes the current one."""
+    device = default_device() if name is None else device_named(name)
+    if name is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def torch_precisions(device: torch.device) -> tuple[str, ...]:
+    """The precisions of torch's products on ``device``, first what it multiplies natively."""
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        has_bf16 = cpu_has("avx512_bf16", "amx_bf16")
+    else:
+        has_bf16 = False
+    return ("bf16", "fp32") if has_bf16 else ("fp32", "bf16")
+
+
+def cpu_has(*features: str) -> bool:
+    """True if torch knows of any of these instructions here; an old torch of none."""
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(feature) for feature in features)
+
+
+def resolve_precision(
+    name: str, available: Sequence[str], computer: str, *, amplified: bool = False
+) -> str:
+    """The precision that ``name`` stands for; ConfigError if it is not ``available``.
+
+    ``auto`` is the first that ``computer`` computes in, or fp32 if a fitted map follows
+    (``amplified``): it scales up small directions, and rounding errors with them.
+    """
+    pick("precision", name, {*PRECISIONS, *available})
+    if name == "auto":
+        return "fp32" if amplified and "fp32" in available else available[0]
+    if name not in available:
+        raise ConfigError(
+            f"{computer} computes in {' or '.join(available)}, not in {name}; leave the precision "
+            "out"
+        )
+    return name
+
+
+class SharedContext(AbstractContextManager[None]):
+    """A context that the first thread to enter opens, and the last to leave closes."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[object]]) -> None:
+        self._context = context
+        self._lock = Lock()
+        self._users = 0
+        self._opened: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._opened = self._context()
+                self._opened.__enter__()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._opened.__exit__(None, None, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is closed: whoever leaves this one does not know of it."""
+        return type(self), (self._context,)
+
+    @property
+    def is_open(self) -> bool:
+        return self._users > 0
+
+
+class WeightCache(SharedContext):
+    """A promise that no weight changes; what is made of them is kept while anybody gives it."""
+
+    def __init__(self) -> None:
+        super().__init__(self._empty)
+        self.kept: dict[Hashable, Any] = {}
+
+    @contextmanager
+    def _empty(self) -> Iterator[None]:
+        self.kept = {}  # a thread may have put something here after the last promise ended
+        yield
+        self.kept = {}
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under ``key``, or is made now."""
+        kept = self.kept
+        value: T | None = kept.get(key)
+        if value is None:
+            value = kept[key] = make()
+        return value
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Fp32 products computed in fp32, whatever the process has set.
+
+    TF32 has 10 bits; a cosine divided by a temperature of 0.05 shows that.
+    """
+    change: Callable[[str], object] = torch.set_float32_matmul_precision
+    try:
+        before, exact = torch.get_float32_matmul_precision(), "highest"
+    except RuntimeError:  # it was set under its newer name, which this call refuses to read
+        products = torch.backends.cuda.matmul
+        before, exact = products.fp32_precision, "ieee"
+        change = partial(setattr, products, "fp32_precision")
+    if before != exact:
+        change(exact)
+    yield
+    if before != exact:
+        change(before)
+
+
+FULL_FP32 = SharedContext(_without_tf32)
+"""The context in which fp32 products are computed in fp32; may be entered again, by any thread."""
+
+
+def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context of matrix products in ``fp32`` or ``bf16``; with ``int8`` others are in fp32."""
+    pick("precision", precision, ("bf16", "fp32", "int8"))
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _fp32(device)
+
+
+@contextmanager
+def _fp32(device: torch.device) -> Iterator[None]:
+    with FULL_FP32, torch.autocast(device.type, enabled=False):
+        yield
+
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
+
+
+def keep_freed_memory() -> None:
+    """Let this process use the memory of freed tensors again, from now on, where glibc is.
+
+    It usually gives the memory of every large tensor back at once, and the system clears each page
+    of the next one: a twelfth of a training step of MiniLM, a sixth of its encoding. What is kept
+    goes back in :func:`give_back_freed_memory`.
+    """
+    library = _glibc()
+    if library is not None:
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the system what the C library holds of freed tensors.
+
+    Every batch has another number of tokens, so its tensors have other sizes, and glibc's heap
+    comes to hold several times what is in use: 4.3 GB instead of 1 in an epoch of MiniLM.
+    """
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return library if hasattr(library, "malloc_trim") else None
+
 
 UNBOUNDED = 1_000_000
 """The longest sentence of a backbone that sets no limit."""
@@ -214,7 +423,6 @@ class Backbone(nn.Module, ABC):
         return any(getattr(module, name) for module, name in self._dropouts())
 
     def _dropouts(self) -> list[tuple[nn.Module, str]]:
-        """Modules and the attributes that hold their rates; decoders have those of attention."""
         modules, attention = list(self.modules()), "attention_dropout"
         numbers = [it for it in modules if isinstance(getattr(it, attention, None), float)]
         dropouts = [(it, "p") for it in modules if isinstance(it, nn.Dropout)]

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from contrasent.data.batch import Batch
 from contrasent.data.word_vectors import WordStore
-from contrasent.errors import ConfigError
+from contrasent.errors import pick
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
-from contrasent.model.pooling import pooler
+from contrasent.model.heads import POOLERS
 
 
 class WordLstm(Backbone):
@@ -70,8 +70,4 @@ class WordLstm(Backbone):
 
 def require_pooler(name: str) -> None:
     """Raise ConfigError if the pooler also takes the vectors, which have another width."""
-    if any(layer % 2 == 0 for layer in pooler(name).layers):
-        raise ConfigError(
-            f"the pooler {name} takes the words of an LSTM beside its outputs; choose max, mean or "
-            "cls"
-        )
+    pick("pooler of an LSTM", name, [it.name for it in POOLERS.values() if it.layers == (-1,)])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import attention as module
-from contrasent.model.backbones.attention import Blocks, attention
+from contrasent.model.backbones import kernels as module
+from contrasent.model.backbones.kernels import Blocks, attention
 
 HEADS, WIDTH = 2, 8
 LENGTHS = {"ragged": [3, 1, 6], "equal": [4, 4], "one token": [1], "just above a step": [17, 2]}

@@ -6,8 +6,7 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.layers import LayerWeights, has_products
-from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.backbones.packed_bert import LayerWeights, PackedBert, has_products
 
 pytestmark = pytest.mark.precision
 

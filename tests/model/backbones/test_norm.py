@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contrasent.model.backbones.attention import keep_mask
-from contrasent.model.backbones.layers import dropout_norm
+from contrasent.model.backbones.kernels import dropout_norm, keep_mask
 
 ROWS, WIDTH, RATE = 7, 16, 0.3
 USED = {"both": (1.0, 1.0), "the wide one": (1.0, 0.0), "the narrow one": (0.0, 1.0)}

@@ -1,4 +1,4 @@
-"""Self-attention of packed tokens: where they lie, the kernels, and dropout on a CPU.
+"""Kernels of packed tokens: self-attention, dropout and LayerNorm, linear maps on a CPU.
 
 ``aten::_flash_attention_forward`` computes them without padding. It is called here, as
 ``torch.nn.attention.varlen.varlen_attn`` takes no dropout. Elsewhere tokens are moved to blocks.
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.backends.cuda import SDPAParams, can_use_flash_attention, flash_sdp_enabled
@@ -81,7 +81,6 @@ def packed_attention(
 
 
 def _flash(parts: tuple[Tensor, ...], of_query: Runs, of_key: Runs, rate: float) -> Tensor:
-    """Attention of ``(query, key, value)``, each ``(rows, H, d)``, as ``(rows, H, d)``."""
     offsets, longest = (of_query.offsets, of_key.offsets), (of_query.longest, of_key.longest)
     # The last argument: no copy of the mask for debugging.
     call = torch.ops.aten._flash_attention_forward
@@ -365,3 +364,87 @@ def _product(
     if out is None:
         out = a.new_empty(len(a), a.shape[1], b.shape[2])
     return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)
+
+
+_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
+"""Of oneDNN, which torch keeps to itself: one without them computes by its public ones."""
+
+
+def has_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """True if oneDNN multiplies ``dtype`` on ``device``, and this torch lets us ask it to."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS):
+        return False
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+class CpuLinear(Function):
+    """A linear map by oneDNN, which writes and reads the bias once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return mapped
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        across = gradient.t()
+        if len(weight) < weight.shape[1]:
+            across = across.contiguous()  # a copy of the narrower side is made up for
+        return gradient @ weight, across @ x, gradient.sum(0)
+
+
+def dropout_norm(
+    state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
+) -> tuple[Tensor, Tensor]:
+    """``norm(state + dropout(x))``, ``(R, D)``, in the number formats of ``state`` and of ``x``."""
+    if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
+        normed = norm(state + dropout(x, rate))
+        return normed, normed.to(x.dtype)
+    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(  # type: ignore[no-untyped-call]
+        state, x, rate, norm.weight, norm.bias, norm.eps
+    )
+    return both
+
+
+class _DropoutNorm(Function):
+    """In one function, its two gradients are added and scaled in fewer passes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, state: Tensor, x: Tensor, rate: float, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        mask, ctx.scale = keep_mask(x, rate)
+        # Cast first: a sum of two number formats takes longer than both steps.
+        kept = apply_mask(x, mask).to(state.dtype)
+        total = torch.add(state, kept, alpha=ctx.scale, out=kept)
+        normed, mean, rstd = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
+        ctx.save_for_backward(total, mean, rstd, weight, bias, mask)
+        ctx.set_materialize_grads(False)
+        ctx.dtype = x.dtype
+        return normed, normed.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, of_normed: Tensor | None, of_narrow: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        total, mean, rstd, weight, bias, mask = ctx.saved_tensors
+        if of_normed is None or of_narrow is None:
+            gradient = of_normed if of_narrow is None else of_narrow.to(total.dtype)
+        else:
+            gradient = of_narrow.to(total.dtype).add_(of_normed)
+        if gradient is None:
+            return (None,) * 6
+        of_total, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
+            gradient.contiguous(), total, weight.shape, mean, rstd, weight, bias, [True] * 3
+        )
+        of_x = torch.empty_like(of_total, dtype=ctx.dtype)
+        torch.mul(of_total, ctx.scale, out=of_x)
+        return of_total, apply_mask(of_x, mask), None, of_weight, of_bias, None

@@ -1,0 +1,217 @@
+"""Export of an encoder to the formats of other libraries, each checked against the encoder.
+
+Shapes: S sentences, L tokens of the longest, T tokens end to end, D width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Set
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from contrasent.data.batch import Batch
+from contrasent.errors import CheckpointError, ConfigError, first_line, pick, require_extra
+from contrasent.files import (
+    exclusive,
+    read_json,
+    recover_folder,
+    refuse_existing,
+    write_json,
+    writing_folder,
+)
+from contrasent.model.backbones.base import Backbone, evaluating
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import POOLERS
+from contrasent.model.hub import INFO_FILE
+from contrasent.model.protocol import Encoder, EncoderParts
+from contrasent.model.weights import quiet
+
+FORMATS = ("onnx", "simcse")
+TOLERANCE = 1e-4
+OPSET = 17
+_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
+"""Architectures that transformers gives a Linear and Tanh over [CLS]."""
+_SENTENCES, _LONG = 300, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """An export beside its encoder."""
+
+    format: str  # one of `FORMATS`
+    sentences: int  # how many were embedded by both
+    largest_gap: float  # 1 less the lowest cosine of the two embeddings of a sentence
+
+
+def export(
+    encoder: SentenceEncoder,
+    output: Path,
+    format: str = "onnx",  # noqa: A002 - the option's name
+    *,
+    tolerance: float = TOLERANCE,
+    overwrite: bool = False,
+) -> Parity:
+    """Write an encoder in another format, checked against it, whole or not at all.
+
+    ``onnx`` is a sentence-transformers folder with the graph in ``onnx/``, which its backend of
+    that name loads, and with no head also fastembed. ``simcse`` is a plain Hugging Face folder with
+    the head as ``pooler.dense``, as SimCSE's are: its tool, and ``AutoModel(...).pooler_output``,
+    give the encoder's vectors. CheckpointError if the cosine of a sentence's two embeddings is
+    below 1 by more than ``tolerance``. ConfigError if there is no such format; or it cannot hold
+    this encoder; or ``output`` exists. MissingExtraError if the format's packages are missing.
+    """
+    pick("format", format, FORMATS)
+    if format == "onnx":
+        require_extra(f"the format {format!r}", format, "onnx", "onnxruntime")
+    recover_folder(output)
+    info = output / INFO_FILE
+    if not (overwrite and info.is_file() and "export" in read_json(info)):
+        refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
+    with exclusive(output), writing_folder(output) as partial:
+        exported = (_write_simcse if format == "simcse" else _write_onnx)(encoder, partial)
+        exported.name = str(output)
+        parity = _measure(format, encoder, exported)
+        if not parity.largest_gap <= tolerance:  # nor if it is a NaN
+            raise CheckpointError(
+                f"the {format} export gives other vectors than {encoder.name}: a cosine of "
+                f"{1 - parity.largest_gap:.6f}, which is {parity.largest_gap:.1e} below 1 and not "
+                f"within {tolerance:g}; nothing was written"
+            )
+        path = partial / INFO_FILE
+        known = read_json(path) if path.is_file() else {}
+        write_json(path, known | {"export": asdict(parity)})
+    return parity
+
+
+def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:
+    """Save the encoder with its transformer as a graph; returns it as that graph computes it."""
+    if POOLERS[encoder.pooler].layers != (-1,):
+        raise ConfigError(
+            "the onnx backends of other libraries give the last layer only, and pooler "
+            f"{encoder.pooler!r} reads others; save the encoder with another pooler"
+        )
+    encoder.save(folder, {"encoder": encoder.name})
+    names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
+    if not names.is_file():
+        write_json(names, encoder.tokenizer.special_names)
+    path = folder / "onnx" / "model.onnx"
+    path.parent.mkdir()
+    export_onnx(encoder.backbone, path)
+    others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
+    backbone = GraphBackbone(encoder.backbone, path)
+    return SentenceEncoder(EncoderParts(**{**others, "backbone": backbone})).eval()
+
+
+def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
+    extra = [n for n in ("convolutions", "transform") if getattr(encoder, n) is not None]
+    model: Any = encoder.backbone.model
+    if encoder.pooler != "cls" or extra or model.config.model_type not in _WITH_POOLER:
+        what = extra[0] if extra else f"pooler {encoder.pooler!r} of {model.config.model_type}"
+        raise ConfigError(
+            f"SimCSE's layout holds [CLS] of {' or '.join(_WITH_POOLER)}, with or without a head, "
+            f"and no {what}; export another format"
+        )
+    with quiet():
+        model.save_pretrained(folder)
+        encoder.tokenizer.save(folder)
+    if encoder.head is not None:
+        path = folder / "model.safetensors"
+        dense = encoder.head.linear.state_dict().items()
+        head = {f"pooler.dense.{name}": tensor.detach().cpu() for name, tensor in dense}
+        save_file(load_file(path) | head, path, metadata={"format": "pt"})
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
+    loaded = SentenceEncoder.load(folder, pooler="cls", head=encoder.head_name, device="cpu")
+    loaded.max_tokens, loaded.normalize = encoder.max_tokens, encoder.normalize
+    return loaded
+
+
+def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
+    text = files("contrasent") / "quickstart_data" / "wikipedia.txt"
+    lines = text.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
+    texts = [*lines, "a", " ".join(lines[:_LONG])]
+    ours, theirs = (
+        it.encode(texts, precision="fp32", on_overflow="truncate").astype(np.float64)
+        for it in (encoder, exported)
+    )
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines = (ours * theirs).sum(axis=1) / lengths
+    gap = float(np.maximum(0.0, (1 - cosines).max()))  # of a NaN that is a NaN
+    return Parity(format_name, len(texts), gap)
+
+
+class _LastState(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask)
+        state: Tensor = output.last_hidden_state
+        return state
+
+
+def export_onnx(backbone: Backbone, path: Path) -> None:
+    """Write a transformer as ONNX; weights of over 2 GB lie in files beside.
+
+    Inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right; the
+    output is `last_hidden_state (S, L, D)`. ConfigError for an architecture without such a form.
+    """
+    if backbone.depends_on_padding():
+        backbone.refuse("padding, which graphs are given, changes the states of {}", "use torch")
+    ids = torch.arange(1, 11).view(2, 5)
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    names, states = ["input_ids", "attention_mask"], ["last_hidden_state"]
+    try:
+        with evaluating(backbone), quiet(), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of how tracing will be done in the future
+            torch.onnx.export(
+                _LastState(backbone.model).eval(),  # the exporter puts this mode back
+                (ids, mask),
+                str(path),
+                input_names=names,
+                output_names=states,
+                dynamic_axes={it: {0: "sentences", 1: "tokens"} for it in (*names, *states)},
+                opset_version=OPSET,
+                dynamo=False,  # the other exporter needs onnxscript
+            )
+    except Exception as error:  # the exporter and the tracer raise anything
+        problem = f"cannot be written as ONNX: {first_line(error)}"
+        raise ConfigError(f"{backbone.kind} {problem}") from error
+
+
+class GraphBackbone(Backbone):
+    """The last states of ``backbone`` by ONNX Runtime, to check its export ``path``."""
+
+    pads = True
+    kind = "an exported graph"
+    precisions = ("fp32",)
+    device = torch.device("cpu")
+
+    def __init__(self, backbone: Backbone, path: Path) -> None:
+        import onnxruntime
+
+        super().__init__()
+        self.width, self.depth = backbone.width, backbone.depth
+        self.max_tokens, self._padding = backbone.max_tokens, backbone.padding_id
+        providers = ["CPUExecutionProvider"]
+        self._session: Any = onnxruntime.InferenceSession(str(path), providers=providers)
+
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        sentences = torch.split(batch.token_ids, batch.lengths.tolist())
+        padded = pad_sequence(list(sentences), batch_first=True, padding_value=self._padding)
+        mask = torch.arange(padded.shape[1]) < batch.lengths.unsqueeze(1)
+        inputs = {"input_ids": padded.numpy(), "attention_mask": mask.long().numpy()}
+        return {self.depth: torch.from_numpy(self._session.run(None, inputs)[0])[mask]}
