@@ -12,8 +12,8 @@ from pydantic import StringConstraints as Text
 
 from contrasent.errors import ConfigError, require_extra
 from contrasent.files import scratch
-from contrasent.options import InPrecision, Loading, Named, shared
-from contrasent.settings import Spelling, settings
+from contrasent.options import InPrecision, Loading, Named
+from contrasent.settings import Spelling, settings, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
