@@ -397,13 +397,10 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
 ) -> Written:
     """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
 
-    ``output`` is the matrix as ``.npy``, or a ``.parquet`` with the columns ``text`` and
-    ``embedding``, or with ``settings.shards`` a folder of shards. With ``overwrite``, it is
-    replaced, and shards that were made from something else are dropped. A ``worker``, the third of
-    16 say, writes its shards only; ``run_others`` has such workers run before the rest is done.
-
-    ConfigError if shards of another input, encoder or setting lie beside ``output``, or another
-    process writes it.
+    ``output`` is ``.npy``, ``.parquet``, or with ``settings.shards`` a folder of shards; what was
+    made from something else is replaced with ``overwrite`` alone. A ``worker``, the third of 16
+    say, writes its shards only; ``run_others`` has such workers run before the rest is done.
+    ConfigError if another input, encoder, setting or process is at work there.
     """
     output, total, keep = Path(output), sentences.count(), settings.shards
     made_from = {

@@ -160,10 +160,7 @@ def is_sentence_encoder(name: str | Path) -> bool:
 
 
 def published_head(name: str | Path) -> str | None:
-    """The head that a published checkpoint is used with; None if ``name`` is none of them.
-
-    ``name`` is its id, a folder that is called so, or the hub's cache of it.
-    """
+    """The head of a published checkpoint, by its id, a folder called so, or the hub's cache."""
     parts = Path(name).expanduser().absolute().parts
     ids = [part.removeprefix("models--").replace("--", "/", 1) for part in parts]
     copies = [known for known in PUBLISHED_HEADS if known.rpartition("/")[2] == parts[-1]]
@@ -389,10 +386,8 @@ def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
 def _unused_pooler(
     model: PreTrainedModel, known: Set[str], head: MlpHead | None
 ) -> dict[str, Tensor]:
-    """Weights of the layer over [CLS] that this architecture has and ``known`` ones lack.
-
-    Others would draw them at random, with a warning; they are the head's, or the identity.
-    """
+    # Weights of the layer over [CLS], which others would draw at random, with a warning: those of
+    # the head, or the identity.
     kind = type(model)
     if "add_pooling_layer" not in inspect.signature(kind).parameters:
         return {}

@@ -136,9 +136,7 @@ class SentenceEncoder(nn.Module, Encoder):
         """Write a sentence-transformers folder, whole, with `info` in its `contrasent.json`.
 
         `kept_head`, of training, is written beside it, for those who load it with head `mlp`.
-
-        Raises ConfigError unless the engine is `torch`: others have weights in another form; and
-        if `folder` holds what contrasent did not save.
+        Raises ConfigError unless the engine is `torch`, or if another program filled `folder`.
         """
         if self.engine != "torch":
             self.backbone.refuse("{} has converted weights", "load and save it with engine 'torch'")
@@ -329,10 +327,7 @@ def embed(
 def by_length(
     lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield the numbers of a batch's sentences, longest first, of ``batch_tokens`` padded tokens.
-
-    What the first batches free suffices for the others. A longer sentence is a batch of its own.
-    """
+    """Yield the numbers of each batch's sentences, longest first, by a budget of tokens."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0
     while start < len(order):

@@ -35,10 +35,7 @@ _SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
 
 
 def resolve(name: str | Path) -> Path:
-    """The folder of an encoder, downloaded if need be; CheckpointError if there is none.
-
-    ``name`` is a folder, a training run, one of :data:`OFFLINE_NAMES`, or a Hugging Face id.
-    """
+    """The folder of an encoder, a training run, an offline name or a Hugging Face id."""
     folder = Path(name).expanduser()
     for kept in (folder / "best", folder / "last"):
         recover_folder(kept)

@@ -233,10 +233,7 @@ class _FlowStep(nn.Module):
 
 
 class Flow(Transform):
-    """BERT-flow (Li et al. 2020): a Glow that maps embeddings to a standard normal distribution.
-
-    L levels of steps; after each but the last, the second half of the components is done.
-    """
+    """BERT-flow (Li et al. 2020): a Glow from embeddings to a standard normal distribution."""
 
     name = "flow"
 

@@ -131,11 +131,9 @@ def set_rate(optimizer: Optimizer, settings: TrainSettings, rate: float, step: i
 
 
 def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
-    """Make the step of an optimiser with gradients clipped to ``clip``, and forget them.
+    """Make the step of an optimiser with gradients of ``norm`` clipped to ``clip``; forget them.
 
-    The same as ``clip_grad_norm_`` before the step, but a fused optimiser divides while it reads
-    the gradients, so that they are not read and written once more. ``norm`` is of the gradient of
-    all its parameters together; without ``clip`` it stays as it is.
+    As ``clip_grad_norm_``, but a fused optimiser divides while it reads the gradients.
     """
     if clip is not None:
         scale = ((norm + 1e-6) / clip).clamp(min=1)

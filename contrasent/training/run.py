@@ -258,14 +258,7 @@ def stop_request(*, alone: bool = True) -> Iterator[threading.Event]:
 
 
 class Session:
-    """A run in its folder, as its callbacks see it: from its state, or from its start.
-
-    ConfigError if not all processes see the same run.
-
-    Attributes:
-        progress: the updates made, and the best evaluation.
-        metrics: the file of metrics, to which the first process writes.
-    """
+    """A run in its folder, as its callbacks see it; ConfigError if processes see another one."""
 
     _shown: Advance
     _stop: threading.Event

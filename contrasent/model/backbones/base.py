@@ -87,10 +87,9 @@ def cpu_has(*features: str) -> bool:
 def resolve_precision(
     name: str, available: Sequence[str], computer: str, *, amplified: bool = False
 ) -> str:
-    """The precision that ``name`` stands for; ConfigError if it is not ``available``.
+    """The precision of ``available`` that ``name`` stands for; auto is the first.
 
-    ``auto`` is the first that ``computer`` computes in, or fp32 if a fitted map follows
-    (``amplified``): it scales up small directions, and rounding errors with them.
+    Before a fitted map, which scales up rounding errors (``amplified``), it is fp32.
     """
     pick("precision", name, {*PRECISIONS, *available})
     if name == "auto":
@@ -161,10 +160,7 @@ class WeightCache(SharedContext):
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Fp32 products computed in fp32, whatever the process has set.
-
-    TF32 has 10 bits; a cosine divided by a temperature of 0.05 shows that.
-    """
+    # TF32 has 10 bits; a cosine divided by a temperature of 0.05 shows that.
     change: Callable[[str], object] = torch.set_float32_matmul_precision
     try:
         before, exact = torch.get_float32_matmul_precision(), "highest"
@@ -201,9 +197,8 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
 def keep_freed_memory() -> None:
     """Let this process use the memory of freed tensors again, from now on, where glibc is.
 
-    It usually gives the memory of every large tensor back at once, and the system clears each page
-    of the next one: a twelfth of a training step of MiniLM, a sixth of its encoding. What is kept
-    goes back in :func:`give_back_freed_memory`.
+    Otherwise the system clears each page of the next tensor: a twelfth of a training step of
+    MiniLM, a sixth of its encoding. :func:`give_back_freed_memory` returns it.
     """
     library = _glibc()
     if library is not None:
@@ -214,8 +209,7 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
     """Return to the system what the C library holds of freed tensors.
 
-    Every batch has another number of tokens, so its tensors have other sizes, and glibc's heap
-    comes to hold several times what is in use: 4.3 GB instead of 1 in an epoch of MiniLM.
+    Batches differ in size, so it comes to several times what is in use: 4.3 GB instead of 1.
     """
     library = _glibc()
     if library is not None:

@@ -68,10 +68,7 @@ def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
 def packed_attention(
     packed: Tensor, heads: int, runs: Runs, rate: float, query: Tensor | None = None
 ) -> Tensor:
-    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence, as :func:`attention`.
-
-    A row that is in no run would get an undefined result and gradient.
-    """
+    """As :func:`attention`; a row that is in no run gets an undefined result and gradient."""
     rows, of_query = packed.view(len(packed), 3 if query is None else 2, heads, -1), runs
     parts = rows.unbind(1)
     if query is not None:

@@ -155,10 +155,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer with the norm after each residual (Vaswani et al. 2017).
-
-    Its ``maps`` are :class:`LayerWeights`, or others with `mix`, `output`, `up` and `down`.
-    """
+    """One layer with the norm after each residual; ``maps`` are or do as :class:`LayerWeights`."""
 
     modules: LayerModules
     maps: Any
