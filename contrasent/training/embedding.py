@@ -92,14 +92,20 @@ class GradientCache:
             set_random_state(before, device)
             self._compared = True
 
-        pooled, *states = kept  # of the chunks; now in the order of ``batch``
+        return self._reunited(batch, kept, chunks, place), backward
+
+    def _reunited(
+        self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
+    ) -> Encoded:
+        """The embeddings and token states of the chunks, in the order of ``batch``."""
+        pooled, *states = kept
         if states:
             places = concat(chunks).places(place)
             states = [state.index_select(0, places) for state in states]
         layers = dict(zip(self._layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None
         rows = pooled.index_select(0, place).view(batch.views, -1, self._encoder.full_width)
-        return Encoded(rows, layers, convolved), backward
+        return Encoded(rows, layers, convolved)
 
     def _encode(self, chunk: Batch) -> list[Tensor]:
         """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
