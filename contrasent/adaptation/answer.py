@@ -49,7 +49,7 @@ from contrasent.evaluation import (
 )
 from contrasent.files import remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
-from contrasent.options import AdaptOptions, takes
+from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
 from contrasent.records import Record
 from contrasent.report import (
@@ -63,7 +63,7 @@ from contrasent.report import (
     suite_tables,
     write_report,
 )
-from contrasent.settings import EncoderSettings, EvaluationSettings, checked
+from contrasent.settings import EncoderSettings, EvaluationSettings, checked, takes
 from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
 
 RESULT, REPORT, _RUN, _PARTS = "result.json", "report.html", "run", ("dev", "held-out")

@@ -38,10 +38,9 @@ from contrasent.options import (
     Listed,
     Measuring,
     Named,
-    shared,
 )
 from contrasent.progress import reading_progress
-from contrasent.settings import ARGUMENT, Spelling, settings
+from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 if TYPE_CHECKING:
     from contrasent.evaluation import Bootstrap, Geometry, Neighbours, Scores, Suite

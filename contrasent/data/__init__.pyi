@@ -15,11 +15,11 @@ from .examples import open_examples as open_examples
 from .examples import open_pairs as open_pairs
 from .loader import Columns as Columns
 from .loader import Loader as Loader
+from .loader import tokenize as tokenize
 from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import lines as lines
 from .readers import source_kind as source_kind
 from .rows import open_source as open_source
-from .token_store import tokenize as tokenize
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import require_text as require_text
 from .views import VIEWS as VIEWS

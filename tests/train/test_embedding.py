@@ -15,10 +15,11 @@ from contrasent.errors import ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
+from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import mlm
 from contrasent.settings import TrainSettings, ViewSettings
-from contrasent.training.embedding import GradientCache, MlmView, chunks_of, embedding
+from contrasent.training.embedding import GradientCache, chunks_of, embedding
 from contrasent.training.run import train
 
 CHUNK = 5

@@ -7,9 +7,10 @@ from importlib.metadata import version
 
 import pytest
 import yaml
-from contrasent.training.metrics_log import MetricsFile
 from helpers.command_line import worked
 from helpers.run_files import logged_evaluations, logged_steps
+
+from contrasent.training.run_folder import MetricsFile
 
 ALWAYS = {"recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "log.txt", "result.json"}
 
