@@ -108,7 +108,7 @@ def judge(
     limit = getattr(use.encoder, "max_tokens", None) or _LONGEST
     facts = describe(examples, getattr(use.encoder, "tokenizer", None), max_tokens=limit)
     words = int(_WORDS_A_SECOND * (seconds or _SECONDS))
-    lengths = find_documents(examples).lengths
+    lengths = None if facts.documents is None else find_documents(examples).lengths
     sample = sample_texts(examples, lengths, _TEXTS, words, min(limit, _LONGEST))
     tasks, undecided = text_tasks(sample)
     if not tasks:
