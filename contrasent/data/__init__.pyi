@@ -12,7 +12,6 @@ from .documents import sentences_of as sentences_of
 from .examples import Rows as Rows
 from .examples import keep_rows as keep_rows  # rows of Python, kept in a file
 from .examples import open_examples as open_examples
-from .examples import open_pairs as open_pairs
 from .loader import Columns as Columns
 from .loader import Loader as Loader
 from .loader import tokenize as tokenize

@@ -166,16 +166,30 @@ def plain_table() -> RichTable:
     )
 
 
+def rich_table(content: Table, *, upright: bool = False) -> RichTable:
+    """The best of a column is bold; ``upright`` makes the rows columns."""
+    grid = [[Text(), *(Text(printable(it)) for it in content.headings[1:])]]
+    for row in content.rows:
+        grid.append([Text(printable(it.plain), "bold" if it.best else "") for it in row])
+    if upright:
+        grid = [list(column) for column in zip(*grid, strict=True)]
+    shown = plain_table()
+    for k, heading in enumerate(grid[0]):
+        side = "left" if k == 0 or (k in content.texts and not upright) else "right"
+        whole = k == 0 or not upright
+        shown.add_column(heading, justify=side, no_wrap=whole, overflow="fold")
+    for row in grid[1:]:
+        shown.add_row(*row)
+    return shown
+
+
 def print_table(console: Console, content: Table) -> None:
-    """Print title, table and notes; the best of a column is bold."""
+    """Print title, table and notes, rows as columns where a terminal is too narrow."""
     if content.title:
         console.print(Text(printable(content.title)), soft_wrap=True)
-    shown = plain_table()
-    for k, heading in enumerate(("", *content.headings[1:])):
-        side = "left" if k == 0 or k in content.texts else "right"
-        shown.add_column(Text(printable(heading)), justify=side, overflow="fold")
-    for row in content.rows:
-        shown.add_row(*(Text(printable(it.plain), "bold" if it.best else "") for it in row))
+    shown = rich_table(content)
+    if console.is_terminal and _width(console, shown) > console.width:
+        shown = rich_table(content, upright=True)
     print_whole(console, shown)
     console.print()
     print_notes(console, content.notes)
@@ -190,6 +204,10 @@ def print_notes(console: Console, notes: tuple[str, ...]) -> None:
 def print_whole(console: Console, shown: RichTable) -> None:
     """Print a table, in a pipe as wide as it is."""
     if not console.is_terminal:
-        unbounded = console.options.update(width=1_000_000)
-        console.width = max(Measurement.get(console, unbounded, shown).maximum, 1)
+        console.width = max(_width(console, shown), 1)
     console.print(shown)
+
+
+def _width(console: Console, shown: RichTable) -> int:
+    unbounded = console.options.update(width=1_000_000)
+    return Measurement.get(console, unbounded, shown).maximum

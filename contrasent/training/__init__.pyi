@@ -14,5 +14,4 @@ from .scoring import final_tasks as final_tasks
 from .scoring import score_result as score_result
 from .scoring import train_seeds as train_seeds
 from .setup import prepare as prepare
-from .setup import start_as_it_comes as start_as_it_comes
 from .setup import start_encoder as start_encoder
