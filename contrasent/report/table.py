@@ -169,8 +169,9 @@ def plain_table() -> RichTable:
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
     """The best of a column is bold; ``upright`` makes the rows columns."""
     grid = [[Text(), *(Text(printable(it)) for it in content.headings[1:])]]
-    for row in content.rows:
-        grid.append([Text(printable(it.plain), "bold" if it.best else "") for it in row])
+    grid += [
+        [Text(printable(it.plain), "bold" if it.best else "") for it in row] for row in content.rows
+    ]
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
     shown = plain_table()
