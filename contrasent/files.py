@@ -116,7 +116,7 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
 def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
     """Refuse a folder, and a file that is not to be replaced."""
     if path is not None and (Path(path).is_dir() if overwrite else Path(path).exists()):
-        raise ConfigError(f"{path} exists already; name another file, or replace it (--overwrite)")
+        raise ConfigError(f"{path} exists already; name another file or add --overwrite")
 
 
 def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:

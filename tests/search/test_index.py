@@ -168,7 +168,7 @@ BROKEN = [
 @pytest.mark.parametrize(("change", "said"), BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_index_is_explained(encoder, folder, change, said):
     index = Index.build(encoder, TEXTS, folder)
-    assert isinstance(index._rows.segments[0].vectors, np.memmap)
+    assert isinstance(index._rows.vectors[0], np.memmap)
     index.add(encoder, ["more"])
     change(folder)
     with pytest.raises(CheckpointError) as caught:
