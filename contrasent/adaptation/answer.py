@@ -200,7 +200,9 @@ class Adaptation:
         if best is None or self.why:
             said.append(f"Nothing was trained: {self.why}.")
         elif self.recipe is not None:
-            said.append(f"Training found a better encoder, by {best.candidate}; tried: {tried}.")
+            helped = any(gain.verdict == "helped" for gain in self.scores.gains)
+            found = "a better encoder" if helped else "an encoder that may be better"
+            said.append(f"Training found {found}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
             said.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
         else:
