@@ -268,7 +268,7 @@ def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, fol
     assert texts_of(Index.open(folder)) == {"0": "other"}
 
 
-def _write_until_killed(folder, seed, kinds, pipe):
+def _write_until_killed(folder, seed, pipe):
     """Add, remove and optimize for ever; tell of each change before and after it."""
     draw, encoder = random.Random(seed), DummyEncoder()
     index = Index.open(folder)
@@ -288,7 +288,7 @@ def _write_until_killed(folder, seed, kinds, pipe):
             index.remove(ids)
             kept = [i for i in kept if i not in ids]
         else:
-            index.optimize(draw.choice(kinds))
+            index.optimize()
         pipe.send(("done", change, ids))
 
 
@@ -308,7 +308,7 @@ def test_every_write_that_milvus_acknowledged_survives_kill_9(folder):
     cut = 0
     for seed in range(6):
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_write_until_killed, args=(folder, seed, MILVUS, theirs))
+        child = context.Process(target=_write_until_killed, args=(folder, seed, theirs))
         child.start()
         theirs.close()
         ours.poll(60)
