@@ -60,7 +60,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
-        from contrasent.data import build, describe, open_examples, plural
+        from contrasent.data import build, describe, example_lines, open_examples, plural
 
         how = shared(self, FoundText)
         examples = open_examples(self.file, self.columns, **how)
@@ -75,7 +75,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
         if self.json:
             print_json(asdict(facts), indent=2)
         else:
-            say("\n".join(facts.lines()))
+            say("\n".join([*facts.lines(), *example_lines(facts.names, facts.shown)]))
         if facts.unreadable.count:
             first = facts.unreadable.first[0]
             rows = plural(facts.unreadable.count, "row")

@@ -3,6 +3,7 @@ from . import senteval as senteval  # SentEval's data: its place, download and h
 from .check import TextFacts as TextFacts
 from .check import aligned as aligned
 from .check import describe as describe
+from .check import example_lines as example_lines
 from .check import plural as plural
 from .check import shortened as shortened
 from .clean import counted as counted  # a line on what was cleaned

@@ -144,7 +144,7 @@ class TextFacts:
         return view_names(self.views)
 
     def lines(self) -> Iterator[str]:
-        """The facts in lines, and the first examples."""
+        """The facts in lines."""
         of = max(self.examples, 1)
         each = "" if self.views == 1 else " each"
         yield aligned("file", self.source)
@@ -183,7 +183,6 @@ class TextFacts:
         if self.split_words is not None:
             yield aligned("pieces", f"{self.split_words:.0%} of the words are no single token")
         yield aligned("sha256", f"{self.sha256} (content and columns)")
-        yield from example_lines(self.names, self.shown)
 
     def cautions(self) -> Iterator[str]:
         """What may do harm in a source that can be used, and what to do about it."""
