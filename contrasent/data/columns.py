@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -215,12 +215,17 @@ class ColumnSpec:
     """Columns that the rows of a kind of data have to hold."""
 
     roles: tuple[str, ...]  # the sentences in order, then a label or score
-    # for each role the headings that are known for it, in lower case, the first one that is there
-    names: tuple[tuple[str, ...], ...]
+    # for each role the headings that are known for it, in lower case, between commas
+    headings: tuple[str, ...]
     optional: int = 0  # how many roles, counted from the end, may be absent
     # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The headings of each role, of which the first one that is there counts."""
+        return [known.split(",") for known in self.headings]
 
 
 def choose_columns(
@@ -275,12 +280,6 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
-def _spec(roles: str, *names: str, **how: Any) -> ColumnSpec:
-    """Columns by their roles and the headings of each, between commas."""
-    known = tuple(tuple(it.split(",")) for it in names)
-    return ColumnSpec(roles=tuple(roles.split(", ")), names=known, **how)
-
-
 _FIRST = (
     "sentence1,sentence_1,sentence_a,text1,text_a,sent0,first,question1,#1 string,premise,context,"
     "reference,anchor,query"
@@ -300,41 +299,50 @@ _IMAGES = "image,image_id,image_name,file_name,filename,group"
 _IDS = "corpus-id,corpus_id,document_id,doc_id,docid,pid,did"
 _QUERY_IDS = "query-id,query_id,queryid,qid,query"
 
-NLI = _spec("premise, hypothesis, label", _FIRST, _SECOND, "gold_label,label,entailment_judgment")
-CAPTIONS = _spec("image, caption", _IMAGES, "caption,comment,text,sentence", bare=(2,))
-DUPLICATES = _spec(
-    "first question, second question, label", _FIRST, _SECOND, "is_duplicate,label,quality"
+NLI = ColumnSpec(
+    ("premise", "hypothesis", "label"),
+    (_FIRST, _SECOND, "gold_label,label,entailment_judgment"),
 )
-PARAPHRASES = _spec(
-    "reference, paraphrase, score",
-    *(f"{_FIRST},source", f"{_SECOND},target", _SCORES),
+CAPTIONS = ColumnSpec(("image", "caption"), (_IMAGES, "caption,comment,text,sentence"), bare=(2,))
+DUPLICATES = ColumnSpec(
+    ("first question", "second question", "label"),
+    (_FIRST, _SECOND, "is_duplicate,label,quality"),
+)
+PARAPHRASES = ColumnSpec(
+    ("reference", "paraphrase", "score"),
+    (f"{_FIRST},source", f"{_SECOND},target", _SCORES),
     optional=1,
     bare=(2, 3),
     numeric=True,
 )
-RATED_PAIRS = _spec(
-    "first sentence, second sentence, score",
-    *(_FIRST, _SECOND, f"{_SCORES},label,is_duplicate"),
+RATED_PAIRS = ColumnSpec(
+    ("first sentence", "second sentence", "score"),
+    (_FIRST, _SECOND, f"{_SCORES},label,is_duplicate"),
     bare=(3,),
     numeric=True,
 )
-SENTENCES = _spec("sentence, class", _SENTENCES, _LABELS, bare=(2,))
-SENTENCE_PAIRS = _spec(
-    "first sentence, second sentence, class", _FIRST, _SECOND, _LABELS, bare=(3,)
+SENTENCES = ColumnSpec(("sentence", "class"), (_SENTENCES, _LABELS), bare=(2,))
+SENTENCE_PAIRS = ColumnSpec(
+    ("first sentence", "second sentence", "class"), (_FIRST, _SECOND, _LABELS), bare=(3,)
 )
-TEXTS = _spec(
-    "id, text, title",
-    f"_id,id,query-id,query_id,qid,{_IDS},passage_id",
-    "text,query,question,document,passage,contents,content,sentence",
-    "title",
+TEXTS = ColumnSpec(
+    ("id", "text", "title"),
+    (
+        f"_id,id,query-id,query_id,qid,{_IDS},passage_id",
+        "text,query,question,document,passage,contents,content,sentence",
+        "title",
+    ),
     optional=1,
     bare=(2,),
 )
 """Queries or documents of retrieval."""
-RELEVANCE = _spec(
-    "query's id, document's id, relevance",
-    *(_QUERY_IDS, f"{_IDS},document-id,passage_id,document,passage"),
-    "score,relevance,rel,grade,label",
+RELEVANCE = ColumnSpec(
+    ("query's id", "document's id", "relevance"),
+    (
+        _QUERY_IDS,
+        f"{_IDS},document-id,passage_id,document,passage",
+        "score,relevance,rel,grade,label",
+    ),
     bare=(3,),
     numeric=True,
 )
