@@ -24,7 +24,7 @@ from contrasent.errors import DataError
 from contrasent.evaluation.compare import compare_ratios, with_comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Score, Scores
 from contrasent.evaluation.intervals import Bootstrap, Ratio, intervals
-from contrasent.evaluation.proxy import sample_texts, text_tasks
+from contrasent.evaluation.proxy import FEWEST, sample_texts, text_tasks
 from contrasent.evaluation.retrieval import RetrievalTask, embed, metric_value
 from contrasent.metrics import Vector, all_similarities, relevant_ranks
 from contrasent.records import Compared, Record
@@ -112,7 +112,10 @@ def judge(
     sample = sample_texts(examples, lengths, _TEXTS, words, min(limit, _LONGEST))
     tasks, undecided = text_tasks(sample)
     if not tasks:
-        raise DataError(f"{source} is too little text: {'; '.join(undecided.values())}")
+        raise DataError(
+            f"{source} is too little text: its {len(sample.texts)} different texts make no task of "
+            f"{FEWEST} queries; give more, or longer ones"
+        )
     by_words = [WordIndex(task.corpus).scores(task.queries) for task in tasks]
     dense = _dense(use, tasks)
     values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}

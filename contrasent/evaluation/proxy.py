@@ -254,7 +254,7 @@ def _keywords(sample: TextSample) -> Iterator[_Ask]:
     of_text = [list(dict.fromkeys(words(text))) for text in sample.texts]
     often = Counter(chain.from_iterable(of_text))
     for row, known in enumerate(of_text):
-        if len(known) >= _FEWEST_WORDS:
+        if len(known) > _KEYWORDS + 1:
             rare = sorted(known, key=lambda word: (often[word], word))[:_KEYWORDS]
             yield _Ask(" ".join(sorted(rare, key=_digest)), (row,))
 
