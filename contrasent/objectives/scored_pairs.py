@@ -57,7 +57,7 @@ class ScoredPairs(Objective):
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         for _ in examples:
             pass
-        scores = np.array(examples.numbers[Need.SCORES], np.float32)
+        scores = np.array(examples.numbers[Need.SCORES.name], np.float32)
         if self.config.loss in ("cosine", "contrastive"):
             top = self.config.top_score or float(scores.max(initial=0))
             if not top > 0 or scores.min(initial=0) < 0 or scores.max(initial=0) > top:
