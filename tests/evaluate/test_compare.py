@@ -64,34 +64,6 @@ def error(effects, pairs):
     return sqrt(max(variance, least))
 
 
-@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
-def test_errors_of_differences_and_scores_count_shared_sentences(both, encoder, half, aggregation):
-    tasks, first, second = both
-    settings = {"metric": "spearman", "aggregation": aggregation, "bootstrap": BOOTSTRAP}
-    found = compare(tasks, first, second, **settings).tasks[TaskName("sts13")]
-    subsets, pairs = tasks[1].subsets, list(zip(*tasks[1].sides, strict=True))
-    before, after = (moves(it, subsets, aggregation) for it in (encoder, half))
-    expected = error(after - before, pairs)
-    assert found.interval.error == pytest.approx(expected)
-    reach = NormalDist().inv_cdf(0.95) * expected
-    ends = (found.difference - reach, found.difference + reach)
-    assert (found.interval.low, found.interval.high) == pytest.approx(ends)
-    p = 2 * NormalDist().cdf(-abs(found.difference) / expected)
-    assert found.p_value == pytest.approx(p)
-    (score,) = (
-        r
-        for r in StsTasks([tasks[1]]).records(EncoderUse(encoder), bootstrap=BOOTSTRAP).records
-        if (r.metric, r.aggregation) == ("spearman", aggregation)
-    )
-    expected = error(before, pairs)
-    assert score.interval.error == pytest.approx(expected)
-    ends = [
-        atanh(score.value) + sign * NormalDist().inv_cdf(0.95) * expected / (1 - score.value**2)
-        for sign in (-1, 1)
-    ]
-    assert (score.interval.low, score.interval.high) == pytest.approx(tuple(map(tanh, ends)))
-
-
 @pytest.fixture
 def sharing(senteval):
     """Tasks of unlike sizes whose sentences come often; the last has most of the first's pairs."""
@@ -145,13 +117,23 @@ def test_errors_go_together_where_tasks_share_sentences(
     records = [r for r in whole.records if (r.metric, r.aggregation) == (metric, aggregation)]
     expected = covariances(sharing, before)
     labels = [task.name.label for task in sharing]
-    for record, row in zip(records, expected, strict=True):
+    quantile = NormalDist().inv_cdf(0.95)
+    for number, (record, row) in enumerate(zip(records, expected, strict=True)):
         given = {**record.interval.covariances, record.task: record.interval.error**2}
         assert given == pytest.approx(dict(zip(labels, row, strict=True)))
+        reach = quantile * sqrt(row[number]) / (1 - record.value**2)
+        ends = tuple(tanh(atanh(record.value) + sign * reach) for sign in (-1, 1))
+        assert (record.interval.low, record.interval.high) == pytest.approx(ends)
     found = compare(
         sharing, whole, part, metric=metric, aggregation=aggregation, bootstrap=BOOTSTRAP
     )
     both = covariances(sharing, [b - a for a, b in zip(before, after, strict=True)])
+    for one, variance in zip(found.tasks.values(), both.diagonal(), strict=True):
+        difference, error_of_it = one.difference, sqrt(variance)
+        ends = tuple(difference + sign * quantile * error_of_it for sign in (-1, 1))
+        assert (one.interval.low, one.interval.high) == pytest.approx(ends)
+        p = 2 * NormalDist().cdf(-abs(difference) / error_of_it)
+        assert (one.interval.error, one.p_value) == pytest.approx((error_of_it, p))
     assert both.sum() > both.trace(), "choose pairs that make the average less sure"
     assert found.average.interval.error == pytest.approx(sqrt(both.sum()) / 3)
     values = {
@@ -228,31 +210,22 @@ def test_an_encoder_does_not_differ_from_itself(both):
 # What training changed
 
 
-def changed(difference, low, high):
-    ends = Interval(low=low, high=high, error=0.0, confidence=0.95, resamples=10, seed=1)
-    more = {"p_value": 0.1, "p_holm": 0.1, "tests": 1}
-    return Compared(baseline="x", difference=difference, interval=ends, **more)
-
-
 def test_a_start_without_one_type_of_tasks_is_compared_in_the_others():
-    def comparison(metric, task, *values):
-        average = changed(sum(values), 0.0, 1.0) if len(values) > 1 else None
-        names = [TaskName(f"{task}{n or ''}") for n in range(len(values))]
-        return Comparison(
-            metric,
-            None,
-            {name: changed(it, 0.0, 1.0) for name, it in zip(names, values, strict=True)},
-            average,
-        )
+    def changed(difference):
+        ends = Interval(low=0, high=1, error=0.0, confidence=0.95, resamples=10, seed=1)
+        numbers = {"difference": difference, "interval": ends, "p_value": 0.1, "p_holm": 0.1}
+        return Compared(baseline="x", tests=1, **numbers)
 
-    own = [comparison("spearman", "stsb", 0.1, 0.2), comparison("accuracy", "mr", 0.05, 0.07)]
-    without = [comparison("accuracy", "mr", 0.03, 0.07), comparison("mrr@10", "a.tsv", 0.4)]
-    found = [
-        (it.metric, it.of, it.start, round(it.compared.difference, 9))
-        for it in gains({"own": own, "cls": without})
-    ]
-    assert found == [
-        ("spearman", "the average", "own", 0.3),
-        ("accuracy", "the average", "cls", 0.1),
-        ("mrr@10", "a.tsv", "cls", 0.4),
+    def comparison(metric, *values, task="mr"):
+        tasks = {TaskName(f"{task}{n or ''}"): changed(it) for n, it in enumerate(values)}
+        average = changed(sum(values)) if len(values) > 1 else None
+        return Comparison(metric, None, tasks, average)
+
+    own = [comparison("spearman", 0.25, 0.5, task="stsb"), comparison("accuracy", 0.0, 0.25)]
+    without = [comparison("accuracy", 0.25, 0.5), comparison("mrr@10", 0.5, task="a.tsv")]
+    found = gains({"own": own, "cls": without})
+    assert [(it.metric, it.of, it.start, it.compared.difference) for it in found] == [
+        ("spearman", "the average", "own", 0.75),
+        ("accuracy", "the average", "cls", 0.75),
+        ("mrr@10", "a.tsv", "cls", 0.5),
     ]

@@ -1,6 +1,7 @@
 """``contrasent evaluate`` through its command function, with the encoder of words."""
 
 from math import sqrt
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
@@ -8,6 +9,7 @@ from helpers.command_line import rows
 
 from contrasent import evaluate as evaluate_in_code
 from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
 
@@ -68,15 +70,11 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--precision", "fp23"], "'fp32'"),
         (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
-        (["--tasks", "sts122"], "Did you mean 'sts12', '"),
         (["--tasks", ","], "no task to score in an empty list"),
-        (["--json", "."], ". exists already"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--compare"], "name two or more"),
         (["--preset", "fastest"], "Did you mean 'fasttest'?"),
-        (["--tasks", "mr-train"], "no score on train"),
     ],
 )
 def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments, said):
@@ -128,3 +126,19 @@ def test_every_model_is_compared_with_the_first(command, tmp_path):
         *[("b", "a")] * 2,
         *[("c", "a")] * 2,
     ]
+
+
+@pytest.mark.parametrize("words", [("evaluate", "m"), ("analyze", "m", "--pairs", "stsb-dev>2")])
+def test_an_old_report_is_kept_and_nothing_is_measured(runner, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command, html = runner("evaluate", "analyze"), tmp_path / "r.html"
+    html.write_text("old")
+    with monkeypatch.context() as patched:
+        patched.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("work has begun"))
+        patched.setattr("contrasent.model.loading.resolve", Path)
+        result = command(*words, "--html", html)
+    assert isinstance(result.exception, ConfigError)
+    assert "add --overwrite" in str(result.exception)
+    assert html.read_text() == "old"
+    assert command(*words, "--html", html, "--overwrite").exit_code == 0
+    assert "<title>m: contrasent report</title>" in html.read_text()

@@ -8,10 +8,8 @@ from helpers import oracles
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     geometry_influences,
-    geometry_lines,
     measure,
     rating_groups,
-    read_geometry,
 )
 from contrasent.evaluation.rated_pairs import RatedPairs
 
@@ -40,16 +38,29 @@ def geometry(encoder, pairs_file):
     return measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
 
 
-def vectors(encoder, sentences):
-    return torch.from_numpy(np.stack([encoder.embed(sentence) for sentence in sentences]))
+def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_distinct_sentences(
+    encoder, geometry, pairs_file
+):
+    def vectors(sentences):
+        return torch.from_numpy(np.stack([encoder.embed(it) for it in sentences]))
 
-
-def test_alignment_is_of_the_pairs_rated_above(encoder, geometry):
     close = [row for row in ROWS if row[2] > 3.9]
-    first, second = (vectors(encoder, side) for side in list(zip(*close, strict=True))[:2])
-    record = geometry.records[0]
-    assert (record.metric, record.subset, record.pairs) == ("alignment", ">3.9", 3)
-    assert record.value == pytest.approx(oracles.alignment(first, second).item(), rel=1e-5)
+    first, second = (vectors(side) for side in list(zip(*close, strict=True))[:2])
+    distinct = list(dict.fromkeys([row[k] for k in (0, 1) for row in ROWS]))
+    alignment, uniformity, *others = geometry.records
+    assert (alignment.metric, alignment.subset, alignment.pairs) == ("alignment", ">3.9", 3)
+    assert alignment.value == pytest.approx(oracles.alignment(first, second).item(), rel=1e-5)
+    assert geometry.sentences == len(distinct) == 9
+    assert (uniformity.metric, uniformity.pairs) == ("uniformity", 9 * 8 // 2)
+    expected = oracles.uniformity(vectors(distinct)).item()
+    assert uniformity.value == pytest.approx(expected, rel=1e-5)
+    assert [it.metric for it in others] == ["mean_cosine", "partition_ratio", "spearman"]
+    for record in geometry.records:
+        assert (record.encoder, record.pooler) == ("some/words", "mean")
+        assert (record.task, record.split, record.precision) == (str(pairs_file), "test", "fp32")
+        assert record.versions["torch"] and len(record.data_sha256) == 64
+    assert geometry.pairs == f"{pairs_file}>3.9"
+    assert geometry.value("nothing") is None and len(encoder.calls) == 1
 
 
 def weighted(rows, pairs, of_pairs):
@@ -115,30 +126,6 @@ def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
             assert found[name].sum() == pytest.approx(0, abs=1e-9)
 
 
-def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry):
-    distinct = list(dict.fromkeys([row[k] for k in (0, 1) for row in ROWS]))
-    record = geometry.records[1]
-    assert geometry.sentences == len(distinct) == 9
-    assert (record.metric, record.pairs) == ("uniformity", 9 * 8 // 2)
-    assert record.value == pytest.approx(
-        oracles.uniformity(vectors(encoder, distinct)).item(), rel=1e-5
-    )
-
-
-def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
-    assert [record.metric for record in geometry.records] == [
-        *("alignment", "uniformity", "mean_cosine", "partition_ratio", "spearman"),
-    ]
-    for record in geometry.records:
-        assert (record.encoder, record.pooler) == ("some/words", "mean")
-        assert (record.task, record.split, record.precision) == (str(pairs_file), "test", "fp32")
-        assert record.versions["torch"] and len(record.data_sha256) == 64
-    assert geometry.pairs == f"{pairs_file}>3.9"
-    assert geometry.value("alignment") == geometry.records[0].value
-    assert geometry.value("nothing") is None
-    assert len(encoder.calls) == 1
-
-
 def test_a_task_without_a_split_is_all_its_splits(senteval):
     every = RatedPairs.read("stsb>3", senteval)
     parts = [RatedPairs.read(f"stsb-{s}>3", senteval) for s in ("train", "dev", "test")]
@@ -169,17 +156,3 @@ def test_groups_are_those_of_the_paper_or_five_of_another_range(gold, expected):
     groups = {f"{low:g}-{high:g}": chosen for low, high, chosen in rating_groups(np.array(gold))}
     assert {name: int(chosen.sum()) for name, chosen in groups.items()} == expected
     assert sum(groups.values()).tolist() == [1] * len(gold)
-
-
-def test_json_keeps_everything(geometry, tmp_path):
-    path = tmp_path / "geometry.jsonl"
-    path.write_text(geometry_lines([geometry, geometry]))
-    first, second = read_geometry(path)
-    assert first.records == geometry.records == second.records
-    assert first.spectrum == pytest.approx(geometry.spectrum, rel=0, abs=0)
-    for read, was in zip(first.groups, geometry.groups, strict=True):
-        assert read.label == was.label
-        assert read.cosines == pytest.approx(was.cosines, rel=0, abs=0)
-    rest = ("pairs", "source", "rated", "sentences")
-    assert all(getattr(first, name) == getattr(geometry, name) for name in rest)
-    assert geometry_lines([first]) == geometry_lines([geometry])

@@ -49,6 +49,8 @@ def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs,
     suite = load_suite([pairs, str(tmp_path / "empty.tsv")])
     with pytest.warns(UserWarning, match=r"empty.tsv has no score: "):
         records = evaluate(encoder, suite)
+    with pytest.raises(DataError, match=r"empty.tsv is empty"):
+        evaluate(encoder, [pairs, str(tmp_path / "empty.tsv")])
     assert {record.task for record in records} == {pairs}
     assert records.problems == suite.problems != ()
 
