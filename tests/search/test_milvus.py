@@ -140,18 +140,10 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     with pytest.raises(CheckpointError, match="was written by another encoder"):
         build(DummyEncoder(salt="x"))
     shard = whole / "000002.parquet"
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-1])
+    shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"000002.parquet is missing or damaged"):
         build()
     assert not folder.exists()
-    shard.write_bytes(content)
-    manifest = whole / "manifest.json"
-    kept = json.loads(manifest.read_text())
-    del kept["shards"]
-    manifest.write_text(json.dumps(kept))
-    with pytest.raises(CheckpointError, match="holds no finished shards"):
-        build()
 
 
 def test_the_command_line_builds_adds_removes_and_filters(tiny_bert, folder, tmp_path):
