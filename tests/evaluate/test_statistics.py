@@ -14,7 +14,6 @@ from contrasent.evaluation.intervals import (
     interval,
     normal_p_value,
     p_value,
-    pair_covariance,
     pair_error,
 )
 from contrasent.metrics import METRICS
@@ -37,20 +36,6 @@ def test_influence_is_what_a_little_more_of_a_pair_changes(metric, seed):
         changed = SCIPY[metric](scores[more], gold[more]).statistic
         assert found[pair] == pytest.approx(times * (changed - correlation), abs=2e-3)
     assert found.sum() == pytest.approx(0, abs=1e-12)
-
-
-def test_pairs_that_share_a_sentence_are_dependent_and_no_others():
-    first = ["a", "a", "b", "c", "d", "d", "a", "e"]
-    second = ["b", "c", "a", "d", "d", "d", "b", "f"]
-    draw = np.random.default_rng(0)
-    columns = 1 + draw.random(size=(2, 8))  # of one sign: the sum is above its lower bound
-    expected = np.zeros((2, 2))
-    for i in range(8):
-        for j in range(8):
-            if {first[i], second[i]} & {first[j], second[j]}:
-                expected += np.outer(columns[:, i], columns[:, j])
-    found = pair_covariance(first, second, columns)
-    assert found == pytest.approx(expected)
 
 
 def test_an_interval_is_of_the_middle_of_the_draws():

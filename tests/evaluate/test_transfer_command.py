@@ -1,5 +1,8 @@
 """``contrasent evaluate`` on transfer tasks, with the encoder of words."""
 
+from math import hypot
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from helpers.command_line import rows as cells_of
@@ -66,6 +69,29 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
             *(a * b for a, b in zip(first, second, strict=True)),
         ]
         assert seen["test"].features[row] == pytest.approx(expected, rel=1e-6)
+
+
+def test_intervals_stand_behind_the_accuracies(command, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    asked = ("m", "--tasks", "mr,mrpc", "--splits", "dev,test", "--confidence", "0.8")
+    result = command(*asked, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    table, protocol = (" ".join(part.split()) for part in result.stdout.split("\n\n", 1))
+    found = read_records(path)
+    sure = {(r.task, r.metric): r for r in found if r.split == "test"}
+    assert len(sure) == 3 and all(r.interval.confidence == 0.8 for r in sure.values())
+    assert all(r.interval is None for r in found if r.split == "dev")
+    for r in sure.values():
+        ends = f"[{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
+        assert f"{100 * r.value:.2f} {ends}" in table
+    both = [r for r in sure.values() if r.metric == "accuracy"]
+    value = sum(r.value for r in both) / 2
+    reach = NormalDist().inv_cdf(0.9) * hypot(*(r.interval.error for r in both)) / 2
+    assert f"{100 * value:.2f} [{100 * (value - reach):.2f}, {100 * (value + reach):.2f}]" in table
+    assert "80 % bootstrap interval: percentiles over 5000 resamples of the test sen" in protocol
+    assert "with the trained classifiers as they are" in protocol
+    assert "dev accuracies have none" in protocol
+    assert "interval" not in command("m", "--tasks", "mr").stdout
 
 
 def test_accuracies_of_every_model_are_compared_with_the_first(command, tmp_path):
