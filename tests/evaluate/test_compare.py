@@ -221,11 +221,11 @@ def test_a_start_without_one_type_of_tasks_is_compared_in_the_others():
         average = changed(sum(values)) if len(values) > 1 else None
         return Comparison(metric, None, tasks, average)
 
-    own = [comparison("spearman", 0.25, 0.5, task="stsb"), comparison("accuracy", 0.0, 0.25)]
-    without = [comparison("accuracy", 0.25, 0.5), comparison("mrr@10", 0.5, task="a.tsv")]
+    own = [comparison("spearman", 0.25, 0.5, task="stsb"), comparison("accuracy", 0.25, 0.5)]
+    without = [comparison("accuracy", 0.0, 0.25), comparison("mrr@10", 0.5, task="a.tsv")]
     found = gains({"own": own, "cls": without})
     assert [(it.metric, it.of, it.start, it.compared.difference) for it in found] == [
         ("spearman", "the average", "own", 0.75),
-        ("accuracy", "the average", "cls", 0.75),
+        ("accuracy", "the average", "cls", 0.25),
         ("mrr@10", "a.tsv", "cls", 0.5),
     ]

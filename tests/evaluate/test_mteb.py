@@ -34,7 +34,7 @@ def described(kind, score, **changes):
     """The metadata of a known task, of one whose data is local."""
     import mteb
 
-    known = mteb.get_task({"STS": "STSBenchmark", "Retrieval": "NFCorpus"}[kind]).metadata
+    known = mteb.get_task({"STS": "STS12", "Retrieval": "NFCorpus"}[kind]).metadata
     given = {
         "name": f"Local{kind}",
         "main_score": score,
