@@ -156,16 +156,6 @@ def test_who_runs_out_of_memory_is_told_what_to_do(encoder, monkeypatch, caplog)
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_static_table_puts_one_prompt_before_a_text(encoder):
-    table = static_encoder(encoder, 4)
-    prompts = {"query": "big green river", "document": ""}
-    table.conventions = Conventions(prompts=prompts, default_prompt_name="query")
-    with serving(batcher_of(table)) as server:
-        close(server.call("/embed", {"inputs": SENTENCES}).json, table.encode(SENTENCES))
-        rows = server.call("/embed", {"inputs": SENTENCES, "prompt_name": "document"}).json
-        close(rows, table.encode(SENTENCES, prompt_name="document"))
-
-
 @pytest.mark.parametrize("kind", ["encoder", "static"])
 def test_what_is_cut_is_told_and_refused_on_request(kind, encoder):
     if kind == "static":
