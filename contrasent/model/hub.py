@@ -11,7 +11,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from contrasent.data.word_vectors import MANIFEST
-from contrasent.errors import CheckpointError, first_line, install_command, require_extra
+from contrasent.errors import CheckpointError, MissingExtraError, first_line, install_command
 from contrasent.files import read_json, recover_folder, sha256_of, write_text
 from contrasent.model.st_modules import read_conventions
 
@@ -58,8 +58,11 @@ def resolve(name: str | Path) -> Path:
 @lru_cache(maxsize=1)
 def offline_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs, if it is unchanged."""
-    require_extra("the offline encoder", "offline", _OFFLINE_PACKAGE)
-    spec: Any = find_spec(_OFFLINE_PACKAGE)
+    spec = find_spec(_OFFLINE_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            f"the offline encoder is not installed; install it with: {install_command('offline')}"
+        )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file() or sha256_of(weights) != _OFFLINE_SHA256:
