@@ -62,6 +62,11 @@ def check(file, *words):
     return ("data", "check", file, *words)
 
 
+def export(kind, *words):
+    pooler = () if "--pooler" in words else ("--pooler", "cls")
+    return ("export", "tiny", "out", "--format", kind, "--head", "none", *pooler, *words)
+
+
 # The command, and what its message has to hold.
 MISTAKES = [
     # Names of commands, recipes and options
@@ -84,6 +89,9 @@ MISTAKES = [
     (train("--objective.name", "simsce"), ("'simsce'", "Did you mean", "'simcse'")),
     (train("--train.seed"), ("--train.seed needs a value", "--train.seed VALUE")),
     (train("--seed", "1", "--train.seed", "2"), ("seed 1", "train.seed 2", "give one")),
+    (train("--seeds", "1,x"), ("valid integer",)),
+    (train("--seeds", "1,2", "--seed", "3"), ("leave --seed",)),
+    (train("--seeds", "1,2", "--train.seed", "3"), ("leave --seed",)),
     (train("--encoder.pooler", "msan"), ("'msan'", "choose one of", "'mean'")),
     (train("--encoder.head", "mpl"), ("encoder.head", "'mpl'", "'mlp' or 'none'")),
     (train("--objective.temperature", "0"), ("objective.temperature", "0", "greater than 0")),
@@ -147,6 +155,10 @@ MISTAKES = [
     (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "choose one of")),
     (("encode", "tiny", "text.txt", "o.npy", "--precision", "fp8"), ("--precision", "'fp8'")),
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
+    (export("onxx"), ("unknown format 'onxx'",)),
+    (export("onnx", "--tolerance", "0"), ("--tolerance cannot be '0'",)),
+    (export("simcse", "--pooler", "mean"), ("SimCSE's layout holds [CLS] of bert",)),
+    (export("onnx", "--pooler", "mean_first_last"), ("pooler 'mean_first_last' reads",)),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
     (("fit", "whitening", "tiny", "--data", "text.txt", "--output", "taken"), ("taken exists",)),
     (("neighbors", "tiny", "--corpus", "none.txt"), ("'neighbors'", "'neighbours'")),

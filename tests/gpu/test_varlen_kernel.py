@@ -107,9 +107,3 @@ def test_the_gradient_is_of_the_weights_that_were_kept(cuda):
     of_value = gradient.view(sentences, length, 3, HEADS, -1)[:, :, 2, :, :length]
     expected = weights.float().transpose(2, 3) @ upstream.float()
     assert relative(of_value.transpose(1, 2), expected) < 1e-2
-
-
-def test_torch_can_be_told_to_leave_it(cuda):
-    assert not packing.packed_attention_available(cuda, torch.float32, 64)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert not packing.packed_attention_available(cuda, torch.bfloat16, 64)

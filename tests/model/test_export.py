@@ -186,23 +186,6 @@ def test_a_static_folder_says_how_it_is_used(static):
     assert ours.fingerprint() != plain.fingerprint()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--format", "onxx"], "unknown format 'onxx'"),
-        (["--format", "onnx", "--tolerance", "0"], "--tolerance cannot be '0'"),
-        (["--format", "simcse", "--pooler", "mean"], "SimCSE's layout holds [CLS] of bert"),
-        (["--format", "onnx", "--pooler", "mean_first_last"], "pooler 'mean_first_last' reads"),
-    ],
-)
-def test_mistakes_are_one_message_and_write_nothing(folder, tmp_path, words, said):
-    command = ["export", str(folder), str(tmp_path / "out"), "--head", "none", *words]
-    pooled = [] if "--pooler" in words else ["--pooler", "cls"]
-    told = CliRunner().invoke(app, [*command, *pooled])
-    assert told.exit_code == 2 and said in told.output
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path):
     command = ["export", str(folder), str(tmp_path / "out"), "--format", "simcse"]
     command += ["--pooler", "cls", "--head", "none"]

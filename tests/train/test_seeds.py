@@ -93,16 +93,3 @@ def test_the_start_is_no_result_unless_whitened(tmp_path, first, start, best):
     (tmp_path / "metrics.jsonl").write_text("\n".join(steps) + "\n")
     name, found, scores = RunFolder(tmp_path).read_dev_scores()
     assert (name, found, max(scores)) == ("dev", start, best)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--seeds", "1,x"), "valid integer"),
-        (("--seeds", "1,2", "--seed", "3"), "leave --seed"),
-        (("--seeds", "1,2", "--train.seed", "3"), "leave --seed"),
-    ],
-)
-def test_what_is_of_one_run_is_refused(words, tmp_path, more, message):
-    assert message in refused(*words, "--output", tmp_path / "runs", *more)
-    assert not (tmp_path / "runs").exists()
