@@ -158,7 +158,7 @@ def test_contrasts_with_and_without_repeated_texts(name, texts, shape, repeated,
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_contrastive_tension_is_the_formula(reduction, rng):
-    same = [1, 0, 0, -1, 1, 0]
+    same = [1, 0, 0, -1, 1, -1]
     compare(
         lambda *sides: functional.contrastive_tension(
             *sides, torch.tensor(same), reduction=reduction
