@@ -236,7 +236,7 @@ def pretrain(
         from contrasent.model.weights import save_random
 
         data = str(data if isinstance(data, str | Path) else keep_rows(data))
-        fields = {*PretrainOptions.__pydantic_fields__}
+        fields = fields_of(PretrainOptions)
         named = {name: it for name, it in options.items() if "." in name or name in fields}
         recipe, given = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
         output = given.output or Path("runs/pretrain-mlm")
@@ -480,8 +480,8 @@ def evaluate(
         reading = shared(how, FoundText)
         return judge(uses[0], text, compare=uses[1:], columns=how.columns, **reading)
     if isinstance(tasks, Suite):
-        if reading := sorted(set(options) - set(fields_of(Measuring))):
-            raise ConfigError(f"a suite has its own {', '.join(reading)}; give it to load_suite")
+        if own := sorted(set(options) - set(fields_of(Measuring))):
+            raise ConfigError(f"a suite has its own {', '.join(own)}; give it to load_suite")
         how, suite = checked(EvaluationOptions, options), tasks
     else:
         how = checked(EvaluationOptions, {"tasks": tasks, **options})

@@ -43,7 +43,7 @@ _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
 
 Verdict = Literal["good", "hybrid", "words", "other", "room", "unclear"]
-Judged = DescribedEncoder | EncoderUse | str | Path
+Judged: TypeAlias = DescribedEncoder | EncoderUse | str | Path
 Values = list[dict[str, Vector]]
 """Of each task, scores ``(Q,)`` of its queries by metric."""
 
@@ -192,7 +192,7 @@ def _as_use(encoder: Judged) -> EncoderUse:
 
     if isinstance(encoder, EncoderUse):
         return encoder
-    loaded = load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
+    loaded: Any = load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
     return EncoderUse(loaded, getattr(loaded, "resolve_precision", str)("fp32"))
 
 

@@ -176,9 +176,11 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
         grid = [list(column) for column in zip(*grid, strict=True)]
     shown = plain_table()
     for k, heading in enumerate(grid[0]):
-        side = "left" if k == 0 or (k in content.texts and not upright) else "right"
+        is_text = k == 0 or (k in content.texts and not upright)
         whole = k == 0 or not upright
-        shown.add_column(heading, justify=side, no_wrap=whole, overflow="fold")
+        shown.add_column(
+            heading, justify="left" if is_text else "right", no_wrap=whole, overflow="fold"
+        )
     for row in grid[1:]:
         shown.add_row(*row)
     return shown
