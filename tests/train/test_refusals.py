@@ -98,7 +98,7 @@ REFUSED = {
     "sg-opt": [({"start": "glove"}, "this needs a transformer")],
     "consert": [({"start": "glove"}, "the first state of an LSTM")],
     "sup-simcse-bert-base": [({"data": "text.txt"}, "needs data of 3 sentences per example")],
-    "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no tab")],
+    "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no column")],
     "distil": [
         ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
     ],
