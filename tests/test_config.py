@@ -196,7 +196,7 @@ NO_STRING = "input should be a valid string"
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"train": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
+        ({"train": 1}, "unknown setting of 'train': ''. Did you mean"),
         ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
         ({"train.learning_rate": ".inf"}, "cannot be inf: input should be a finite"),
         ({"encoder.name": "null"}, "encoder.name cannot be None"),

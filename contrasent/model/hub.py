@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
@@ -50,7 +51,7 @@ def resolve(name: str | Path) -> Path:
     if not _HUB_ID.fullmatch(str(name)) or within or folder.is_file():
         raise CheckpointError(
             f"there is no folder {name}; an encoder is a folder that holds config.json, or a "
-            "Hugging Face id"
+            f"Hugging Face id{_near(folder)}"
         )
     return _download(str(name))
 
@@ -87,10 +88,16 @@ def _download(name: str) -> Path:
             return kept
         raise CheckpointError(
             f"{name!r} is not a local folder and was not found on the Hugging Face Hub"
-            f" ({first_line(error)}); check the name, the network, and the login if it is private, "
-            "or give a folder. Without a network, "
+            f"{_near(Path(name))} ({first_line(error)}); check the name, the network, and the "
+            "login if it is private, or give a folder. Without a network, "
             f"{OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
         ) from error
+
+
+def _near(folder: Path) -> str:
+    known = [*OFFLINE_NAMES, *(str(it) for it in folder.parent.glob("*") if it.is_dir())]
+    near = get_close_matches(str(folder), known, n=1, cutoff=0.75)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def are_words(name: str | Path) -> bool:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("contrasent.serve")
 
-
 _OVERHEAD = 500  # bytes of an entry beside its text and its vector
 
 
@@ -263,7 +262,7 @@ class Batcher:
         ids, cut = self._ids([work.text for work in works])
         for work, row, truncated in zip(works, ids, cut, strict=True):
             if not len(row):
-                raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
+                raise DataError(f"text {work.text[:80]!r} has no token; leave it out")
             work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
     def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
