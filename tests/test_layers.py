@@ -28,7 +28,7 @@ LAYERS = [
     {"training", "report"},
     {"fitting"},
     {"adaptation", "quickstart", "reproduce", "serve"},
-    {"api"},
+    {"api", "compat"},
     {"cli"},
     {"__main__"},
 ]

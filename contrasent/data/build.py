@@ -151,6 +151,8 @@ def nli(
     those that are numbers, from 0.
     """
     negatives = _NEGATIVES.get(make, ())
+    if not negatives and (per, contradictions) != ("entailment", 1):
+        raise ConfigError(f"--per and --contradictions are for triplets, not for --make {make}")
     known = [NliLabels(it.source, it.label_names, labels) for it in sources]
     wanted = (ENTAILMENT, *negatives) if negatives else (make,) if make in LABELS else LABELS
     header: Example = (*PAIR, "label") if make == "labelled" else PAIR

@@ -3,7 +3,8 @@
 Its folder holds a manifest as every index does, and beside it Milvus's own folder, with one
 collection: the id, the text, the vector, and the number of the row in the order of adding. The
 manifest counts the texts, in a segment named milvus. It is written after the rows: those with its
-next number and above are of an addition that was cut off.
+next number and above are of a change that was cut off. The rows that it replaces lie in a file
+until then, with the number of the write, and come back from there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, require_extra
-from contrasent.files import BusyError, exclusive
+from contrasent.files import BusyError, exclusive, inside, write_text
 from contrasent.search.nearest import KINDS, best_rows
 from contrasent.search.storage import (
     MILVUS_FOLDER,
@@ -35,6 +36,7 @@ from contrasent.search.storage import (
 _NAME = "texts"
 _LONGEST = 65_535  # characters of a VARCHAR
 _FIELDS = ["id", "text", "row", "vector"]
+_REPLACED = "replaced.json"
 _ROWS_AT_ONCE = 2_048
 _EXTRA = 8  # hits by float32 scores, among which the best by float64 are
 _FOUND_AT_ONCE = 4_096  # vectors in one answer
@@ -80,7 +82,7 @@ class MilvusRows:
         opened = cls(folder, manifest, _open_client(folder))
         opened._call("load_collection")
         with suppress(ConfigError), exclusive(folder):  # else a thread of this process is adding
-            opened._drop_from(manifest.next_number)
+            opened._undo()
             if opened._count("row >= 0") != manifest.rows:  # a kill while it flushed doubles rows
                 count = 0
                 for rows in opened._parts():
@@ -145,42 +147,63 @@ class MilvusRows:
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
-        """Append rows, then remove those that are gone; none is appended if one is refused."""
+        """Append rows, remove those that are gone, and write the manifest; all or nothing."""
         number = first = then.next_number
         blocks = list(new or ()) if gone else new or ()  # refused before one takes another's place
         try:
+            if gone and new is not None:  # a removal alone is one call, which is whole by itself
+                left = [row for some in _batched(gone) for row in self._rows(f"row in {some}")]
+                written = json.dumps([then.writes, left], default=float)
+                write_text(self.folder / _REPLACED, written)
             for block in blocks:
                 numbers = range(number, number := number + len(block.vectors))
                 cells = zip(block.ids, block.texts, numbers, block.vectors, strict=True)
                 for some in _batched(list(cells)):
                     rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
                     self._call("upsert" if gone else "insert", data=rows)
+            if gone:
+                self._call("delete", filter=f"row in {list(gone)}")
+            count = then.rows - len(gone) + number - first
+            then = replace(_counting(then, count), given=number)
+            write_manifest(self.folder, then)
         except BaseException:
-            self._drop_from(first)
+            try:
+                self._undo()
+            except BaseException:  # whoever opens it again undoes it
+                close_milvus(self.folder)
+                raise
             raise
-        if gone:
-            self._call("delete", filter=f"row in {list(gone)}")
-        count = then.rows - len(gone) + number - first
-        return replace(_counting(then, count), given=number)
+        self.folder.joinpath(_REPLACED).unlink(missing_ok=True)
+        return then
 
     def optimized(self, *_: object) -> IndexManifest:
         """Let Milvus free room."""
         self._call("flush")
         return replace(self.manifest, writes=self.manifest.next_write)
 
-    def _drop_from(self, number: int) -> None:
-        if self._count(rows := f"row >= {number}"):
-            self._call("delete", filter=rows)
+    def _undo(self) -> None:
+        """Make the rows those of the manifest, after a change that was cut off."""
+        if self._count(new := f"row >= {self.manifest.next_number}"):
+            self._call("delete", filter=new)
+        path = inside(self.folder, _REPLACED)
+        if path.exists():
+            write, rows = json.loads(path.read_text(encoding="utf-8"))
+            for some in _batched(rows if write > self.manifest.writes else ()):
+                self._call("upsert", data=some)
+            path.unlink()
 
     def _count(self, rows: str) -> int:
         [counted] = self._call("query", filter=rows, output_fields=["count(*)"])
         return int(counted["count(*)"])
 
+    def _rows(self, wanted: str) -> list[dict[str, Any]]:
+        return list(self._call("query", filter=wanted, output_fields=_FIELDS))
+
     def _parts(self) -> Iterator[list[dict[str, Any]]]:
         """All rows in order, some at a time."""
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
-            if rows := self._call("query", filter=window, output_fields=_FIELDS):
+            if rows := self._rows(window):
                 yield sorted(rows, key=lambda row: int(row["row"]))
 
     def _call(self, method: str, **how: Any) -> Any:

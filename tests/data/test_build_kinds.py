@@ -129,6 +129,8 @@ TABLE = "premise\thypothesis\tlabel\np\te\te\n"
 REFUSED = [
     ("nli", "f.tsv", TABLE.replace("e\n", "0\n"), (), ":2: the label is the number 0, and f.tsv"),
     ("nli", "f.tsv", TABLE, ("--make", "triplet"), "--make cannot be 'triplet'"),
+    ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "not for --make all"),
+    ("nli", "f.tsv", TABLE, ("--make", E, "--contradictions", "2"), "not for --make entailment"),
     ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name entailment"),
     ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
     ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),

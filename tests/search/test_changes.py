@@ -269,31 +269,36 @@ def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, fol
 
 
 def _write_until_killed(folder, seed, pipe):
-    """Add, remove and optimize for ever; tell of each change before and after it."""
+    """Change for ever; tell, before and after each change, the texts of ids, None for no more."""
     draw, encoder = random.Random(seed), DummyEncoder()
     index = Index.open(folder)
-    kept = [i for rows in index.blocks() for i in rows.ids]
+    kept = texts_of(index)
     index.remove(["none"], missing_ok=True)  # pyarrow's first look-up loads pandas, which is slow
     for step in range(10**9):
-        change = draw.choice(["add", "add", "remove", "optimize"])
+        change = draw.choice(["add", "add", "remove", "replace", "replace", "optimize"])
+        some = draw.sample(sorted(kept), min(len(kept) // 2, 5))
+        new = {
+            "add": {(i := f"{seed}-{step}-{n}"): i for n in range(draw.choice([1, 3, 50]))},
+            "remove": dict.fromkeys(some),
+            "replace": {i: f"{i} of {seed}-{step}" for i in some},
+            "optimize": {},
+        }[change]
+        pipe.send(("starts", new))
         if change == "add":
-            ids = [f"{seed}-{step}-{i}" for i in range(draw.choice([1, 3, 50]))]
-        else:
-            ids = draw.sample(kept, min(len(kept) // 2, 5)) if change == "remove" else []
-        pipe.send(("starts", change, ids))
-        if change == "add":
-            index.add(encoder, ids, ids)
-            kept += ids
+            index.add(encoder, list(new.values()), list(new))
         elif change == "remove":
-            index.remove(ids)
-            kept = [i for i in kept if i not in ids]
+            index.remove(some)
+        elif change == "replace" and new:
+            rows = np.stack([encoder.vector(text) for text in new.values()])
+            index.change(some, rows, list(new.values()), some)
         else:
             index.optimize()
-        pipe.send(("done", change, ids))
+        kept = _changed(kept, new)
+        pipe.send(("done", new))
 
 
-def _changed(kept, change, ids):
-    return {"add": kept | set(ids), "remove": kept - set(ids)}.get(change, kept)
+def _changed(kept, new):
+    return {i: text for i, text in (kept | new).items() if text is not None}
 
 
 @pytest.mark.acceptance
@@ -302,7 +307,7 @@ def test_every_write_that_milvus_acknowledged_survives_kill_9(folder):
     pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["contrasent.search.index", "helpers.dummy_encoder"])
-    encoder, kept, draw = DummyEncoder(), {"start"}, random.Random(1)
+    encoder, kept, draw = DummyEncoder(), {"start": "start"}, random.Random(1)
     Index.build(encoder, ["start"], folder, ["start"], kind=MILVUS[0])
     close_milvus(folder)
     cut = 0
@@ -320,18 +325,19 @@ def test_every_write_that_milvus_acknowledged_survives_kill_9(folder):
             while True:
                 last = ours.recv()
                 if last[0] == "done":
-                    kept = _changed(kept, *last[1:])
+                    kept = _changed(kept, last[1])
         except EOFError:
             pass
         index = Index.open(folder)
-        now = {i for rows in index.blocks() for i in rows.ids}
+        now = texts_of(index)
         if last[0] == "starts":
             cut += 1
-            assert now in (kept, _changed(kept, *last[1:]))
+            assert now in (kept, _changed(kept, last[1]))
         else:
             assert now == kept
         kept = now
-        hits = index.search(encoder, sorted(now)[:3], 1)
-        assert [h[0].id for h in hits] == sorted(now)[:3] and len(index) == len(now)
+        some = sorted(now)[:3]
+        hits = index.search(encoder, [now[i] for i in some], 1)
+        assert [h[0].id for h in hits] == some and len(index) == len(now)
         close_milvus(folder)
     assert cut > 0 and len(kept) > 1

@@ -1,6 +1,8 @@
 """An index in Milvus Lite does what one by faiss does."""
 
 import json
+import shutil
+from itertools import count
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from helpers.dummy_encoder import DummyEncoder
 from contrasent.encode.shards import FinishedShards, open_sentences, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.options import Sharding
+from contrasent.search import milvus
 from contrasent.search.index import Index
 from contrasent.search.storage import close_milvus
 
@@ -102,6 +105,63 @@ def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
     assert [text for _, text in contents(index)] == TEXTS[:3]
     index.add(encoder, ["good"])
     assert contents(index)[-1] == ("3", "good")
+
+
+class CutError(Exception):
+    """What ends a write."""
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["refused", "killed"])
+def test_a_change_that_ends_at_any_step_is_whole_or_not_there(
+    encoder, tmp_path, monkeypatch, for_good
+):
+    """The steps are calls of Milvus and files that are written; a killed process takes no other."""
+
+    def change(index):
+        index.change(["1", "2", "3"], np.eye(8)[:3], ["a", "b", "c"], ["1", "3", "5"])
+
+    Index.build(encoder, TEXTS[:5], tmp_path / "first", list(range(5)), kind="milvus")
+    old = [(str(n), TEXTS[n]) for n in range(5)]
+    new = [old[0], old[4], ("1", "a"), ("3", "b"), ("5", "c")]
+    for last in count(1):
+        folder, steps = tmp_path / f"{last}", count(1)
+        shutil.copytree(tmp_path / "first", folder)
+        index = Index.open(folder)
+
+        def cut(name, owner=milvus, last=last, steps=steps):
+            step = getattr(owner, name)
+
+            def counted(*args, **how):
+                number = next(steps)
+                if number == last or (for_good and number > last):
+                    raise CutError
+                return step(*args, **how)
+
+            return counted
+
+        with monkeypatch.context() as patched:
+            for name in ("write_text", "write_manifest"):
+                patched.setattr(milvus, name, cut(name))
+            patched.setattr(milvus.MilvusRows, "_call", cut("_call", milvus.MilvusRows))
+            try:
+                change(index)
+                ended = False
+            except CutError:
+                ended = True
+        if for_good:
+            close_milvus(folder)
+            index = Index.open(folder)
+        assert contents(index) == (old if ended else new)
+        assert len(index) == len(old)
+        if ended:
+            change(index)
+        close_milvus(folder)
+        assert contents(Index.open(folder)) == new
+        assert not (folder / "replaced.json").exists()
+        close_milvus(folder)
+        if not ended:
+            break
+    assert last > 6
 
 
 @pytest.fixture
