@@ -29,6 +29,7 @@ _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _AT_ONCE = 1_024
 _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
+_MOST_ADDED = 100_000
 _MOST_LETTERS = 1_000  # of a learned vocabulary, as BERT's trainer limits them
 _AFTER_SPACE = ("\u0120", "\u2581")
 """First characters of a token after a space, of byte-level BPE and of SentencePiece."""
@@ -191,6 +192,14 @@ class Tokenizer:
         if not cls.is_in(folder):
             needed = " or ".join(_VOCABULARIES)
             raise CheckpointError(f"no complete tokenizer in {folder}: it needs {needed}")
+        for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
+            path = folder / name  # with very many added tokens, reading would take hours
+            text = path.read_bytes() if path.is_file() else b""
+            added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
+            if added > _MOST_ADDED:
+                raise CheckpointError(
+                    f"{path} has {added:,} added tokens; put them into the vocabulary"
+                )
         import transformers
 
         kind: Any = transformers.AutoTokenizer
@@ -244,6 +253,15 @@ class Tokenizer:
         ends = np.cumsum([len(each) for each in ids], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
         return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+
+    def filler(self, token: str | None) -> int:
+        """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
+        known = self.special_names
+        name = token or known.get("mask_token") or known.get("eos_token") or ""
+        number = self.vocabulary_map.get(name)
+        if number is None or self._pretrained.padding_side == "left":
+            raise ConfigError(f"{self.source} cannot put {token or 'mask tokens'!r} behind a query")
+        return number
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""

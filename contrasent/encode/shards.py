@@ -464,7 +464,7 @@ class FinishedShards:
         default, given = conventions.resolve(), self.manifest.get("normalize")
         other_length = similarity != "cosine" and given not in (None, encoder.normalize)
         if encoder.fingerprint() != self.manifest["encoder"] or (
-            other_length or how.get("prompt", default) != default
+            other_length or how.get("prompt", default) != default or "task" in how
         ):
             raise CheckpointError(
                 f"{self.folder} was written by another encoder, with another prompt, or cut or "

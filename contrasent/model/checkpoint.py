@@ -26,7 +26,7 @@ from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
 from contrasent.model.hub import INFO_FILE, resolve, section, write_card
-from contrasent.model.protocol import Conventions, EncoderParts
+from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
 from contrasent.model.st_modules import (
     FittedTransform,
     TransformerConfig,
@@ -90,6 +90,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     fitted = paths.get("FittedTransform")
     info = _info(folder)
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
+    lengths = {name: getattr(stated, name, None) for name in LENGTHS}
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if is_plain:
         published = published_head(name)
@@ -131,7 +132,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         normalize="Normalize" in paths,
         max_tokens=limit,
         transform=_read_map(linear, fitted, width, info),
-        conventions=Conventions() if is_plain else read_conventions(folder),
+        conventions=Conventions() if is_plain else read_conventions(folder, **lengths),
     )
 
 
@@ -343,7 +344,8 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     else:
         rows.append(("Transformer", ""))
         limits = {"max_seq_length": encoder.max_tokens, "do_lower_case": tokenizer.lower_case}
-        write_json(folder / "sentence_bert_config.json", limits)
+        lengths = encoder.conventions.lengths
+        write_json(folder / "sentence_bert_config.json", {**limits, **lengths})
     if pooler.layers != (-1,):
         shares = pooler.shares(backbone.depth)
         start = min(shares)

@@ -205,6 +205,24 @@ class SentenceEncoder(nn.Module, Encoder):
             pooled = pooled if after is None else after(pooled)
         return Encoded(pooled.float().view(batch.views, -1, self.full_width), states, convolved)
 
+    def limit(self, task: str | None = None) -> int:
+        """The most tokens of a text, or of a query or document."""
+        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
+
+    def cut_ids(
+        self, texts: Sequence[str], task: str | None = None
+    ) -> tuple[list[np.ndarray], list[bool]]:
+        """Token ids of each text, filled up if it is such a query, and whether it was cut."""
+        ids, cut = self.tokenizer.cut_ids(texts, self.limit(task))
+        more = self.conventions.expansion_of(task)
+        if more is not None and more.attend:
+            token = self.tokenizer.filler(more.token)
+            ids = [
+                np.pad(row, (0, max(0, more.length - len(row))), constant_values=token)
+                for row in ids
+            ]
+        return ids, cut
+
     def count_truncated(self, texts: Sequence[str]) -> int:
         prompt = self.conventions.resolve()
         return self.tokenizer.ids([prompt + text for text in texts], self.max_tokens)[1]
@@ -212,7 +230,8 @@ class SentenceEncoder(nn.Module, Encoder):
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
             before, texts = numbered
-            return token_ids(self, texts, before, options.on_overflow, options.prompt)
+            how = options.on_overflow, options.prompt, options.task
+            return token_ids(self, texts, before, *how)
 
         total = len(sentences) if isinstance(sentences, Sequence) else None
         is_fast = overlaps(self)
@@ -232,7 +251,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
         if truncated and options.on_overflow == "warn":
-            limit = min(self.max_tokens, self.most_tokens)
+            limit = self.limit(options.task)
             warn(f"{truncated} of {done} sentences were cut at {limit} tokens")
         if wordless:
             warn(
@@ -262,6 +281,7 @@ def token_ids(
     before: int,
     on_overflow: str,
     prompt: str = "",
+    task: str | None = None,
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts`` behind ``prompt``, and how many were cut.
 
@@ -271,15 +291,15 @@ def token_ids(
     require_text(texts, "sentence", before)
     if prompt:
         texts = [prompt + text for text in texts]
-    limit = min(encoder.max_tokens, encoder.most_tokens)
-    ids, cut = encoder.tokenizer.ids(texts, limit)
+    ids, is_cut = encoder.cut_ids(texts, task)
+    cut = sum(is_cut)
     empty = next((n for n, row in enumerate(ids) if not len(row)), None)
     if empty is not None:
         raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
     if cut and on_overflow == "error":
         raise DataError(
             f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
-            f"{limit} tokens; shorten them or pass on_overflow='truncate'"
+            f"{encoder.limit(task)} tokens; shorten them or pass on_overflow='truncate'"
         )
     return ids, cut
 

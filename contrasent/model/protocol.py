@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field, StrictBool, StrictInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,13 +22,25 @@ from contrasent.errors import ConfigError, pick, warn
 from contrasent.model.backbones.base import UNBOUNDED, Backbone, device_named
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.transforms import Transform
+from contrasent.settings import settings
 
 ON_OVERFLOW = ("error", "truncate", "warn")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ROLES = ("query", "document")
+LENGTHS = ("query_length", "document_length", "query_expansion")
 _UNUSED = ("passage", "corpus")
 """Prompts that sentence-transformers takes for documents only where ``document`` is not known, and
 since version 5 it always is."""
+
+
+@settings
+class QueryExpansion:
+    """Tokens after a query that is shorter than ``length``, as in ColBERT."""
+
+    strategy: Literal["fixed", "min"]  # with fixed, a longer query is cut at that length
+    length: Annotated[StrictInt, Field(gt=0)]
+    attend: StrictBool = False  # the query sees them, and they are pooled; else they do not count
+    token: str | None = None  # by default the mask, else the end of a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +55,9 @@ class Conventions:
     similarity: str = "cosine"  # one of `SIMILARITIES`
     # the default prompt was asked for, so that queries and documents get it too
     chosen: bool = False
+    query_length: int | None = None  # tokens of a query, special ones included; None for as usual
+    document_length: int | None = None
+    query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
         pick("similarity_fn_name", self.similarity, SIMILARITIES)
@@ -62,7 +78,13 @@ class Conventions:
             if of_roles != [self.resolve(prompt_name=name) for name in former]:
                 prompting += ("chosen",) if self.chosen else ("roles", *of_roles)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
-        return (*prompting, *kept)
+        return (*prompting, *kept, *(("lengths", self.lengths) if self.lengths else ()))
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """Those of `LENGTHS` that are not as usual, as the Transformer module states them."""
+        stated = asdict(self)
+        return {name: stated[name] for name in LENGTHS if stated[name] is not None}
 
     def resolve(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
         """``prompt``, the one of that name, or the default; ConfigError for an unknown name."""
@@ -74,6 +96,17 @@ class Conventions:
     def prompt_of(self, role: str) -> str:
         """The text before a query or document: the prompt of that name, or nothing."""
         return self.resolve() if self.chosen else self.prompts.get(role, "")
+
+    def expansion_of(self, role: str | None) -> QueryExpansion | None:
+        """The expansion of a query."""
+        return self.query_expansion if role == "query" else None
+
+    def length_of(self, role: str | None) -> int | None:
+        """The most tokens of a query or document, where that is not as usual."""
+        expansion = self.expansion_of(role)
+        if expansion is not None and expansion.strategy == "fixed":
+            return expansion.length
+        return {"query": self.query_length, "document": self.document_length}.get(role or "")
 
 
 def role_options(encoder: object, role: str) -> dict[str, str]:
@@ -93,6 +126,8 @@ def role_options(encoder: object, role: str) -> dict[str, str]:
             "sentence-transformers, which takes 'document' alone; load the encoder with "
             f"prompts={{'document': {text!r}}}, or encode with prompt_name={unused!r}"
         )
+    if conventions.length_of(role) or conventions.expansion_of(role):
+        return {"prompt": prompt, "task": role}
     return {"prompt": prompt} if any(prompts.values()) else {}
 
 
@@ -171,10 +206,13 @@ class EncodingOptions:
     show_progress: bool = False
     on_overflow: str = "warn"
     prompt: str
+    task: str | None = None
     truncate_dim: int | None = None
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
+        if self.task is not None:
+            pick("task", self.task, ROLES)
         for name in ("chunk", "batch_tokens", "batch_size"):
             number = getattr(self, name)
             if number is not None:
@@ -339,6 +377,7 @@ class Encoder(ABC):
         convert_to_tensor: bool | None = False,
         convert_to_numpy: bool | None = True,
         device: str | torch.device | None = None,
+        task: str | None = None,
     ) -> Any:
         """Embed sentences, in their order.
 
@@ -370,6 +409,7 @@ class Encoder(ABC):
             convert_to_tensor: give a tensor on the encoder's device, in place of an array.
             convert_to_numpy: if false, and no tensor is asked for, give a list of tensors.
             device: move the encoder there first.
+            task: `query` or `document`, for an encoder that reads these to another length.
 
         Returns:
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.
@@ -389,6 +429,7 @@ class Encoder(ABC):
             prompt=prompt,
             prompt_name=prompt_name,
             truncate_dim=truncate_dim,
+            task=task,
         )
         width = truncate_dim or self.width
         if isinstance(texts, Sequence):  # each block is freed once it is copied

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import inside, read_config, read_json, write_json
-from contrasent.model.protocol import ROLES, Conventions
+from contrasent.model.protocol import ROLES, Conventions, QueryExpansion
 from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, load_exact
 from contrasent.records import installed_versions
@@ -82,9 +82,9 @@ class TransformerConfig:
 
     max_seq_length: Length = None
     do_lower_case: bool | None = None
-    query_length: None = None
-    document_length: None = None
-    query_expansion: None = None
+    query_length: Length = None
+    document_length: Length = None
+    query_expansion: QueryExpansion | None = None
     transformer_task: Literal["feature-extraction"] = "feature-extraction"
     module_output_name: Literal["token_embeddings"] = "token_embeddings"
     modality_config: Annotated[dict[str, Any], AfterValidator(_of_text)] = Field(
@@ -113,8 +113,8 @@ class _UseConfig:
     versions: Annotated[Any, Field(validation_alias="__version__")] = None
 
 
-def read_conventions(folder: Path) -> Conventions:
-    """What ``folder`` states; CheckpointError if it cannot be."""
+def read_conventions(folder: Path, **lengths: Any) -> Conventions:
+    """What ``folder`` states, with the ``lengths`` of a task; CheckpointError if it cannot be."""
     path = folder / _USE
     stated = read_config(_UseConfig, path)
     try:
@@ -123,6 +123,7 @@ def read_conventions(folder: Path) -> Conventions:
             default_prompt_name=stated.default_prompt_name,
             truncate_dim=stated.truncate_dim,
             similarity=stated.similarity_fn_name or "cosine",
+            **lengths,
         )
     except ConfigError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error

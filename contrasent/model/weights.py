@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+_MOST = {
+    r"layers?$": 1_000,
+    r"^(hidden_size|d_model|dim)$": 65_536,
+    r"^intermediate_size$": 1_048_576,
+    r"^vocab_size$": 10_000_000,
+    r"^num_": 100_000,
+}
+"""Larger settings would take hours, or all memory, before weights are found to be missing."""
 
 
 def load_backbone(folder: Path) -> Backbone:
@@ -221,6 +230,11 @@ def _config(folder: Path) -> Any:
         problem = (
             f"{path} has position_embedding_type {positions!r}; {kind} has only 'absolute' here"
         )
+    for part in (stated, *(it for it in stated.values() if isinstance(it, dict))):
+        for name, value in part.items():
+            most = next((most for kind, most in _MOST.items() if re.search(kind, name)), value)
+            if isinstance(value, int) and value > most:
+                problem = f"{path} has {name} {value}, which no encoder has; it is damaged"
     if problem:
         raise CheckpointError(problem)
     with _naming(f"cannot load {folder}", folder):

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("contrasent.serve")
 
+
+Text = tuple[str, str | None]
+"""A text to embed, and whether as a query or document, where these have a length of their own."""
+
 _OVERHEAD = 500  # bytes of an entry beside its text and its vector
 
 
@@ -48,19 +52,19 @@ class VectorCache:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
-        self._entries: OrderedDict[str, Embedded] = OrderedDict()
+        self._entries: OrderedDict[Text, Embedded] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, text: str) -> Embedded | None:
+    def get(self, text: Text) -> Embedded | None:
         """The embedding of ``text``, which thereby becomes the most recently used."""
         entry = self._entries.get(text)
         if entry is not None:
             self._entries.move_to_end(text)
         return entry
 
-    def put(self, text: str, entry: Embedded) -> None:
+    def put(self, text: Text, entry: Embedded) -> None:
         """Keep an embedding; what was not used for longest makes room. It must own its row."""
         if text not in self._entries and _size(text, entry) <= self.limit:
             self.bytes += _size(text, entry)
@@ -69,8 +73,8 @@ class VectorCache:
             self.bytes -= _size(*self._entries.popitem(last=False))
 
 
-def _size(text: str, entry: Embedded) -> int:
-    return sys.getsizeof(text) + entry.row.nbytes + _OVERHEAD
+def _size(text: Text, entry: Embedded) -> int:
+    return sys.getsizeof(text[0]) + entry.row.nbytes + _OVERHEAD
 
 
 _AT_ONCE = 256
@@ -99,7 +103,7 @@ class StoppedError(ContrasentError):
 class _Queued:
     """A text in the queue, and the requests that wait for it."""
 
-    text: str
+    text: Text
     size: int
     done: asyncio.Future[Embedded]
     waiters: int = 1
@@ -129,7 +133,7 @@ class Batcher:
         self.precision, self.metrics = precision, metrics
         self.cache = VectorCache(options.cache_mb * 1_000_000)
         self._open = ExitStack()
-        self._works: dict[str, _Queued] = {}
+        self._works: dict[Text, _Queued] = {}
         self._backlog = 0
         self._speed = (1.0, 1e-6)
         self._delivered = 0.0
@@ -180,7 +184,7 @@ class Batcher:
         """Texts in the queue or being computed."""
         return len(self._works)
 
-    def cached(self, texts: Sequence[str]) -> list[Embedded] | None:
+    def cached(self, texts: Sequence[Text]) -> list[Embedded] | None:
         """The embeddings of ``texts`` if all are in the cache."""
         entries = [entry for text in texts if (entry := self.cache.get(text))]
         if len(entries) < len(texts):
@@ -188,7 +192,7 @@ class Batcher:
         self.metrics.put(contrasent_cache_hits=len(entries))
         return entries
 
-    async def embed(self, texts: Sequence[str]) -> list[Embedded]:
+    async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
         """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
         if self.wait > self.options.max_wait:
             self.metrics.put(contrasent_rejected=1)
@@ -211,7 +215,7 @@ class Batcher:
             entries += [known[text] or works[text].done.result() for text in some]
         return entries
 
-    def _join(self, text: str) -> _Queued:
+    def _join(self, text: Text) -> _Queued:
         if not self.is_healthy:
             raise StoppedError(_STOPPED)
         work = self._works.get(text)
@@ -219,7 +223,7 @@ class Batcher:
             self.metrics.put(contrasent_cache_shared=1)
             work.waiters += 1
             return work
-        size = min(2 + len(text) // 4, self.encoder.max_tokens or 512)  # tokens, about
+        size = min(2 + len(text[0]) // 4, self.encoder.max_tokens or 512)  # tokens, about
         work = _Queued(text, size, asyncio.get_running_loop().create_future())
         self._works[text] = work
         self._backlog += size
@@ -259,18 +263,22 @@ class Batcher:
                 self._apart(loop, step, [work])
 
     def _set_ids(self, works: Sequence[_Queued]) -> None:
-        ids, cut = self._ids([work.text for work in works])
-        for work, row, truncated in zip(works, ids, cut, strict=True):
-            if not len(row):
-                raise DataError(f"text {work.text[:80]!r} has no token; leave it out")
-            work.ids, work.truncated, work.tokens = row, truncated, len(row)
+        for task in {work.text[1] for work in works}:
+            some = [work for work in works if work.text[1] == task]
+            ids, cut = self._ids([work.text[0] for work in some], task)
+            for work, row, truncated in zip(some, ids, cut, strict=True):
+                if not len(row):
+                    raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
+                work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
-    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
+    def _ids(
+        self, texts: Sequence[str], task: str | None = None
+    ) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
         encoder = self.encoder
         if not isinstance(encoder, SentenceEncoder):
             return [np.zeros(len(it.split()) or 1, np.int32) for it in texts], encoder.cut(texts)
-        return encoder.tokenizer.cut_ids(texts, encoder.max_tokens)
+        return encoder.cut_ids(texts, task)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         """Embed the texts that are ready, a budget of tokens at a time."""
@@ -294,7 +302,7 @@ class Batcher:
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
         ids = [work.ids for work in works if work.ids is not None]
-        rows = self._rows(ids, [work.text for work in works])
+        rows = self._rows(ids, [work.text[0] for work in works])
         loop.call_soon_threadsafe(self._deliver, works, rows)
 
     def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:

@@ -197,7 +197,7 @@ class EmbeddingRoutes:
         role = None if prompt_name is not None else options.role or role
         of_role = {} if role is None else role_options(encoder, role)
         prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
-        texts = [prompt + text for text in texts]
+        texts, task = [prompt + text for text in texts], of_role.get("task")
         refuse(
             (
                 (dimensions or 0) > encoder.width,
@@ -209,9 +209,10 @@ class EmbeddingRoutes:
         )
         require_text(texts, "text")
         batcher = self.batcher
-        entries = batcher.cached(texts)
+        keys = [(text, task) for text in texts]
+        entries = batcher.cached(keys)
         if entries is None:
-            entries = await unless_gone(request, batcher.embed(texts))
+            entries = await unless_gone(request, batcher.embed(keys))
         state, cut = request.state, [entry.truncated for entry in entries]
         state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
         batcher.metrics.put(
@@ -219,7 +220,8 @@ class EmbeddingRoutes:
             contrasent_tokens=state.tokens,
             contrasent_truncated_texts=sum(cut),
         )
-        at, most = cut.index(True) if any(cut) else -1, encoder.max_tokens
+        at = cut.index(True) if any(cut) else -1
+        most = encoder.conventions.length_of(task) or encoder.max_tokens
         long = options.truncate is False and at >= 0
         refuse((long, 413, f"text {at} has more than {most} tokens; shorten it, or set truncate"))
         rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])

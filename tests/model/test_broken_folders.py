@@ -64,6 +64,13 @@ def config(**settings):
     return change
 
 
+def many_tokens(folder):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    token = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] = [{**token, "id": n, "content": f"t{n}"} for n in range(150_000)]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
 def without_tokenizer(folder):
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -86,6 +93,16 @@ ROWS = {
         f"config {content}": (text("config.json", content), "cannot (load|read) {folder}")
         for content in ("", "{", "[]", "null", "{}", '{"model_type": "berd"}')
     },
+    **{
+        name: (config(**{name: value}), f"config.json has {name} {value}, which")
+        for name, value in {
+            "num_hidden_layers": 10_000_000,
+            "hidden_size": 1_000_000,
+            "vocab_size": 10**12,
+            "num_labels": 10**8,
+        }.items()
+    },
+    "many tokens": (many_tokens, r"tokenizer\.json has 150,000 added tokens"),
     "positions": (
         config(position_embedding_type="relative_key"),
         "position_embedding_type 'relative_key'; bert has only 'absolute' here",

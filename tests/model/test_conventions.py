@@ -161,6 +161,7 @@ def test_a_chosen_prompt_is_before_queries_and_documents_and_saved_for_them(tiny
         ({"truncate_dim": 0}, "truncate_dim is 0"),
         ({"batch_size": 0}, "batch_size is 0; give a number from 1"),
         ({"batch_tokens": -1}, "batch_tokens is -1; give a number from 1"),
+        ({"task": "classify"}, "unknown task 'classify'"),
         ({"precision": "fp16"}, "unknown precision 'fp16'; choose one of auto, bf16, fp32"),
         ({"on_overflow": "warning"}, r"unknown on_overflow 'warning'; .* Did you mean 'warn'"),
         ({"device": "cuda:7"}, "cannot compute on the device 'cuda:7'"),

@@ -76,8 +76,8 @@ WRONG = [
             ("modality_config", {"message": {}}),
             ("tokenizer_name_or_path", "other"),
             ("max_seq_length", 0),
-            ("document_length", 9),
-            ("query_expansion", {"strategy": "fixed", "length": 12}),
+            ("document_length", -1),
+            ("query_expansion", "fixed"),
             ("from_a_later_version", True),
         )
     ),
@@ -123,7 +123,14 @@ def test_conventions_that_cannot_be(settings, said, folder):
     refused(folder, f"{OWN}.*{said}")
 
 
+EXPANSION = {"strategy": "fixed", "length": 12}
 RIGHT = [
+    (TRANSFORMER, {"query_length": 6, "document_length": 9}),
+    (TRANSFORMER, {"query_expansion": EXPANSION}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": True, "token": "dog"}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min", "attend": True}}),
+    (TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "min"}, "query_length": 14}),
     (TRANSFORMER, {"do_lower_case": True}),
     (TRANSFORMER, {"max_seq_length": 20, "tokenizer_args": {"model_max_length": 7}}),
     (TRANSFORMER, {"model_args": {"torch_dtype": "float32"}, "unpad_inputs": False}),

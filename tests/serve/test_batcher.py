@@ -19,6 +19,11 @@ def texts_of(count, seed=0):
     return [" ".join(choose.choices(WORDS, k=choose.randint(1, 30))) for _ in range(count)]
 
 
+def keys(texts):
+    """Texts as the batcher takes them, neither queries nor documents."""
+    return [(text, None) for text in texts]
+
+
 def run(batcher, work):
     """What the coroutine ``work`` gives while the batcher runs."""
 
@@ -55,7 +60,7 @@ def test_requests_of_any_size_come_back_in_order(encoder):
     batcher = batcher_of(encoder)
     texts = texts_of(600)
     texts += texts[:50]
-    entries = run(batcher, lambda: batcher.embed(texts))
+    entries = run(batcher, lambda: batcher.embed(keys(texts)))
     expected = encoder.encode(texts, normalize=False, precision="fp32")
     np.testing.assert_allclose(
         np.stack([entry.row for entry in entries]), expected, atol=1e-5, rtol=0
@@ -71,11 +76,11 @@ def test_nobody_waits_for_a_thread_that_ended(encoder, monkeypatch, step):
     monkeypatch.setattr(batcher, step, lambda *_: 1 / 0)
 
     async def work():
-        calls = [batcher.embed([text]) for text in ("a dog", "a cat")]
+        calls = [batcher.embed([text]) for text in keys(("a dog", "a cat"))]
         together = await asyncio.gather(*calls, return_exceptions=True)
         assert not batcher.is_healthy
         with pytest.raises(StoppedError):
-            await batcher.embed(["a horse"])
+            await batcher.embed(keys(["a horse"]))
         return together
 
     assert [type(each) for each in run(batcher, work)] == [StoppedError] * 2
@@ -86,13 +91,13 @@ def test_equal_texts_are_computed_once(encoder, monkeypatch):
     slow = Slow(batcher, monkeypatch)
 
     async def work():
-        first = asyncio.ensure_future(batcher.embed(["a dog"]))
+        first = asyncio.ensure_future(batcher.embed(keys(["a dog"])))
         await slow.until_begun()
-        second = asyncio.ensure_future(batcher.embed(["a dog", "a cat", "a cat"]))
+        second = asyncio.ensure_future(batcher.embed(keys(["a dog", "a cat", "a cat"])))
         await asyncio.sleep(0)
         slow.go.set()
         before = await first, await second
-        return *before, batcher.cached(["a cat"])
+        return *before, batcher.cached(keys(["a cat"]))
 
     one, three, cached = run(batcher, work)
     assert sorted(slow.texts) == ["a cat", "a dog"]
@@ -110,7 +115,7 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
         return rows(ids, texts)
 
     monkeypatch.setattr(batcher, "_rows", fails)
-    texts = ["a dog", "a fire", "a \ud800", "a cat"]
+    texts = keys(["a dog", "a fire", "a \ud800", "a cat"])
 
     async def work():
         calls = [batcher.embed([text]) for text in texts]
@@ -130,10 +135,10 @@ def test_a_call_that_is_cancelled_frees_its_texts_but_not_those_of_others(encode
     slow = Slow(batcher, monkeypatch)
 
     async def work():
-        blocking = asyncio.ensure_future(batcher.embed(["horse"]))
+        blocking = asyncio.ensure_future(batcher.embed(keys(["horse"])))
         await slow.until_begun()
-        leaving = asyncio.ensure_future(batcher.embed(["a dog", "a cat"]))
-        staying = asyncio.ensure_future(batcher.embed(["a cat"]))
+        leaving = asyncio.ensure_future(batcher.embed(keys(["a dog", "a cat"])))
+        staying = asyncio.ensure_future(batcher.embed(keys(["a cat"])))
         await asyncio.sleep(0.01)
         leaving.cancel()
         await asyncio.wait([leaving])
@@ -159,10 +164,10 @@ def test_bitwise_vectors_do_not_depend_on_the_batch(tmp_path, precision):
     batcher.warm_up()
 
     async def work():
-        alone = [(await batcher.embed([text]))[0].row for text in texts]
+        alone = [(await batcher.embed([text]))[0].row for text in keys(texts)]
         for seed in range(2):
             some = random.Random(seed).sample(range(len(texts)), 5 + 11 * seed)
-            entries = await batcher.embed([texts[n] for n in some])
+            entries = await batcher.embed(keys(texts[n] for n in some))
             for n, entry in zip(some, entries, strict=True):
                 np.testing.assert_array_equal(entry.row, alone[n])
 
@@ -175,14 +180,14 @@ def test_the_cache_forgets_what_was_not_used_for_longest():
 
     cache = VectorCache(10_000)
     for n in range(100):
-        cache.put(f"text {n:03}", entry())
-        cache.get("text 000")
+        cache.put((f"text {n:03}", None), entry())
+        cache.get(("text 000", None))
         assert cache.bytes <= 10_000
-    assert cache.get("text 000")
-    assert cache.get("text 099")
-    assert cache.get("text 001") is None
+    assert cache.get(("text 000", None))
+    assert cache.get(("text 099", None))
+    assert cache.get(("text 001", None)) is None
     kept = cache.bytes
-    cache.put("text 099", entry())
+    cache.put(("text 099", None), entry())
     assert cache.bytes == kept
-    cache.put("x" * 20_000, entry())
+    cache.put(("x" * 20_000, None), entry())
     assert cache.bytes == kept

@@ -19,7 +19,7 @@ from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES, static_encoder
 
-from contrasent.model.protocol import Conventions
+from contrasent.model.protocol import Conventions, QueryExpansion
 from contrasent.serve import application, routes
 from contrasent.serve.routes import EmbedRequest, OpenAIRequest, SimilarityRequest
 
@@ -90,9 +90,12 @@ def test_null_means_unset(server, path, body, kind):
         assert server.call(path, body | {name: None}).status == 422
 
 
-def test_an_input_type_is_a_role_with_its_prompt(encoder):
+def test_an_input_type_is_a_role_with_its_prompt_and_length(encoder):
     prompting = copy.copy(encoder)
-    prompting.conventions = Conventions(prompts={"query": "the dog ", "document": "no man "})
+    expansion = QueryExpansion(strategy="fixed", length=6, attend=True)
+    prompting.conventions = Conventions(
+        prompts={"query": "the dog ", "document": "no man "}, query_expansion=expansion
+    )
     text = "a fire burns in the big green house"
     with serving(batcher_of(prompting)) as server:
 
@@ -100,9 +103,17 @@ def test_an_input_type_is_a_role_with_its_prompt(encoder):
             answer = server.call("/v1/embeddings", {"input": text, **options})
             return answer.json["data"][0]["embedding"], answer.headers["x-truncated"]
 
-        for name, prompt in (("passage", "no man "), ("query", "the dog "), (None, "")):
+        for name, prompt in (("passage", "no man "), (None, "")):
             expected = prompting.encode(prompt + text, prompt="", normalize=True, precision="fp32")
             close(row(input_type=name)[0], expected)
+        found, cut = row(input_type="query")
+        with pytest.warns(UserWarning, match="were cut at 6 tokens"):
+            close(found, prompting.encode_query(text, normalize=True, precision="fp32"))
+        assert cut == "1"
+        text = "a"
+        found, cut = row(input_type="query")
+        close(found, prompting.encode_query(text, normalize=True, precision="fp32"))
+        assert cut == "0"
         assert row(input_type="passage", prompt_name="query") == row(prompt_name="query")
 
 
