@@ -4,7 +4,6 @@ import pytest
 from helpers.building import built, write
 from helpers.command_line import refused, worked
 
-from contrasent.data.build import f1
 from contrasent.data.examples import open_examples
 from contrasent.files import sha256_of
 
@@ -52,33 +51,6 @@ def test_every_form_reads_back_as_it_was(tmp_path, kind):
     assert refused("data", "build", "paraphrases", source, "--output", output).startswith(
         f"{output} exists already"
     )
-
-
-def counted_f1(first, second):
-    """Twice the shared words over all words, word by word."""
-    left = second.split()
-    shared = 0
-    for word in first.split():
-        if word in left:
-            left.remove(word)
-            shared += 1
-    return 2 * shared / (len(first.split()) + len(second.split()))
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("a b c", "b c d e"),
-        ("a a b", "a b b"),
-        ("a", "b"),
-        ("a b", "a b"),
-        ("a a a", "a"),
-        ("a a b", "a a c"),
-    ],
-)
-def test_overlap_is_f1_between_bags_of_words(first, second):
-    assert f1(first, second) == pytest.approx(counted_f1(first, second))
-    assert f1(second, first) == f1(first, second)
 
 
 def test_the_command_says_what_it_did(tmp_path):

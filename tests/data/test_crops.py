@@ -7,7 +7,6 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.documents import sentences_of
-from contrasent.data.examples import open_examples
 from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
 from contrasent.errors import DataError
@@ -17,20 +16,17 @@ TEXTS = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
 
 
 @pytest.fixture
-def crops(tmp_path):
-    def open_crops(lines, max_tokens=100, views=2, tokenizer=None, **settings):
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.txt"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def crops(opened):
+    def open_crops(lines, **settings):
         view = ViewSettings(name="crop_sentences", **settings)
-        examples = open_examples(str(path))
-        return open_views(view, examples, tokenizer or Letters(), max_tokens, views=views)
+        return open_views(view, opened(lines, "text.txt"), Letters(), 100, views=2)
 
     return open_crops
 
 
-def texts_of(source, example, epoch=0, seed=0):
+def texts_of(source, example, epoch=0):
     """The text of each view of one example."""
-    ids, offsets = source.gather([example], Draws(seed, epoch))
+    ids, offsets = source.gather([example], Draws(0, epoch))
     text = "".join(map(chr, ids))
     return tuple(text[a:b] for a, b in pairwise(offsets))
 

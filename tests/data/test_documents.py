@@ -1,5 +1,3 @@
-import gzip
-
 import numpy as np
 import pytest
 from helpers.tiny_tokenizers import Letters
@@ -11,15 +9,8 @@ from contrasent.errors import DataError
 
 
 @pytest.fixture
-def write(tmp_path):
-    def written(text, name="text.txt"):
-        path = tmp_path / name
-        open_file = gzip.open if name.endswith(".gz") else open
-        with open_file(path, "wt", encoding="utf-8", newline="") as file:
-            file.write(text)
-        return open_examples(str(path))
-
-    return written
+def open_text(write):
+    return lambda text, name="text.txt": open_examples(write(name, text))
 
 
 @pytest.mark.parametrize(
@@ -32,14 +23,14 @@ def write(tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
-def test_blank_lines_separate_documents(text, lengths, name, write):
-    assert document_lengths(write(text, name)).tolist() == lengths
+def test_blank_lines_separate_documents(text, lengths, name, open_text):
+    assert document_lengths(open_text(text, name)).tolist() == lengths
 
 
-def test_documents_are_those_of_the_sentences_with_a_token(write):
+def test_documents_are_those_of_the_sentences_with_a_token(open_text):
     random = np.random.default_rng(0)
     lines = random.choice(["a", "b", "x", ""], 200, p=[0.4, 0.2, 0.2, 0.2]).tolist()
-    examples = write("\n".join(lines))
+    examples = open_text("\n".join(lines))
     store = tokenize(examples, Letters(), None)
     documents = document_ends(document_lengths(examples), store)
 
@@ -66,6 +57,6 @@ def test_positions_grow_by_one_in_a_document_and_by_more_than_all_sentences_betw
         ('{"text": "a"}\n', "text.jsonl", "has 0 of 0 sentences"),
     ],
 )
-def test_what_has_no_documents_is_refused(text, name, said, write):
+def test_what_has_no_documents_is_refused(text, name, said, open_text):
     with pytest.raises(DataError, match=f"^the view: .*{name} {said}"):
-        require_documents(write(text, name), "the view")
+        require_documents(open_text(text, name), "the view")

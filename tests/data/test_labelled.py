@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.tables import write
 from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
@@ -23,22 +24,17 @@ ROWS = [
 EXPECTED = [1, 0, 2, 0]
 
 
-def write(path, rows, header=("sentence1", "sentence2", "gold_label")):
-    if path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
-    else:
-        mark = "," if path.suffix == ".csv" else "\t"
-        lines = [mark.join(map(str, row)) for row in (header, *rows)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
+@pytest.fixture
+def pairs(tmp_path):
+    names = ("id", "sentence1", "sentence2", "gold_label")
+    return lambda rows: open_pairs(write(tmp_path / "nli.csv", names=names, rows=rows), "nli")
 
 
-def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
+def test_labels_lie_beside_the_tokens_and_reach_the_batch(pairs):
     rows = [*ROWS[:2], ("xx", "b", "neutral"), *ROWS[3:]]
-    path = write(tmp_path / "nli.csv", rows)
-    store = tokenize(open_pairs(path, "nli"), Letters(), None)
+    store = tokenize(pairs(rows), Letters(), None)
     assert store.manifest.tokenless == 1 and len(store) == 4
-    again = tokenize(open_pairs(path, "nli"), Letters(), None)
+    again = tokenize(pairs(rows), Letters(), None)
     for found in (store, again):
         assert found.column(Need.LABELS).tolist() == EXPECTED
         assert found.column(Need.LABELS).dtype == np.int64
@@ -55,16 +51,15 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
     assert [known[text] for text in hypotheses] == batch.column(Need.LABELS).tolist()
 
 
-def test_a_store_that_lost_labels_is_made_again(tmp_path):
-    path = write(tmp_path / "nli.csv", ROWS)
-    store = tokenize(open_pairs(path, "nli"), Letters(), None)
+def test_a_store_that_lost_labels_is_made_again(pairs):
+    store = tokenize(pairs(ROWS), Letters(), None)
     manifest = json.loads((store.folder / "manifest.json").read_text())
     assert manifest.pop("columns") == {"LABELS": "uint8"}
     former = json.dumps({**manifest, "labelled": True})
     (store.folder / "manifest.json").write_text(former)  # as releases before wrote it
     assert TokenStore(store.folder).column(Need.LABELS).tolist() == EXPECTED
     (store.folder / "labels.bin").write_bytes(b"\x00")
-    store = tokenize(open_pairs(path, "nli"), Letters(), None)
+    store = tokenize(pairs(ROWS), Letters(), None)
     assert store.column(Need.LABELS).tolist() == EXPECTED
 
 
@@ -77,7 +72,6 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("rows", "said"), WRONG)
-def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
-    path = write(tmp_path / "nli.csv", rows)
+def test_labels_that_do_not_do_are_told(rows, said, pairs):
     with pytest.raises(DataError, match=said):
-        open_pairs(path, "nli").require(2)
+        pairs(rows).require(2)

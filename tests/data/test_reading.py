@@ -168,20 +168,6 @@ def test_numbers_of_files_are_decimal(write, cell, number):
                 read_pairs(pairs)
 
 
-def test_markup_is_counted(facts):
-    rows = [
-        "<p>one two</p>",
-        "a &amp; b &#39;c&#x27;",
-        "1 < 2 and 3 > 2",
-        "x <br/> y &lt;",
-        "AT&T; R&D",
-    ]
-    report = facts("f.txt", "\n".join(rows))
-    assert [report.signs[it].count for it in ("tags", "entities")] == [2, 2]
-    assert [it[:20] for it in report.cautions()] == ["2 (40%) with HTML ta", "2 (40%) with HTML en"]
-    assert not list(facts("g.txt", "a cat\na dog\n").cautions())
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

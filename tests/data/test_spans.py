@@ -79,17 +79,16 @@ def letters(*counts):
     return [" ".join(chr(97 + (d * 5 + k) % 20) for k in range(n)) for d, n in enumerate(counts)]
 
 
-def opened(text, tmp_path, name="text.txt"):
-    path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
-    return open_examples(str(path))
+@pytest.fixture
+def open_text(write):
+    return lambda text, name="text.txt": open_examples(write(name, text))
 
 
-def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
+def test_a_document_is_a_line_or_what_stands_between_blank_lines(open_text):
     texts = letters(20, 25, 19, 40)
-    by_line = opened("\n".join(texts) + "\n", tmp_path, "lines.txt")
+    by_line = open_text("\n".join(texts) + "\n", "lines.txt")
     parted = [text.replace(" ", "\n", 3) for text in texts]
-    by_blank = opened("\n\n\n".join(parted) + "\n", tmp_path, "blank.txt")
+    by_blank = open_text("\n\n\n".join(parted) + "\n", "blank.txt")
     for examples in (by_line, by_blank):
         found = long_documents(examples, str.split, 20, "")
         assert (len(found.documents), found.total) == (3, 4)
@@ -112,8 +111,8 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
         ),
     ],
 )
-def test_documents_that_are_too_short_are_refused(text, said, tmp_path):
-    examples = opened(text, tmp_path, "t.txt")
+def test_documents_that_are_too_short_are_refused(text, said, open_text):
+    examples = open_text(text, "t.txt")
     with pytest.raises(DataError, match=said):
         open_spans(SMALL, examples, Letters(), 32)
 
@@ -122,9 +121,9 @@ def test_documents_that_are_too_short_are_refused(text, said, tmp_path):
 
 
 @pytest.fixture
-def views(tmp_path):
+def views(open_text):
     text = "\n".join(letters(20, 31, 5, 26, 44))
-    return open_spans(SMALL, opened(text, tmp_path), Letters(), 32)
+    return open_spans(SMALL, open_text(text), Letters(), 32)
 
 
 def rows(packed):
@@ -149,7 +148,7 @@ def test_a_batch_is_anchors_then_positives_of_each_document(views):
             assert found[view * 2 + place] == expected
 
 
-def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tmp_path):
+def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(open_text):
     class Bare(Letters):
         """No id for a space either."""
 
@@ -159,7 +158,7 @@ def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tm
     words = letters(40)[0].split()
     words[10:14] = ["x"] * 4
     text = "\n".join([" ".join(words), " ".join(["x"] * 40)])
-    source = open_spans(SMALL, opened(text, tmp_path), Bare(), 32).source
+    source = open_spans(SMALL, open_text(text), Bare(), 32).source
     for epoch in range(60):
         assert all(rows(source.gather(np.array([0]), Draws(0, epoch))))
     with pytest.raises(DataError, match=r"some part of a document, such as 'x x.* had no token"):

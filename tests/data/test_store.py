@@ -150,16 +150,6 @@ def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, caplog):
     assert "waiting for another process that computes the same token ids" in caplog.text
 
 
-LINES = ["a b", " é  x ", "", "日本 😀", "a b", "x" * 5000]
-
-
-def test_texts_are_the_sentences_of_the_source(opened):
-    texts = keep_texts(opened(LINES, "lines.txt"))
-    expected = [line.strip() for line in LINES if line]
-    assert len(texts) == len(expected)
-    assert [texts[number] for number in range(len(texts))] == expected
-
-
 def test_texts_fit_a_store_that_left_some_out(opened):
     random = np.random.default_rng(0)
     lines = random.choice(["a", "x", "", "b", "xx", "xax"], 300).tolist()

@@ -65,14 +65,6 @@ def test_a_share_between_whole_words_is_right_in_the_mean(edit, possible, count,
     assert near(more, share * count - low)
 
 
-@pytest.mark.parametrize(("edit", "settings"), [(crop, 0.99), (delete_words, 0.99)])
-@pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_one_word_always_stays(edit, settings, count):
-    found = drawn(edit, count, share=settings)
-    assert min(map(len, found)) == 1
-    assert {word for kept in found if len(kept) == 1 for word in kept} == set(words(count))
-
-
 def test_one_word_goes_any_as_likely():
     found = drawn(delete_one_word, 5)
     assert set(found) == subsets(5, 4)

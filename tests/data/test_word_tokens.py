@@ -60,10 +60,3 @@ def test_long_sentences_are_cut_and_counted_with_their_marks(tmp_path):
     tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), MARKS[0])
     assert read(tokenizer, "dog runs . it", 5) == ("<s> dog runs . </s>", 1)
     assert read(tokenizer, "dog runs .", 5) == ("<s> dog runs . </s>", 0)
-
-
-@pytest.mark.parametrize("marks", [(), MARKS[0]])
-def test_sentences_without_a_known_word_are_counted(marks, tmp_path):
-    tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), marks)
-    ids, _ = tokenizer.ids(["dog", "bird", "", "runs bird"], None)
-    assert tokenizer.wordless(ids) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.errors import ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -53,11 +53,3 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     message = str(result.exception)
     assert "gone: 'gone' is no folder here\nzero: stsb-dev>2: zero gives 14 of 14" in message
     assert [found.encoder for found in read_geometry(path)] == ["m"]
-    assert isinstance(command("gone").exception, CheckpointError)
-    page = tmp_path / "a.html"
-    shown = ("--supervised", "gone", "--html", page)
-    result = command("gone", "m", "--pairs", "stsb-dev>2", *shown)
-    assert str(result.exception) == "gone: 'gone' is no folder here"
-    assert page.is_file()
-    result = command("gone", "lost", "--figures", tmp_path / "none")
-    assert "no figure can be drawn" not in str(result.exception)

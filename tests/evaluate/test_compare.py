@@ -11,8 +11,6 @@ from helpers.tiny_sts import StsTasks, sts_tasks
 from contrasent.evaluation.compare import Comparison, compare, gains
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.intervals import Bootstrap, holm, influence
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import Compared, Interval
@@ -154,36 +152,6 @@ def test_errors_of_subsets_count_their_own_pairs(sharing, encoder):
         effects = influence(record.metric, *correlation(encoder, subset))
         expected = error(effects, list(zip(subset.first, subset.second, strict=True)))
         assert record.interval.error == pytest.approx(expected)
-
-
-class Angles:
-    """Embeds ``aN`` as one direction, and ``bN`` as the one at the angle with its number."""
-
-    pooler = "none"
-
-    def __init__(self, name, angles):
-        self.name, self.angles = name, angles
-
-    def encode(self, sentences, **_):
-        turned = [self.angles[int(it[1:])] * (it[0] == "b") for it in sentences]
-        return np.array([[np.cos(it), np.sin(it)] for it in turned], dtype=np.float32)
-
-
-def test_correlations_of_1_and_minus_1_are_not_shown_to_differ(tmp_path):
-    path = tmp_path / "six.tsv"
-    path.write_text("".join(f"a{n}\tb{n}\t{n}\n" for n in range(6)))
-    suite = load_suite([str(path)], Options(bootstrap=BOOTSTRAP))
-    angles = np.linspace(1.2, 0.2, 6)
-    scores = [
-        suite.records(EncoderUse(Angles(name, turned)))
-        for name, turned in (("reversed", angles[::-1]), ("perfect", angles))
-    ]
-    ((found,),) = suite.compare(*scores, BOOTSTRAP).values()
-    (one,) = found.tasks.values()
-    assert one.difference == pytest.approx(2)
-    assert (one.interval, one.p_value) == (None, 1)
-    whole = [r for r in scores[1].records if (r.metric, r.aggregation) == ("spearman", "all")]
-    assert [(r.value, r.interval) for r in whole] == [(pytest.approx(1), None)]
 
 
 def test_p_values_are_adjusted_over_the_tasks_and_the_average_is_of_test_splits(both):

@@ -31,17 +31,6 @@ def test_the_table_is_the_papers(command, encoder, senteval):
     assert "\x1b" not in result.output
 
 
-def test_a_users_file_stands_beside_the_average(command, tmp_path):
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("a\tb\tscore\nred cat\tred dog\t3\nold\tnew\t1\nnew cat\told house\t0\n")
-    result = command("m", "--tasks", f"stsb,{pairs},sickr")
-    (heading, _, _), _ = rows(result)
-    assert heading == ["STS-B", "SICK-R", "Avg.", "pairs.tsv"]
-    assert (
-        f"{pairs}: a as first sentence, b as second sentence, score as score (in" in result.stderr
-    )
-
-
 def test_a_task_without_data_is_a_dash_and_so_is_the_average(command, senteval):
     path = senteval / "STS/STS13-en-test/STS.gs.OnWN.txt"
     path.unlink()

@@ -53,11 +53,3 @@ def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs,
         evaluate(encoder, [pairs, str(tmp_path / "empty.tsv")])
     assert {record.task for record in records} == {pairs}
     assert records.problems == suite.problems != ()
-
-
-def test_data_that_is_not_there_is_told_before_the_encoder_is_loaded(senteval, pairs):
-    (senteval / "STS/STSBenchmark/sts-test.csv").unlink()
-    with pytest.raises(DataError, match=r"sts-test.csv is missing; get SentEval's data with"):
-        evaluate("no/such-encoder", ["stsb", pairs], data_dir=senteval)
-    with pytest.raises(ConfigError, match="Did you mean 'simcse'"):
-        evaluate("no/such-encoder", [pairs], protocol="simcsa")

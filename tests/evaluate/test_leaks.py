@@ -13,8 +13,6 @@ from contrasent.evaluation.leaks import (
     Overlap,
     TaskOverlap,
     find_leaks,
-    find_overlap,
-    normalised,
     overlap_of,
 )
 from contrasent.evaluation.protocols import Options
@@ -92,11 +90,6 @@ def test_counts_are_those_of_loops():
     )
 
 
-def test_forms_of_a_sentence():
-    assert normalised("It 's_a -LRB- Éclair, No. 2!") == "itsalrbéclairno2"
-    assert normalised(" ?! ") == ""
-
-
 def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     monkeypatch.setenv("CONTRASENT_DATA", str(write_transfer(senteval)))
     source = senteval / "STS/STSBenchmark/sts-test.csv"
@@ -165,16 +158,6 @@ def test_what_cannot_be_checked_is_said_and_stops_nothing(trained, here, change,
     (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
     assert f"train.csv; whether that has text of the tasks was not checked: {trouble}" in line
     assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}
-
-
-@pytest.mark.parametrize("text", ["[]", '{"recipe": 3}', '{"recipe": {"data": {"file": 1}}}', ""])
-def test_a_folder_that_does_not_say_what_it_was_trained_on_has_no_overlap(trained, here, text):
-    if text:
-        (here / trained / "contrasent.json").write_text(text)
-    else:
-        (here / trained / "contrasent.json").unlink()
-    for model in (trained, "all-MiniLM-L6-v2", "org/unknown"):
-        assert not find_overlap(model, load_suite(["own.tsv"]))
 
 
 @pytest.mark.parametrize(

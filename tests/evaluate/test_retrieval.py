@@ -1,20 +1,15 @@
-"""Retrieval: metrics and rankings against loops, DiffCSE's task on small splits, its table."""
+"""Retrieval: metrics and rankings against loops, DiffCSE's task on small splits."""
 
 from dataclasses import replace
 from math import log2
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from contrasent import evaluate
-from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.retrieval import names as names_of
 from contrasent.evaluation.retrieval import rankings, stsb_retrieval
-from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
-from contrasent.model.encoder import SentenceEncoder
 
 TASK = TaskName("stsb-retrieval")
 SENTENCES = [
@@ -106,51 +101,6 @@ def test_both_sentences_of_the_pairs_rated_5_are_queries(encoder):
     for record in records:
         assert (record.task, record.split, record.aggregation) == (TASK.name, "test", "mean")
         assert (record.pairs, record.encoder) == (6, "some/words")
-
-
-def test_names_and_splits():
-    asked = ("STSB-Retrieval", "sts-b-retrieval-dev")
-    names = [name for text in asked for name in names_of(text, Options())]
-    assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
-    assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
-    assert [names_of(text, Options()) for text in ("stsb", "mr")] == [None, None]
-    both = names_of("stsb-retrieval", Options(splits=("test", "dev")))
-    assert both == [TASK, TaskName("stsb-retrieval", "dev")]
-    with pytest.raises(ConfigError, match="has no score on all, only on train, dev, test"):
-        names_of("stsb-retrieval-all", Options())
-    with pytest.raises(ConfigError, match="'stsb-retrieval' is no file or scored pairs"):
-        task_names(["stsb-retrieval"])
-
-
-@pytest.fixture
-def command(runner, encoder, monkeypatch):
-    run = runner("evaluate", columns=100)
-
-    def load(name, **_):
-        encoder.name = name
-        return encoder
-
-    monkeypatch.setattr(SentenceEncoder, "load", load)
-    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
-    return run
-
-
-def test_a_kind_of_tasks_that_an_encoder_cannot_do_leaves_the_others(command, encoder, tmp_path):
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "corpus.tsv").write_text("d1\tunknown\nd2\tcat\n")
-    (own / "queries.tsv").write_text("q1\tdog\n")
-    (own / "qrels.tsv").write_text("q1\td2\t1\n")
-    embed = encoder.embed
-    encoder.embed = lambda text: embed(text) * (text != "unknown")
-    result = command("m", "--tasks", f"stsb,{own}")
-    assert result.exit_code == 1 and "Spearman" in result.stdout
-    assert "gives 1 of 3 texts an embedding of zeros" in str(result.exception)
-    result = command("m", "--tasks", f"stsb-retrieval,{own}")
-    assert "recall@1" in result.stdout and "own: some/words" not in result.stdout
-    assert "own: m gives 1 of 3 texts" in str(result.exception)
-    result = command("m", "--tasks", str(own))
-    assert isinstance(result.exception, CheckpointError) and result.stdout == ""
 
 
 @pytest.mark.acceptance

@@ -10,7 +10,7 @@ from helpers.tiny_sts import SUBSETS
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
 from contrasent.evaluation.rated_pairs import load, read_pairs
-from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_names import TaskName
 
 
 def write(folder, text, name="pairs.tsv"):
@@ -97,21 +97,6 @@ def test_a_users_file_is_a_task(tmp_path, name, text):
 NAMES = ["no", "left", "right", "rating"]
 
 
-@pytest.mark.parametrize("name", ["p.tsv", "p.parquet"])
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (["LEFT", "right", "rating"], "chosen by"),
-        (["1", "2", "3"], "1 as first sentence, 2 as second sentence, 3 as score (chosen by"),
-    ],
-)
-def test_columns_can_be_chosen(tmp_path, name, columns, said):
-    found, sha256, note = read_pairs(
-        tables.write(tmp_path / name, names=NAMES, rows=PARSED), columns
-    )
-    assert (found, len(sha256)) == (PARSED, 64) and said in note
-
-
 def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
     name = write(tmp_path, "a\tb\tScore\n" + ROWS)
     task = load(name)
@@ -123,16 +108,6 @@ def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
     source = tables.write(tmp_path / "p.tsv", names=[*NAMES[:3], "how"], rows=PARSED)
     with pytest.raises(DataError, match=r"p.tsv:1: the score must be a number, not 'how'"):
         read_pairs(source, ["1", "2", "3"])
-
-
-def test_a_data_set_of_the_hub(hub):
-    rows = tables.records(("id", "sentence1", "sentence2", "score"), PARSED)
-    hub.tables["org/pairs", None] = {"test": rows}
-    (name,) = task_names(["org/pairs@test"])
-    task = load(name)
-    assert only(task) == PARSED and name.heading == "pairs@test"
-    hub.revision = "newer"
-    assert load(name).sha256 != task.sha256
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import hashlib
 import pytest
 from helpers.tiny_transfer import write_transfer
 
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.evaluation.transfer import load_transfer
 from contrasent.evaluation.transfer import names as transfer_names
@@ -97,17 +96,3 @@ def test_names(asked, splits, labels, others):
     names = dict.fromkeys(name.label for names in named.values() for name in names or ())
     assert [*names] == labels
     assert [text for text, names in named.items() if names is None] == others
-
-
-@pytest.mark.parametrize(
-    ("asked", "splits", "said"),
-    [
-        (["mr-train"], ["test"], "'mr-train' has no score on train, only on dev"),
-        (["mr", "p.tsv"], ["train"], "'mr' has no score on train, only on dev"),
-        (["transfer"], ["train"], "no task to score in transfer with split train; STS12"),
-    ],
-)
-def test_a_split_without_scores_is_explained(asked, splits, said):
-    with pytest.raises(ConfigError) as caught:
-        load_suite(asked, Options(splits=splits))
-    assert said in str(caught.value)
