@@ -7,7 +7,6 @@ from helpers.tiny_models import SENTENCES, with_template
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoder as encoding
-from contrasent.model.encoder import by_length
 
 pytestmark = pytest.mark.precision
 
@@ -146,14 +145,3 @@ def test_every_part_is_put_back_into_its_mode(tiny_encoder, rows):
     dropped = tiny_encoder.encode(MANY, precision="fp32")
     assert modes(tiny_encoder) == before
     np.testing.assert_allclose(dropped, rows, rtol=0, atol=1e-6)
-
-
-def test_a_batch_holds_no_more_padded_tokens_than_its_budget():
-    lengths = [5, 1, 9, 30, 2, 2, 7, 12, 30, 1]
-    seen = []
-    for numbers in by_length(lengths, 24):
-        longest = max(lengths[n] for n in numbers)
-        assert len(numbers) == 1 or len(numbers) * longest <= 24
-        seen += [int(n) for n in numbers]
-    assert sorted(seen) == list(range(10))
-    assert [lengths[n] for n in seen] == sorted(lengths, reverse=True)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from contrasent.cli.app import app
 from contrasent.errors import CheckpointError
+from contrasent.model import formats
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.formats import export
 from contrasent.model.loading import load_encoder
@@ -75,35 +76,22 @@ def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
     assert json.loads((tmp_path / name / "special_tokens_map.json").read_text())["cls_token"]
 
 
-def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_path, monkeypatch):
-    from contrasent.model import formats as module
-
-    whole = module.export_onnx
+@pytest.mark.parametrize("factor", [0.9, torch.nan])
+def test_an_export_with_other_vectors_is_refused_and_not_written(
+    factor, encoder, tmp_path, monkeypatch
+):
+    whole = formats.export_onnx
 
     def other(backbone, path):
         with torch.no_grad():
             before = backbone.model.embeddings.word_embeddings.weight.clone()
-            backbone.model.embeddings.word_embeddings.weight.mul_(0.9)
+            backbone.model.embeddings.word_embeddings.weight.mul_(factor)
             whole(backbone, path)
             backbone.model.embeddings.word_embeddings.weight.copy_(before)
 
-    monkeypatch.setattr(module, "export_onnx", other)
+    monkeypatch.setattr(formats, "export_onnx", other)
     with pytest.raises(CheckpointError, match=r"not within 1e-07; nothing was written"):
         export(encoder, tmp_path / "out", "onnx", tolerance=1e-7)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_export_with_a_vector_that_is_no_number_is_refused(encoder, tmp_path, monkeypatch):
-    whole = type(encoder.backbone.model).save_pretrained
-
-    def damaged(model, *given, **options):
-        with torch.no_grad():
-            model.embeddings.word_embeddings.weight.fill_(torch.nan)
-        whole(model, *given, **options)
-
-    monkeypatch.setattr(type(encoder.backbone.model), "save_pretrained", damaged)
-    with pytest.raises(CheckpointError, match="nothing was written"):
-        export(encoder, tmp_path / "out", "simcse")
     assert list(tmp_path.iterdir()) == []
 
 

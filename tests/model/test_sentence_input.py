@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 import contrasent
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 
 TEXTS = ["the cat sits", "a dog runs", "the dog sits here"]
 FRAME = pandas.DataFrame({"text": TEXTS, "n": [1, 2, 3]})
@@ -72,9 +72,3 @@ def test_what_iterates_over_something_else_is_refused_with_the_remedy(kind, tiny
         with pytest.raises(ConfigError, match=f"must be a list of strings, not (?s:.*){said}"):
             call()
     assert not (tmp_path / "other").exists() and not (tmp_path / "run").exists()
-
-
-def test_an_item_that_is_no_string_is_named(tiny_encoder):
-    for given in (["a dog", 3], pandas.Series(["a dog", None]), [["a dog"], ["a cat"]]):
-        with pytest.raises(DataError, match=r"sentence . is .*, not a string"):
-            tiny_encoder.encode(given)

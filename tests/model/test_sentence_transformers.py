@@ -52,35 +52,10 @@ def test_sentence_transformers_reads_what_we_save(pooler, head, normalize, tmp_p
     assert again.fingerprint() == encoder.fingerprint()
 
 
-def position_weighted_mean(state, batch):
-    """A token at position t, from 1, counts t times."""
-    sentence = torch.repeat_interleave(batch.lengths)
-    weights = (torch.arange(len(state)) - batch.offsets[:-1][sentence] + 1).unsqueeze(1)
-    total = state.new_zeros(batch.sentences, state.shape[1]).index_add(0, sentence, weights * state)
-    return total / (batch.lengths * (batch.lengths + 1) / 2).unsqueeze(1)
-
-
-NEW = (
-    Pooler("weighted", (-1,), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
-    Pooler("weighted_top2", (-2, -1), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
-)
-
-
-@pytest.mark.parametrize("new", NEW, ids=lambda new: new.name)
-def test_a_new_pooler_is_one_row(new, tmp_path, monkeypatch):
-    for row in NEW:
-        monkeypatch.setitem(POOLERS, row.name, row)
-    folder = save_tiny(tmp_path / "plain", num_hidden_layers=3)
-    encoder = SentenceEncoder.load(folder, pooler=new.name, head="none", device="cpu")
-    encoder.save(tmp_path / "saved")
-    assert_same(ours(encoder), theirs(tmp_path / "saved"))
-    assert SentenceEncoder.load(tmp_path / "saved").pooler == new.name
-
-
 @pytest.mark.parametrize(
     "new",
     [
-        Pooler("new", (-1,), position_weighted_mean, None),
+        Pooler("new", (-1,), first_token, None),
         Pooler("new", (0, -1), first_token, "pooling_mode_cls_token"),
     ],
 )

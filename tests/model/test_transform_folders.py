@@ -9,7 +9,7 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones import base as base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.transforms import DenseMap, Flow, Whitening, known_transforms
+from contrasent.model.transforms import Flow, Whitening, known_transforms
 
 
 def drawn(transform, seed=0):
@@ -44,30 +44,6 @@ def encoder_with(tiny_encoder, kind, head=False, normalize=False):
     tiny_encoder.transform = KINDS[kind]()
     tiny_encoder.normalize = normalize
     return tiny_encoder
-
-
-class Doubling(DenseMap):
-    """A linear map of its own."""
-
-    name = "doubling"
-
-    def __init__(self, width):
-        super().__init__(width, width)
-        torch.nn.init.eye_(self.weight).mul_(2)
-
-    def settings(self):
-        return {"width": self.width}
-
-
-def test_a_fitted_map_is_one_class_and_itself_again(tiny_encoder, tmp_path, monkeypatch):
-    rows = encoded(tiny_encoder)
-    tiny_encoder.transform = Doubling(16)
-    tiny_encoder.save(tmp_path / "saved")
-    loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
-    assert type(loaded.transform) is Doubling
-    np.testing.assert_allclose(encoded(loaded), 2 * rows, atol=1e-6)
-    monkeypatch.setattr(Doubling, "name", "of another program")
-    assert type(SentenceEncoder.load(tmp_path / "saved").transform) is DenseMap
 
 
 @pytest.mark.precision

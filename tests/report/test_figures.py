@@ -21,7 +21,6 @@ from contrasent.report.figures import (
     sts_colours,
 )
 from contrasent.report.figures.curves import (
-    densities,
     density,
     run_lines,
     spectra,
@@ -112,16 +111,6 @@ def test_named_encoders_have_panels_of_their_own(monkeypatch):
         assert drawn[label].get_xdata()[0] == 1
     styles = [(line.get_color(), line.get_linestyle()) for line in left.lines]
     assert len(left.lines) == 2 and styles[0][0] != styles[1][0] and styles[0][1] != styles[1][1]
-
-
-def test_densities_of_a_panel_have_one_scale(monkeypatch):
-    found = geometry()
-    (axes,) = axes_of(lambda: densities({"": {"x": found}}), monkeypatch)
-    tops = [patch.get_paths()[0].vertices[:, 1].max() for patch in axes.collections]
-    heights = [top - row for row, top in enumerate(reversed(tops))]
-    points = np.linspace(-1, 1, 801)
-    peaks = [density(group.cosines, points).max() for group in found.groups]
-    assert heights == pytest.approx(1.7 * np.array(peaks) / max(peaks))
 
 
 def test_other_pairs_do_not_share_a_figure():

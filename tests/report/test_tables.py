@@ -79,22 +79,6 @@ def test_other_splits_and_files_stand_after_the_average():
     assert "test split unless the heading names another" in lines[4]
 
 
-def test_the_protocol_says_what_the_numbers_are():
-    records = [*seven(*[0.5] * 7, head="mlp", max_tokens=32, precision="bf16", pooler="mean")]
-    (table,) = score_tables({"m": records, "org/model": BEFORE})
-    first, second, third = table.notes
-    assert first == (
-        "Spearman correlation of the cosines x 100; test split; one correlation over all pairs of "
-        "a task (aggregation all); Avg. over 7 tasks; data and protocol of SentEval as changed by "
-        "SimCSE."
-    )
-    assert second == (
-        "m: pooler mean, head mlp, bf16, sentences cut at 32 tokens, encoder org/model."
-    )
-    assert third == "org/model: pooler cls, fp32."
-    assert "SentEval" not in score_tables({"m": [record("p.tsv", 0.1)]})[0].notes[0]
-
-
 LONG = "runs/[bold]an encoder[/bold] with a rather long name"
 
 
