@@ -203,3 +203,14 @@ def test_duplicates_are_pairs(tmp_path):
     assert counts["labels"] == {"duplicate": 4, "not": 1}
     assert (counts["other"], counts["unlabelled"], counts["identical"]) == (1, 1, 1)
     assert (counts["empty"], counts["repeated"]) == (1, 1)
+
+
+PARANMT = [["a b", "b a", "0.9"], ["c", "d", "0.5"], ["e", "f", "0.25"], ["g", "g", "0.5"]]
+
+
+def test_paraphrases_are_pairs_whatever_their_score(tmp_path):
+    source = write(tmp_path / "para-nmt.txt", PARANMT)
+    examples, said = built("paraphrases", source, folder=tmp_path)
+    assert "".join(first[0] for first, _ in examples) == "ace"
+    assert said["counts"]["identical"] == 1
+    assert said["sources"][0]["columns"].endswith("column 2 as score (no header)")

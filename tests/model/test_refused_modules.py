@@ -69,9 +69,11 @@ WRONG = [
             ("processing_kwargs", {"text": {"add_special_tokens": False}}),
             ("tokenizer_args", {"truncation_side": "left"}),
             ("config_args", {"is_causal": False}),
+            ("model_args", {"num_hidden_layers": 1}),
             ("transformer_task", "fill-mask"),
             ("module_output_name", USUAL),
             ("modality_config", {"text": {"method": "forward", "method_output_name": "pooled"}}),
+            ("modality_config", {"message": {}}),
             ("tokenizer_name_or_path", "other"),
             ("max_seq_length", 0),
             ("document_length", -1),
@@ -88,9 +90,12 @@ WRONG = [
             ("activation_function", "torch.nn.modules.activation.ReLU"),
             ("activation_function", None),
             ("use_residual", True),
+            ("module_input_name", "token_embeddings"),
+            ("scale", 2),
         )
     ),
     (OWN, {"similarity_fn_name": "maxsim"}),
+    (OWN, {"model_type": "SparseEncoder"}),
     (OWN, {"query_prefix": "[Q] "}),
 ]
 
@@ -187,8 +192,11 @@ def test_dropout_does_nothing_and_modules_of_someone_else_are_refused(folder):
     [
         ("Transformer", "Pooling", "LayerNorm"),
         ("Transformer", "Pooling", "FittedTransform", "Dense"),
+        ("Transformer", "Dense", "Pooling"),
         ("Transformer", "Pooling", "Normalize", "Dense"),
         ("Transformer", "WeightedLayerPooling", "CNN", "Pooling"),
+        ("CNN", "Transformer", "Pooling"),
+        ("BoW", "Dense"),
         ("WordEmbeddings", "Pooling"),
         ("Transformer",),
         ("Transformer", "Pooling", "Dense", "Dense"),
@@ -218,11 +226,13 @@ CLS, MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
     ("config", "modes"),
     [
         ({}, "mean"),
+        ({CLS: False}, "mean"),
         ({"pooling_mode": "mean", MEAN: True, CLS: True}, "mean"),
         ({"pooling_mode": "sum"}, "sum"),
         ({"pooling_mode": ["cls", "mean"]}, r"cls \+ mean"),
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ({CLS: True, MEAN: True}, r"cls \+ mean"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
     ],
 )
 def test_poolings_and_their_spellings(config, modes, folder):
