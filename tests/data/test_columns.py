@@ -8,13 +8,11 @@ from contrasent.errors import ConfigError, DataError
     ("first", "positions"),
     [
         ("sent0,sent1,hard_neg", (0, 1, 2)),
-        ("anchor,positive,negative", (0, 1, 2)),
         ("anchor,positive,negative_2,negative_10,negative_1", (0, 1, 4, 2, 3)),
         ("anchor,positive,negative,negative2,negative3", (0, 1, 2, 3, 4)),
         ("Sentence1, SENTENCE2 ", (0, 1)),
         ("id,premise,hypothesis", (1, 2)),
         ("query,positive,negative", (0, 1, 2)),
-        ("question,answer", (0, 1)),
         ("split,text,year", (1,)),
         ("query", (0,)),
         ("anchor,positive,score", (0, 1)),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from helpers.tiny_tokenizers import Letters
 
-from contrasent.data.documents import document_ends, document_lengths, positions, require_documents
+from contrasent.data.documents import document_ends, document_lengths, require_documents
 from contrasent.data.examples import open_examples
 from contrasent.data.loader import tokenize
 from contrasent.errors import DataError
@@ -41,11 +41,6 @@ def test_documents_are_those_of_the_sentences_with_a_token(open_text):
             expected.append(document)
     ends = [max(k for k, it in enumerate(expected) if it == own) + 1 for own in expected]
     assert documents.tolist() == ends and documents.dtype == np.int64
-
-
-def test_positions_grow_by_one_in_a_document_and_by_more_than_all_sentences_between_two():
-    steps = np.diff(positions(np.array([2, 2, 3, 6, 6, 6])))
-    assert steps[[0, 3, 4]].tolist() == [1, 1, 1] and steps[[1, 2]].min() > 6
 
 
 @pytest.mark.parametrize(

@@ -145,14 +145,6 @@ def test_queries_come_from_papers_files_and_the_command_line(tmp_path, corpus):
     assert read_queries(None, ["three"], corpus).asked == "1 given"
 
 
-def test_without_queries_some_sentences_of_the_corpus_are_drawn(corpus):
-    drawn = read_queries(None, (), corpus, 4)
-    assert drawn == read_queries(None, (), corpus, 4)
-    assert len(set(drawn.texts)) == 4 and set(drawn.texts) <= set(corpus.texts)
-    assert drawn.asked == "4 of the corpus, drawn with seed 0"
-    assert set(read_queries(None, (), corpus, 99).texts) == set(corpus.texts)
-
-
 def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus):
     saved = tmp_path / "out" / "found.jsonl"
     told = [tiny_bert, tiny_roberta, "--corpus", corpus.source, "--query", "red cat"]

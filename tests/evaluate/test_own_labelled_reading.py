@@ -5,7 +5,6 @@ from helpers.tables import write
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.rated_pairs import read_pairs
-from contrasent.evaluation.task_names import joined_sources, short_name
 from contrasent.evaluation.transfer import holds_labels, read_labelled
 
 NAMES = ("id", "text", "label")
@@ -100,18 +99,6 @@ def test_what_cannot_be_learned_is_told(tmp_path):
     pairs = write(tmp_path / "r.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
     with pytest.raises(DataError, match="every row needs a sentence and a class, or every row two"):
         read_labelled(f"classify:{source}+{pairs}")
-
-
-def test_names_are_split_where_files_end(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert joined_sources("a.csv+b.tsv.gz + c.parquet") == ("a.csv", "b.tsv.gz", "c.parquet")
-    assert joined_sources("c++.csv") == ("c++.csv",)
-    assert joined_sources("org/a@train+test") == ("org/a@train+test",)
-    assert joined_sources("org/a@x+org/b:c@y") == ("org/a@x", "org/b:c@y")
-    (tmp_path / "a.csv+b.csv").write_text("")
-    assert joined_sources("a.csv+b.csv") == ("a.csv+b.csv",)
-    assert short_name("classify:x/a.csv+y/b.csv") == "a.csv+b.csv"
-    assert short_name("retrieve:x/folder") == "folder"
 
 
 def test_data_sets_of_the_hub_are_judged_as_files_are(hub):

@@ -37,20 +37,6 @@ def test_every_row_of_table_b_1_has_its_name():
     assert all(name == it.name for name, it in PROTOCOLS.items())
 
 
-def test_parts_can_be_changed_and_the_name_says_so():
-    assert protocol() is PROTOCOLS["simcse"]
-    assert protocol("flow", metric="spearman", aggregation="wmean") is PROTOCOLS["flow"]
-    changed = protocol("senteval", metric="spearman", aggregation="all", regressor=False)
-    assert (changed.metrics, changed.aggregation, changed.regressor) == (
-        ("spearman",),
-        "all",
-        False,
-    )
-    assert changed.name == "senteval with metric spearman, aggregation all, no regressor"
-    assert protocol(regressor=True).name == "simcse with regressor"
-    assert protocol("hill", metric="pearson").metrics == ("pearson",)
-
-
 def embedded(encoder, task):
     (subset,) = task.subsets
     order = sentevals_order(subset.first, subset.second, subset.gold)

@@ -7,11 +7,9 @@ import pytest
 from scipy import stats
 
 from contrasent.evaluation.intervals import (
-    Bootstrap,
     correlation_interval,
     holm,
     influence,
-    interval,
     normal_p_value,
     p_value,
     pair_error,
@@ -36,15 +34,6 @@ def test_influence_is_what_a_little_more_of_a_pair_changes(metric, seed):
         changed = SCIPY[metric](scores[more], gold[more]).statistic
         assert found[pair] == pytest.approx(times * (changed - correlation), abs=2e-3)
     assert found.sum() == pytest.approx(0, abs=1e-12)
-
-
-def test_an_interval_is_of_the_middle_of_the_draws():
-    found = interval(np.arange(1001.0), Bootstrap(0.9, 1001, 7))
-    assert (found.low, found.high) == pytest.approx((50, 950))
-    assert found.error == pytest.approx(np.std(np.arange(1001), ddof=1))
-    assert (found.confidence, found.resamples, found.seed) == (0.9, 1001, 7)
-    with_gaps = np.concatenate([np.arange(1001.0), [np.nan] * 50])
-    assert interval(with_gaps, Bootstrap(0.9, 1051)).low == pytest.approx(50)
 
 
 # Simulated pairs: a number per sentence and one per pair of sentences, both normal

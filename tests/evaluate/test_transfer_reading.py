@@ -6,10 +6,7 @@ import pytest
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import DataError
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.task_names import TRANSFER
 from contrasent.evaluation.transfer import load_transfer
-from contrasent.evaluation.transfer import names as transfer_names
 
 
 @pytest.fixture
@@ -78,21 +75,3 @@ def test_damaged_files_are_explained_with_their_line(root, path, name, data, sai
     with pytest.raises(DataError) as caught:
         load_transfer(name, root)
     assert str(root / path) + said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("asked", "splits", "labels", "others"),
-    [
-        (["transfer"], ["test"], list(TRANSFER), []),
-        (["MR", "SST-2", "sst2-dev"], ["test"], ["mr", "sst2", "sst2-dev"], []),
-        (["mr", "sts", "stsb-dev"], ["dev"], ["mr-dev"], ["sts", "stsb-dev"]),
-        (["trec"], ["train", "dev", "test"], ["trec-dev", "trec"], []),
-        (["mr-test", "mr"], ["test"], ["mr"], []),
-        (["some/mr.tsv", ""], ["test"], [], ["some/mr.tsv", ""]),
-    ],
-)
-def test_names(asked, splits, labels, others):
-    named = {text: transfer_names(text, Options(splits=splits)) for text in asked}
-    names = dict.fromkeys(name.label for names in named.values() for name in names or ())
-    assert [*names] == labels
-    assert [text for text, names in named.items() if names is None] == others

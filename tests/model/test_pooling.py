@@ -1,10 +1,6 @@
-import re
-from pathlib import Path
-
 import pytest
 import torch
 
-from contrasent import settings
 from contrasent.data.batch import pack
 from contrasent.model.heads import POOLERS, pooler
 
@@ -30,13 +26,6 @@ def states(rng):
 def asked(name, states):
     """The states under the numbers that the pooler asks for."""
     return {layer: states[layer] for layer in pooler(name).layers}
-
-
-def test_the_settings_name_every_pooler():
-    """The help of other commands is made of POOLERS; settings may not import the model."""
-    source = Path(settings.__file__).read_text(encoding="utf-8")
-    explained = source.split("pooler: str | None", 1)[1].split('"""')[1].split(";")[0]
-    assert re.findall(r"[a-z][a-z_0-9]+", explained.replace(" or ", ", ")) == list(POOLERS)
 
 
 @pytest.mark.parametrize("name", POOLERS)

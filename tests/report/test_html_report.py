@@ -132,33 +132,6 @@ def test_the_best_of_each_column_is_marked_in_words_too(full, root):
     assert best_labels(rows, "mean cosine") == []
 
 
-def test_the_summary_holds_the_key_number_of_each_table(root):
-    rows = rows_of(root, "summary-table")
-    tables = {
-        "Similarity: Spearman correlation, Avg.": ("sts", "Avg."),
-        "Transfer: accuracy, Avg.": ("transfer", "Avg."),
-        "Retrieval: STS-B retrieval, recall@1": ("task-1", "recall@1"),
-        "alignment": ("geometry", "alignment"),
-        "uniformity": ("geometry", "uniformity"),
-    }
-    assert list(rows["beta"]) == ["encoder", *tables]
-    for label, row in rows.items():
-        for heading, (name, column) in tables.items():
-            assert printed(row[heading]) == printed(rows_of(root, name)[label][column])
-
-
-def test_ids_are_unique_and_every_reference_has_its_target(root):
-    ids = [it.attributes["id"] for it in root.all() if "id" in it.attributes]
-    assert len(ids) == len(set(ids))
-    used = {it.attributes["href"][1:] for it in root.all() if _local(it)}
-    assert used
-    assert used <= set(ids)
-
-
-def _local(element):
-    return (element.attributes.get("href") or "").startswith("#")
-
-
 def test_nothing_is_loaded_and_nothing_runs_but_the_pages_own_script(root, text):
     for element in root.all():
         assert element.tag not in ("link", "iframe", "object", "embed", "base")
