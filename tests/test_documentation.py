@@ -265,6 +265,7 @@ SHORT = {"train.batch_size": 4, "evaluation.final": "none"}
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_adapting_runs(capsys):
     settings = {"train.batch_size": 4}
+    write(Path("sentences.txt"), [sentence(n, 9 + n % 6) for n in range(900)])
     names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=settings)
     assert names["result"].trials
     said = capsys.readouterr().out

@@ -284,21 +284,29 @@ def long_documents(
 ) -> Texts:
     """The documents of ``least`` words or sentences, or more.
 
-    They are those of :func:`find_documents`, or else every line or row. DataError if fewer than 2
-    are long enough.
+    They are those of :func:`find_documents`, or else every line or row; where no line is long
+    enough, blank lines end documents whatever else says. DataError if fewer than 2 are long enough.
     """
     if examples.views != 1:
         raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
     lines, lengths = keep_texts(examples), find_documents(examples).lengths
-    ends = np.cumsum(np.ones(len(lines), np.int64) if lengths is None else lengths).tolist()
-    every = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    texts = Texts(lines, every, len(every), split)
-    counts = [len(texts.parts(numbers)) for numbers in every]
-    chosen = [numbers for numbers, count in zip(every, counts, strict=True) if count >= least]
+    every = [range(number, number + 1) for number in range(len(lines))]
+    blocks = document_lengths(examples) if lengths is None else lengths
+    ends = np.cumsum(blocks).tolist()
+    between = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def measured(documents: list[range]) -> tuple[Texts, list[int], list[range]]:
+        texts = Texts(lines, documents, len(documents), split)
+        counts = [len(texts.parts(numbers)) for numbers in documents]
+        return texts, counts, [it for it, n in zip(documents, counts, strict=True) if n >= least]
+
+    texts, counts, chosen = measured(every if lengths is None else between)
+    if lengths is None and len(chosen) < 2 and len((by_blank := measured(between))[-1]) > 1:
+        texts, counts, chosen = by_blank
     if len(chosen) < 2:
         what = "every line is one" if lengths is None else "with a blank line between"
         unit = "words" if split is str.split else "sentences"
-        found = f"{len(chosen) or 'none'} of the {len(every)} documents of {examples.source}"
+        found = f"{len(chosen) or 'none'} of the {texts.total} documents of {examples.source}"
         longest = f"and 2 are needed; the longest has {max(counts, default=0)}"
         raise DataError(f"{found} ({what}) has {least} {unit}, {longest}; {remedy}")
     return texts._replace(documents=chosen)
