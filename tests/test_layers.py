@@ -34,7 +34,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
-LINES, FILES_AT_MOST = 35_367, 155  # lowered by whoever makes the package smaller, never raised
+LINES, FILES_AT_MOST = 34_978, 144  # lowered by whoever makes the package smaller, never raised
 MODEL_FILES = ("data/tokenizer.py", "model/backbones/", "model/weights.py", "model/checkpoint.py")
 MAY_IMPORT = {
     "transformers": (*MODEL_FILES, "reproduce/materials.py"),
@@ -155,7 +155,8 @@ def imports_of(nodes):
 
 
 def test_the_package_does_not_grow():
-    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in FILES]
+    counted = [*FILES, *ROOT.rglob("*.pyi")]  # doors too
+    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in counted]
     assert max(lines) <= 500
     assert sum(lines) <= LINES
     assert len(FILES) <= FILES_AT_MOST

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -46,18 +46,16 @@ class FitMap(Named, FitOptions, MapOptions):
 
     def __call__(self) -> None:
         from contrasent.files import read_json
+        from contrasent.fitting import FITTERS
         from contrasent.model import INFO_FILE
 
         kind = type(self).__name__.removesuffix("Command").lower()
-        given = shared(self, MapOptions) | shared(self, _SETTINGS[kind])
+        given = shared(self, MapOptions) | shared(self, FITTERS[kind].settings)
         api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
         facts = read_json(self.output / INFO_FILE)["transform"]
         say(f"{self.output}: {facts['described']}")
         for name in facts.keys() & {"variance_kept", "bits_per_dimension"}:
             tell(f"{name}: {facts[name]}")
-
-
-_SETTINGS: dict[str, Any] = {"whitening": WhiteningSettings, "flow": FlowSettings}
 
 
 @settings
