@@ -400,7 +400,7 @@ def analyze(
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
     """
     from contrasent.evaluation.geometry import measure
-    from contrasent.evaluation.rated_pairs import RatedPairs
+    from contrasent.evaluation.sts_data import RatedPairs
 
     given = checked(AnalysisOptions, {"pairs": pairs, **options})
     read = RatedPairs.read(given.pairs, given.data_dir, given.columns)

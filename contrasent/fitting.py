@@ -27,7 +27,7 @@ from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.rated_pairs import load
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
 from contrasent.model.backbones.base import matrix_precision

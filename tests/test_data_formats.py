@@ -12,8 +12,8 @@ from helpers.tables import records, write
 from contrasent.data.examples import open_examples, open_pairs
 from contrasent.encode.shards import open_sentences
 from contrasent.errors import DataError
-from contrasent.evaluation.rated_pairs import read_pairs
 from contrasent.evaluation.retrieval import read_retrieval
+from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.transfer import read_labelled
 

@@ -35,11 +35,11 @@ from .protocols import TransferProtocol as TransferProtocol
 from .proxy import FEWEST as FEWEST
 from .proxy import sample_texts as sample_texts
 from .proxy import text_tasks as text_tasks
-from .rated_pairs import RatedPairs as RatedPairs
-from .rated_pairs import calibrate as calibrate
-from .rated_pairs import read_judged as read_judged
 from .sts import influences as influences
 from .sts import joint_covariance as joint_covariance
+from .sts_data import RatedPairs as RatedPairs
+from .sts_data import calibrate as calibrate
+from .sts_data import read_judged as read_judged
 from .suite import Suite as Suite
 from .suite import load_suite as load_suite
 from .task_names import STS as STS

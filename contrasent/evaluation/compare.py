@@ -24,8 +24,8 @@ from contrasent.evaluation.intervals import (
     pair_error,
     ratio_draws,
 )
-from contrasent.evaluation.rated_pairs import Task
 from contrasent.evaluation.sts import influences, joint_covariance
+from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TRANSFER, TaskName, averaged, short_headings
 from contrasent.metrics import Vector
 from contrasent.records import Compared, Interval, Record

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
-from contrasent.evaluation.rated_pairs import Position, RatedPairs
+from contrasent.evaluation.sts_data import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.metrics import (
     Matrix,

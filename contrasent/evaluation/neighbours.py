@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import EncoderUse, distinct
-from contrasent.evaluation.rated_pairs import load
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, known_tasks, task_names
 from contrasent.model import unit_rows
 from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines

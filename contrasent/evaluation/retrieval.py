@@ -29,7 +29,7 @@ from contrasent.evaluation.embed import (
 )
 from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.rated_pairs import load
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
     RETRIEVE,

@@ -36,7 +36,7 @@ from contrasent.evaluation.intervals import (
     pair_covariance,
 )
 from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options
-from contrasent.evaluation.rated_pairs import Subset, Task, load
+from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities, pearson
 from contrasent.model.loading import LookupEncoder

@@ -32,8 +32,8 @@ from contrasent.evaluation.logistic_regression import (
     cross_validate,
 )
 from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.rated_pairs import sha256_of_all
 from contrasent.evaluation.sts import pair_features
+from contrasent.evaluation.sts_data import sha256_of_all
 from contrasent.evaluation.task_names import (
     CLASSIFY,
     DEV_PART,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.geometry import KIND, measurement
-from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import Moments, fit_whitening
 from contrasent.training.run import Callback, Session

@@ -38,7 +38,7 @@ from contrasent.training.loop import Training, optimizer_of, trainable_parameter
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from contrasent.evaluation.rated_pairs import RatedPairs
+    from contrasent.evaluation.sts_data import RatedPairs
     from contrasent.evaluation.suite import Suite
     from contrasent.model.loading import WordEncoder
     from contrasent.training.scoring import DevTask
@@ -90,7 +90,7 @@ def prepare(
 
         dev, final, held = tasks_of(recipe, examples, holds_out)
     if evaluation.geometry_every is not None:
-        from contrasent.evaluation.rated_pairs import RatedPairs
+        from contrasent.evaluation.sts_data import RatedPairs
 
         followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
     text = examples if held is None else open_examples(str(held.rest))

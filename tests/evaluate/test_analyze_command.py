@@ -5,7 +5,7 @@ import pytest
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
-from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.report.figures import figure_kinds
 
 FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs]

@@ -10,7 +10,7 @@ from helpers.command_line import refused, worked
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.rated_pairs import calibrate, held_out, propose, reach, read_judged
+from contrasent.evaluation.sts_data import calibrate, held_out, propose, reach, read_judged
 from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")

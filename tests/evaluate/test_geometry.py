@@ -11,7 +11,7 @@ from contrasent.evaluation.geometry import (
     measure,
     rating_groups,
 )
-from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts_data import RatedPairs
 
 ROWS = [
     ("red cat", "red dog", 4.5),

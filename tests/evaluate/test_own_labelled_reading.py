@@ -4,7 +4,7 @@ import pytest
 from helpers.tables import write
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.rated_pairs import read_pairs
+from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.transfer import holds_labels, read_labelled
 
 NAMES = ("id", "text", "label")

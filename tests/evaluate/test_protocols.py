@@ -7,8 +7,8 @@ from helpers.tiny_sts import sts_tasks
 from contrasent import evaluate
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
-from contrasent.evaluation.rated_pairs import load
 from contrasent.evaluation.sts import fit, pair_features, sentevals_order
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, pair_cosines
 

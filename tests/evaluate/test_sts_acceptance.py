@@ -20,7 +20,7 @@ from helpers.shared_data import SHARED
 from scipy.stats import pearsonr, spearmanr
 
 from contrasent import evaluate
-from contrasent.evaluation.rated_pairs import load
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 

@@ -9,7 +9,7 @@ from helpers.tiny_sts import SUBSETS
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
-from contrasent.evaluation.rated_pairs import load, read_pairs
+from contrasent.evaluation.sts_data import load, read_pairs
 from contrasent.evaluation.task_names import TaskName
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from contrasent.evaluation.geometry import Geometry, Group, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours, Query
 from contrasent.evaluation.protocols import TransferProtocol
-from contrasent.evaluation.rated_pairs import Position
+from contrasent.evaluation.sts_data import Position
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.records import Compared, Interval, Record
 from contrasent.report.contents import Contents

@@ -11,7 +11,7 @@ from scipy.stats import gaussian_kde
 
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import Trajectory, geometry_lines
-from contrasent.evaluation.rated_pairs import Position
+from contrasent.evaluation.sts_data import Position
 from contrasent.records import write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.figures import (

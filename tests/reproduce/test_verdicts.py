@@ -10,7 +10,7 @@ from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.intervals import Ratio, pair_error
-from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
 from contrasent.reproduce.materials import make_tasks

@@ -10,7 +10,7 @@ from helpers.tiny_sentences import sentence
 from contrasent.data.batch import Need
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
-from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.training.run import train
