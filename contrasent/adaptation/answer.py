@@ -381,7 +381,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     ground.dev = made
     if not (ground.why or chosen.dev or (made and ground.tests)):
         ground.why = (
-            f"{text.lines:,} lines are too few to choose and to compare by"
+            f"{text.lines:,} lines in {chosen.minutes:g} min: too few to choose and to compare by"
             if kinds
             else "no task that can be made of the text tells encoders apart"
         )
