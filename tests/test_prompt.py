@@ -47,6 +47,16 @@ def test_the_tokens_of_a_prompt(prompt, before, after, tiny_bert):
     assert tokenizer.template == tokenizer.template_of("{text}")
 
 
+@pytest.mark.parametrize("prompt", ["{text}", LAST])
+def test_a_limit_without_room_for_a_word_is_refused(prompt, tiny_bert):
+    tokenizer = Tokenizer.load(tiny_bert).with_prompt(prompt)
+    room = tokenizer.specials + 1
+    assert tokenizer.cut_ids(["dog dog"], room)[1] == [True]
+    for limit in (1, room - 1):
+        with pytest.raises(ConfigError, match=f"must be above {room - 1}, not {limit}"):
+            tokenizer.cut_ids(["dog dog"], limit)
+
+
 @pytest.mark.parametrize("model", ["bert", "roberta"])
 @pytest.mark.parametrize(("prompt", "pooler"), [(FIRST, "cls"), (LAST, "last"), (ANCHOR, "mean")])
 def test_others_compute_the_same_vectors(model, prompt, pooler, request, tmp_path):

@@ -239,11 +239,16 @@ class Tokenizer:
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
         """Ids of each text, at most ``max_tokens`` with special ones; whether it had to be cut."""
+        self._require_room(max_tokens)
         ids, cut = [], []
         for e in _encode(self._backend(max_tokens).encode_batch_fast, texts):
             ids.append(np.array(e.ids, dtype=np.int32))
             cut.append(len(e) == max_tokens and bool(e.overflowing))
         return ids, cut
+
+    def _require_room(self, max_tokens: int | None) -> None:
+        if max_tokens is not None and max_tokens <= self.specials:
+            raise ConfigError(f"max_tokens must be above {self.specials}, not {max_tokens}")
 
     def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``(T,)`` of texts, at most ``limit`` of each, not special; where each begins."""
@@ -258,7 +263,7 @@ class Tokenizer:
         """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
         known = self.special_names
         name = token or known.get("mask_token") or known.get("eos_token") or ""
-        number = self.vocabulary_map.get(name)
+        number = self._backend(None).token_to_id(name)
         if number is None or self._pretrained.padding_side == "left":
             raise ConfigError(f"{self.source} cannot put {token or 'mask tokens'!r} behind a query")
         return number

@@ -5,6 +5,7 @@ import pytest
 from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.data.word_vectors import MARKS, WordTokenizer, open_words, sentence_marks
+from contrasent.errors import ConfigError
 
 WORDS = ["dog", "Dog", "runs", ".", "do", "n't", "it", "'s", "(", ")", "U.S.", "two", "cat"]
 
@@ -60,3 +61,10 @@ def test_long_sentences_are_cut_and_counted_with_their_marks(tmp_path):
     tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), MARKS[0])
     assert read(tokenizer, "dog runs . it", 5) == ("<s> dog runs . </s>", 1)
     assert read(tokenizer, "dog runs .", 5) == ("<s> dog runs . </s>", 0)
+    with pytest.raises(ConfigError, match="max_tokens must be above 2, not 2"):
+        tokenizer.ids(["dog"], 2)
+
+
+def test_a_prompt_around_word_vectors_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="word vectors take no prompt, but one is given"):
+        WordTokenizer(store_of(tmp_path)).with_prompt("the dog {text}")
