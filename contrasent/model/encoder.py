@@ -205,10 +205,6 @@ class SentenceEncoder(nn.Module, Encoder):
             pooled = pooled if after is None else after(pooled)
         return Encoded(pooled.float().view(batch.views, -1, self.full_width), states, convolved)
 
-    def limit(self, task: str | None = None) -> int:
-        """The most tokens of a text, or of a query or document."""
-        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
-
     def cut_ids(
         self, texts: Sequence[str], task: str | None = None
     ) -> tuple[list[np.ndarray], list[bool]]:
@@ -242,9 +238,7 @@ class SentenceEncoder(nn.Module, Encoder):
         chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
         ahead = is_fast and (total is None or total > options.chunk)
         truncated = wordless = done = 0
-        shown = options.show_progress
-        progress = sentence_progress(total, shown) if shown else nullcontext(lambda _: None)
-        with progress as advance:
+        with sentence_progress(total, options.show_progress) as advance:
             for ids, cut in prefetch(chunks, tokens) if ahead else map(tokens, chunks):
                 truncated, done = truncated + cut, done + len(ids)
                 wordless += self.tokenizer.wordless(ids)

@@ -147,7 +147,10 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
         made = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
         return made.float().view(-1, made.shape[-1])
 
-    left, right = matrix(first), matrix(second)
+    try:
+        left, right = matrix(first), matrix(second)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"a similarity is of embeddings, not of text: {error}") from error
     left = left.to(right.device)
     if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
         raise ConfigError(f"embeddings {[*left.shape]} and {[*right.shape]} cannot be compared")
@@ -315,6 +318,10 @@ class Encoder(ABC):
     def most_tokens(self) -> int:
         """The largest `max_tokens` that it can have."""
         return UNBOUNDED
+
+    def limit(self, task: str | None = None) -> int:
+        """The most tokens of a text, or of a query or document."""
+        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
 
     @abstractmethod
     def fingerprint(self) -> str:

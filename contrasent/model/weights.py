@@ -94,7 +94,8 @@ def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedMode
     import transformers
 
     config = _config(folder)
-    pick("architecture of a masked language model", config.model_type, known)
+    with _naming(f"cannot load {folder}", folder):
+        pick("architecture of a masked language model", config.model_type, known)
     return _pretrained(folder, config, transformers.AutoModelForMaskedLM)
 
 

@@ -221,8 +221,7 @@ class EmbeddingRoutes:
             contrasent_truncated_texts=sum(cut),
         )
         at = cut.index(True) if any(cut) else -1
-        most = encoder.conventions.length_of(task) or encoder.max_tokens
-        long = options.truncate is False and at >= 0
+        most, long = encoder.limit(task), options.truncate is False and at >= 0
         refuse((long, 413, f"text {at} has more than {most} tokens; shorten it, or set truncate"))
         rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries

@@ -60,3 +60,10 @@ def test_a_model_without_a_head_is_refused(tiny_bert):
     said = r"bert has no masked-LM head \(first missing: cls\.predictions\..*contrasent pretrain"
     with pytest.raises(CheckpointError, match=said):
         MaskedLm.load(tiny_bert)
+
+
+def test_an_architecture_without_a_head_that_is_read_is_refused_with_its_folder(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    said = f"cannot load {tmp_path}: unknown architecture of a masked language model 'gpt2'"
+    with pytest.raises(CheckpointError, match=said):
+        MaskedLm.load(tmp_path)

@@ -1,6 +1,6 @@
 """Kernels of packed tokens: self-attention, dropout and LayerNorm, linear maps on a CPU.
 
-``aten::_flash_attention_forward`` computes them without padding. It is called here, as
+``aten::_flash_attention_forward`` computes attention without padding. It is called here, as
 ``torch.nn.attention.varlen.varlen_attn`` takes no dropout. Elsewhere tokens are moved to blocks.
 
 Drawing one random number per element took a fifth of a training step on a CPU. Here each element
@@ -234,7 +234,7 @@ class _Move(Function):
         return back, None, None
 
 
-LONG = 128
+_LONG = 128
 """Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 _STEPS = 1 << 15
 _AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -314,7 +314,7 @@ def _writes_weights(block: Tensor, blocks: Blocks, rate: float) -> bool:
     """On a CPU torch's kernel is slower for short sentences, and fp32 inside with dropout."""
     # By the rate too, so that a pass without gradients draws the masks of one with them.
     needed = rate > 0 or torch.is_grad_enabled()
-    return block.device.type == "cpu" and (needed or blocks.longest <= LONG)
+    return block.device.type == "cpu" and (needed or blocks.longest <= _LONG)
 
 
 class _Attention(Function):
