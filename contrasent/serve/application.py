@@ -60,7 +60,7 @@ _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-d
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOO_MANY, _FAULT = 429, 500
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.5
 _BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0
 """Within which a body must be there, and how long what is left of one too large is read."""
 _REFUSALS = {

@@ -245,11 +245,11 @@ class Batcher:
                 while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
                     works.append(self._inbox.get())
                 wanted = [work for work in works if work is not None and work.waiters]
-                self._apart(loop, self._set_ids, wanted)
+                self._do_each_on_failure(loop, self._set_ids, wanted)
                 self._ready += [work for work in wanted if work.ids is not None]
                 self._computer.submit(self._compute, loop)
 
-    def _apart(
+    def _do_each_on_failure(
         self, loop: asyncio.AbstractEventLoop, step: Callable[[Any], None], works: list[_Queued]
     ) -> None:
         """Do a step for all; if it fails, for each, so that only a text of its own fails."""
@@ -260,7 +260,7 @@ class Batcher:
                 loop.call_soon_threadsafe(self._fail, works[0], error)
                 return
             for work in works:
-                self._apart(loop, step, [work])
+                self._do_each_on_failure(loop, step, [work])
 
     def _set_ids(self, works: Sequence[_Queued]) -> None:
         for task in {work.text[1] for work in works}:
@@ -292,7 +292,7 @@ class Batcher:
                 # The shortest first: their answers do not wait for the long ones.
                 for numbers in reversed(self._batches([work.tokens for work in works])):
                     if part := [works[n] for n in numbers if works[n].waiters]:
-                        self._apart(loop, partial(self._embed_batch, loop), part)
+                        self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
 
     def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
         """Cut the numbers of texts into batches, the longest first; for equal bits one by one."""
@@ -321,8 +321,9 @@ class Batcher:
         if sum(work.tokens for work in works) >= _TELLING_TOKENS:
             size, sizes, spent = sum(w.size for w in works), *self._speed
             self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + now - began
-        for work, row in zip(works, rows, strict=True):
-            if not np.isfinite(row).all():
+        finite = np.isfinite(rows).all(axis=1)
+        for work, row, is_finite in zip(works, rows, finite, strict=True):
+            if not is_finite:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
             entry = Embedded(row.copy(), work.tokens, work.truncated)

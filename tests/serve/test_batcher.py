@@ -69,7 +69,7 @@ def test_requests_of_any_size_come_back_in_order(encoder):
     assert [entry.tokens for entry in entries] == lengths
 
 
-@pytest.mark.parametrize("step", ["_apart", "_batches"])
+@pytest.mark.parametrize("step", ["_do_each_on_failure", "_batches"])
 def test_nobody_waits_for_a_thread_that_ended(encoder, monkeypatch, step):
     batcher = batcher_of(encoder, cache_mb=0)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
