@@ -342,7 +342,6 @@ class Index:
                 raise DataError(problem)
             if rows or new is not None:
                 then = now.changed(then, [*rows.values()], new)
-                write_manifest(self.folder, then)
         return len(rows), range(first, then.next_number)
 
 

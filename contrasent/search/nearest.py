@@ -100,19 +100,22 @@ def _candidates(
     import faiss
 
     count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
-    if kept is not None and kept.sum() <= count:
+    if kept is not None and np.count_nonzero(kept) <= count:
         return [np.flatnonzero(kept)] * len(queries)
-    while True:
+    found, left = [np.empty(0, np.int64)] * len(queries), np.arange(len(queries))
+    while left.size:
         count = min(count, len(segment))
-        scores, rows = faiss.knn(queries, segment, count, faiss_metric(similarity))
+        scores, rows = faiss.knn(queries[left], segment, count, faiss_metric(similarity))
         scores *= sign  # larger is nearer; of euclidean distances they are the squares
         alive = np.ones(rows.shape, bool) if kept is None else kept[rows]
         best = np.sort(np.where(alive, scores, -np.inf))[:, -min(top_k, count)]
-        limits = best - margin
-        if count == len(segment) or (scores[:, -1] < limits).all():
-            wanted = alive & (scores >= limits[:, None])
-            return [some[it] for some, it in zip(rows, wanted, strict=True)]
-        count *= 2
+        limits = best - margin[left]
+        wanted = alive & (scores >= limits[:, None])
+        ended = (scores[:, -1] < limits) | (count == len(segment))
+        for n in np.flatnonzero(ended):
+            found[left[n]] = rows[n, wanted[n]]
+        left, count = left[~ended], 2 * count
+    return found
 
 
 def faiss_metric(similarity: str) -> int:
@@ -346,13 +349,16 @@ class Ann:
         import faiss
 
         kind, kept = KINDS[self.kind], None if live is None else live[: self.rows]
-        available = self.rows if kept is None else int(kept.sum())
+        available = self.rows if kept is None else int(np.count_nonzero(kept))
         count = min(max(kind.rescore * top_k, 50), available)
         if not count:
             return [np.empty(0, np.int64)] * len(queries)
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
-        found = self.index.search(queries, count, params=kind.parameters(self.effort, count, only))
-        least, every = min(top_k, available), np.ones(self.rows, bool) if kept is None else kept
-        some = (rows[rows >= 0] for rows in found[1])
-        return [rows if len(rows) >= least else np.flatnonzero(every) for rows in some]
+        how = kind.parameters(self.effort, count, only)
+        found = [rows[rows >= 0] for rows in self.index.search(queries, count, params=how)[1]]
+        least = min(top_k, available)
+        if all(len(rows) >= least for rows in found):
+            return found
+        every = np.arange(self.rows) if kept is None else np.flatnonzero(kept)
+        return [rows if len(rows) >= least else every for rows in found]

@@ -23,14 +23,7 @@ from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
 from contrasent.errors import CheckpointError, shown
 from contrasent.files import inside, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
-from contrasent.search.nearest import (
-    KINDS,
-    Ann,
-    AnnInfo,
-    kind_for,
-    nearest,
-    write_ann,
-)
+from contrasent.search.nearest import KINDS, Ann, AnnInfo, kind_for, nearest, write_ann
 
 MILVUS_FOLDER = "milvus.db"
 _VECTORS, _TABLE = "segments/{}.npy", "segments/{}.arrow"
@@ -266,7 +259,7 @@ class Snapshot:
     @property
     def texts(self) -> int:
         """Texts that were not removed."""
-        return int(self.live.sum())
+        return int(np.count_nonzero(self.live))
 
     @property
     def kind(self) -> str:
@@ -314,7 +307,7 @@ class Snapshot:
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
     ) -> IndexManifest:
-        """The manifest ``then`` after rows are gone and ``new`` ones are there, which are written.
+        """Write ``new`` rows, and the manifest ``then`` after that and after rows are gone.
 
         The last segments are written again with the new rows, if two of them are about as large: so
         there are few segments however often a text is added, and a text is copied few times.
@@ -336,13 +329,15 @@ class Snapshot:
                 first = len(lengths)
             then, live = replace(self, live=live)._merged(then, first, new)
         removed = np.flatnonzero(~live)
-        if np.array_equal(removed, np.flatnonzero(~self.live)):
-            return replace(then, removed=self.manifest.removed)
-        name = _REMOVED.format(then.writes) if removed.size else None
-        if name:
-            with writing(self.folder / name) as path, path.open("wb") as opened:
-                np.save(opened, removed.astype("<i8"), allow_pickle=False)
-        return replace(then, removed=name)
+        name = self.manifest.removed
+        if not np.array_equal(removed, np.flatnonzero(~self.live)):
+            name = _REMOVED.format(then.writes) if removed.size else None
+            if name:
+                with writing(self.folder / name) as path, path.open("wb") as opened:
+                    np.save(opened, removed.astype("<i8"), allow_pickle=False)
+        then = replace(then, removed=name)
+        write_manifest(self.folder, then)
+        return then
 
     def _merged(
         self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()

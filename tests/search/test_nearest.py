@@ -1,3 +1,4 @@
+import faiss
 import numpy as np
 import pytest
 
@@ -42,6 +43,16 @@ def test_equal_vectors_come_in_the_order_of_their_rows_wherever_they_lie(copies,
     found = nearest(np.split(rows, [311, 312, 900]), same[None], 25)[0]
     assert [row for row, _ in found[: min(copies, 25)]] == where[:25].tolist()
     assert len({score for _, score in found[: min(copies, 25)]}) == 1
+
+
+def test_only_queries_beside_many_equal_rows_are_searched_again(monkeypatch):
+    rows, queries = random_rows(4, 1200, 17), random_rows(5, 40, 17)
+    rows[:500] = queries[7]
+    alone, asked = [nearest([rows], query[None], 5)[0] for query in queries], []
+    knn = faiss.knn
+    monkeypatch.setattr(faiss, "knn", lambda q, *how: asked.append(len(q)) or knn(q, *how))
+    assert nearest([rows], queries, 5) == alone
+    assert asked[0] == 40 and len(asked) > 3 and {*asked[1:]} == {1}
 
 
 def test_a_score_is_never_outside_the_range_of_a_cosine():
