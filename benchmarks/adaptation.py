@@ -27,12 +27,7 @@ import numpy as np
 import typer
 
 import contrasent
-from contrasent.evaluation import (
-    Bootstrap,
-    EncoderUse,
-    Options,
-    load_suite,
-)
+from contrasent.evaluation import Bootstrap, EncoderUse, Options, load_suite
 from contrasent.model import SentenceEncoder
 
 Cell = tuple[str, str, str, int]

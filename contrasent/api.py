@@ -287,7 +287,7 @@ def fit(
     from contrasent.model.encoder import SentenceEncoder
 
     fitter = FITTERS[pick("map", kind, FITTERS)]
-    known = MapOptions.__pydantic_fields__  # type: ignore[attr-defined]
+    known = fields_of(MapOptions)
     options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
     chosen = fitter.read(settings)
     text = fitting_text(data, output, options.columns, options.data_dir)

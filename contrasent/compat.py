@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.readers import lines
-from contrasent.errors import pick, warn
+from contrasent.errors import ConfigError, pick, warn
 from contrasent.search.nearest import nearest
 
 Text = str | Sequence[str]
@@ -32,6 +32,7 @@ class SimCseTool:
             warn(f"{name} does not say how it makes an embedding: pooler {pooler!r}")
         head = pooler and _HEADS[pick("pooler", pooler, _HEADS)]
         self.encoder = SentenceEncoder(name, pooler=pooler and "cls", head=head, device=device)
+        self.sentences, self.embeddings = list[str](), list[np.ndarray]()
 
     def encode(
         self,
@@ -60,8 +61,7 @@ class SimCseTool:
 
     def build_index(self, sentences_or_file_path: Text, *, device: Named = None, **_: Any) -> None:
         """Embed sentences, or the lines of a file; they stay in memory."""
-        self.sentences: list[str] = []
-        self.embeddings: list[np.ndarray] = []
+        self.sentences, self.embeddings = [], []
         self.add_to_index(sentences_or_file_path, device)
 
     def add_to_index(self, sentences_or_file_path: Text, device: Named = None, **_: Any) -> None:
@@ -76,6 +76,8 @@ class SimCseTool:
         self, queries: Text, device: Named = None, threshold: float = 0.6, top_k: int = 5
     ) -> Any:
         """The nearest sentences of a query with their cosines, best first; a list for each of M."""
+        if not self.sentences:
+            raise ConfigError("there is nothing to search; call build_index with sentences first")
         rows = self.encode(queries, device, True, keepdim=True)
         found = nearest(self.embeddings, rows, top_k)
         hits = [[(self.sentences[n], s) for n, s in some if s >= threshold] for some in found]

@@ -21,13 +21,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from contrasent.settings import (
-    ARGUMENT,
-    EncoderSettings,
-    Spelling,
-    TrainSettings,
-    settings,
-)
+from contrasent.settings import ARGUMENT, EncoderSettings, Spelling, TrainSettings, settings
 
 
 def _listed(value: object) -> object:

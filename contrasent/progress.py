@@ -66,7 +66,7 @@ def progress_bar(
         nonlocal done, told
         done += count or 0
         fields.update(values)
-        if log and time.monotonic() - told >= _SECONDS_BETWEEN:
+        if log and count and time.monotonic() - told >= _SECONDS_BETWEEN:
             told = time.monotonic()
             logger.info(log.format(done=done, **fields))
 

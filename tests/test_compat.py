@@ -9,7 +9,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from transformers import AutoModel, AutoTokenizer
 
 from contrasent.compat import SimCSE
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 
 SENTENCES = [sentence(n, 3 + n % 6) for n in range(30)]
 QUERIES = [SENTENCES[4], sentence(77, 5)]
@@ -75,6 +75,8 @@ def test_similarity(tool, folder):
 def test_search(tool, tmp_path):
     path = tmp_path / "sentences.txt"
     path.write_text("\n".join([*SENTENCES[20:], "", "one\u2028sentence"]) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="call build_index with sentences first"):
+        tool.search(QUERIES)
     tool.build_index(SENTENCES[:20], use_faiss=True, faiss_fast=True)
     tool.add_to_index(str(path))
     known = [*SENTENCES, "one\u2028sentence"]

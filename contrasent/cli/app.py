@@ -25,12 +25,7 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from contrasent import __version__
-from contrasent.errors import (
-    ContrasentError,
-    first_line,
-    is_disk_full,
-    is_out_of_memory,
-)
+from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
 from contrasent.progress import printable
 from contrasent.settings import Spelling, checked, explanations
 

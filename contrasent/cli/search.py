@@ -71,6 +71,8 @@ class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing
         if self.shard is not None:
             number, count = map(int, self.shard.split("/"))
             share = number, count
+            if number > count:
+                raise ConfigError(f"--shard {self.shard}: workers are 1/{count} to {count}/{count}")
         shared = starts or share is not None
         if shared and ((starts and share) or self.source == "-" or self.overwrite):
             raise ConfigError(

@@ -20,13 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.distributed import split, total
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.masked_lm import (
-    Masked,
-    MaskedLm,
-    MlmHead,
-    mask_tokens,
-    require_mask_token,
-)
+from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective, Share, Start, Terms
 from contrasent.settings import settings

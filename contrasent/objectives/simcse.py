@@ -23,14 +23,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import (
-    Contrast,
-    ContrastConfig,
-    Share,
-    Start,
-    Terms,
-    duplicates,
-)
+from contrasent.objectives import Contrast, ContrastConfig, Share, Start, Terms, duplicates
 from contrasent.objectives.mlm import HiddenTokens, MaskedBatch
 from contrasent.settings import settings
 

@@ -1,4 +1,7 @@
-"""Evaluations on the way: the dev score that selects ``best``, alignment and uniformity."""
+"""Callbacks that evaluate on the way: the dev score that selects ``best``, alignment, uniformity.
+
+What a callback is, and the one that saves states, are in :mod:`contrasent.training.run`.
+"""
 
 from __future__ import annotations
 

@@ -23,11 +23,7 @@ from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.files import writing_folder
 from contrasent.functional import alignment, uniformity
-from contrasent.model.backbones.base import (
-    evaluating,
-    keep_freed_memory,
-    matrix_precision,
-)
+from contrasent.model.backbones.base import evaluating, keep_freed_memory, matrix_precision
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import Encoded

@@ -20,12 +20,7 @@ from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options, TransferProtocol
-from contrasent.evaluation.proxy import (
-    FEWEST,
-    METRICS,
-    HeldOutTask,
-    hold_out,
-)
+from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.suite import (
     RETRIEVAL,

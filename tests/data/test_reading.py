@@ -17,7 +17,7 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.retrieval import read_texts
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.fitting import read_frequencies
-from contrasent.progress import printable
+from contrasent.progress import printable, step_progress
 
 ROWS = [
     ("Die Rechnung kam zweimal, an die falsche Adresse", "Sie bekommen eine, später, erstattet"),
@@ -183,3 +183,12 @@ def test_numbers_of_files_are_decimal(write, cell, number):
 )
 def test_text_for_a_terminal_has_no_controls(text, shown):
     assert printable(text) == shown
+
+
+def test_steps_are_logged_from_the_first_loss_on(monkeypatch, caplog):
+    monkeypatch.setattr("contrasent.progress._SECONDS_BETWEEN", 0)
+    caplog.set_level("INFO", "contrasent")
+    with step_progress(100, 0, shown=True) as advance:
+        advance(doing="evaluating")
+        advance(1, loss="loss 0.5")
+    assert caplog.messages == ["step 1 of 100: loss 0.5"]

@@ -113,6 +113,7 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
     assert shared in refused(*words, "--workers", 2, "--shard", "1/2")
     for share in ("3", "0/2", "x/2"):
         assert f"--shard cannot be '{share}'" in refused(*words, "--shard", share)
+    assert "--shard 17/16: workers are 1/16 to 16/16" in refused(*words, "--shard", "17/16")
     for others in (("--workers", 2), ("--shard", "1/2")):
         assert shared in refused(*words, *others, "--overwrite")
         assert shared in refused("encode", tiny_bert, "-", "o.npy", *others)
