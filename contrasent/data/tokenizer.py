@@ -263,7 +263,7 @@ class Tokenizer:
         """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
         known = self.special_names
         name = token or known.get("mask_token") or known.get("eos_token") or ""
-        number = self._backend(None).token_to_id(name)
+        number: int | None = self._backend(None).token_to_id(name)
         if number is None or self._pretrained.padding_side == "left":
             raise ConfigError(f"{self.source} cannot put {token or 'mask tokens'!r} behind a query")
         return number
