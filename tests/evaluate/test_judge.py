@@ -19,28 +19,27 @@ from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
 from contrasent.metrics import ndcg_at_k, relevant_ranks
 from contrasent.search.words import WordIndex, fuse, words
 
-RANDOM = np.random.default_rng(7)
 WIDTH = 128
 COMMON = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]
 
 
-def said(count, draw=RANDOM):
+def said(count, draw):
     return " ".join(draw.choice(COMMON, count))
 
 
 def part_numbers():
     """Texts whose halves have the same two numbers, and else nothing in common."""
-    numbers = (f"zx{n} kq{n * 7919 % 997}" for n in range(120))
-    return [f"{said(6)} {it}. {said(6)} {it}" for it in numbers]
+    numbers, draw = (f"zx{n} kq{n * 7919 % 997}" for n in range(120)), np.random.default_rng(7)
+    return [f"{said(6, draw)} {it}. {said(6, draw)} {it}" for it in numbers]
 
 
 def paraphrases():
     """Texts whose halves say the same in other words."""
-    lines = []
+    lines, draw = [], np.random.default_rng(7)
     for _ in range(120):
-        meant = RANDOM.choice(len(COMMON) // 2, 9, replace=False)
+        meant = draw.choice(len(COMMON) // 2, 9, replace=False)
         first, second = ([COMMON[2 * it + side] for it in meant] for side in (0, 1))
-        lines.append(f"{' '.join(first)}. {' '.join(RANDOM.permutation(second))}")
+        lines.append(f"{' '.join(first)}. {' '.join(draw.permutation(second))}")
     return lines
 
 
@@ -64,25 +63,32 @@ def tasks_of(path, documents=None):
     return {task.name.name.split()[0]: task for task in tasks}, lacking
 
 
-DOCUMENTS = [
-    [
-        f"Heading {said(2)}",
-        *(f"{said(9)} . {said(6)}. {said(4)} {n} {k}. {said(5)}." for k in range(3)),
-        f"Is {said(5)} {n}?",
-        f"It is {said(12)} {n}.",
+def titled_documents():
+    """Documents of a heading, lines of several sentences, a question and its answer."""
+    draw = np.random.default_rng(7)
+    return [
+        [
+            f"Heading {said(2, draw)}",
+            *(
+                f"{said(9, draw)} . {said(6, draw)}. {said(4, draw)} {n} {k}. {said(5, draw)}."
+                for k in range(3)
+            ),
+            f"Is {said(5, draw)} {n}?",
+            f"It is {said(12, draw)} {n}.",
+        ]
+        for n in range(60)
     ]
-    for n in range(60)
-]
 
 
 def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
-    path = written(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in DOCUMENTS])
+    documents = titled_documents()
+    path = written(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in documents])
     tasks, lacking = tasks_of(path, documents=True)
     assert set(tasks) == {"halves", "rest", "next", "answers", "titles", "keywords"}
     assert set(lacking) == {"pairs"}
-    texts = {line for lines in DOCUMENTS for line in lines}
+    texts = {line for lines in documents for line in lines}
     often = Counter(chain.from_iterable(set(words(text)) for text in texts))
-    following = {pair for lines in DOCUMENTS for pair in pairwise(lines)}
+    following = {pair for lines in documents for pair in pairwise(lines)}
     for kind, task in tasks.items():
         assert 50 <= len(task.queries) == len(set(task.queries)) <= 400
         assert len(task.corpus) == len(texts)
@@ -100,7 +106,7 @@ def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
                 assert task.corpus[itself] == query
                 assert kind == "next" or (query.endswith("?") and not found[0].endswith("?"))
             elif kind == "titles":
-                assert found == next(lines[1:] for lines in DOCUMENTS if lines[0] == query)
+                assert found == next(lines[1:] for lines in documents if lines[0] == query)
             else:
                 assert len(words(query)) == 4
                 rarest = sorted(often[it] for it in set(words(found[0])))

@@ -13,8 +13,8 @@ for _, name, _ in walk_packages(contrasent.__path__, "contrasent."):
 _LIBRARIES = """
 accelerate datasets faiss fastapi httpx huggingface_hub jinja2 matplotlib.backends.backend_agg
 matplotlib.figure numpy optuna pyarrow.ipc pyarrow.parquet pydantic rich.console
-rich.progress safetensors.torch scipy.optimize scipy.stats sklearn.linear_model
-sklearn.neural_network starlette.testclient tarfile tokenizers torch.optim
+rich.progress safetensors.torch scipy.optimize scipy.stats starlette.testclient
+tarfile tokenizers torch.optim
 transformers.models.auto.configuration_auto transformers.models.auto.modeling_auto
 transformers.models.auto.tokenization_auto transformers.models.bert.modeling_bert urllib.request
 """

@@ -4,8 +4,6 @@ import numpy as np
 
 from helpers.tiny_models import WORDS
 
-MARKS = ("<s>", "</s>")
-
 
 def vectors_of(words, width=6, seed=0):
     """A fixed vector for each word."""
@@ -20,7 +18,7 @@ def write_vectors(path, vectors):
     return path
 
 
-def save_glove(path, marks=MARKS, width=6):
-    """The words of the tiny models with their vectors, and marks if asked for."""
+def save_glove(path):
+    """The words of the tiny models, and the marks around a sentence, with their vectors."""
     plain = [word for word in WORDS if not word.startswith("##")]
-    return write_vectors(path, vectors_of([*plain, *marks], width))
+    return write_vectors(path, vectors_of([*plain, "<s>", "</s>"]))

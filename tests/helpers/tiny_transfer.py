@@ -5,6 +5,7 @@ import numpy as np
 GOOD = ("good", "great", "fine", "lovely")
 BAD = ("bad", "poor", "awful", "dull")
 OTHER = ("film", "plot", "story", "cast", "it", "was", "the")
+COUNT = 24
 ACCENTED = "pi\xf1ata"
 ASKED = {
     "ABBR": "stand",
@@ -23,12 +24,12 @@ FOLDED = (
 
 
 class Writer:
-    def __init__(self, root, count):
-        self.root, self.count = root, count
+    def __init__(self, root):
+        self.root = root
         self.draw = np.random.default_rng(0)
 
     def sentences(self, words):
-        return [self.sentence(words) for _ in range(self.count)]
+        return [self.sentence(words) for _ in range(COUNT)]
 
     def sentence(self, words):
         length = self.draw.integers(1, 6)
@@ -46,9 +47,9 @@ class Writer:
             yield f'{int(number % 3 > 0)}\t{number}\t{number}\t{first}\t{second} " said'
 
 
-def write_transfer(root, count=24):
-    """Write all files under ``root``; ``count`` sentences per class of most of them."""
-    writer = Writer(root, count)
+def write_transfer(root):
+    """Write all files under ``root``; :data:`COUNT` sentences per class of most of them."""
+    writer = Writer(root)
     for good, bad in FOLDED:
         writer.put(good, writer.sentences(GOOD))
         writer.put(bad, writer.sentences(BAD))
@@ -68,9 +69,9 @@ def write_transfer(root, count=24):
     return root
 
 
-def separable(count=120, width=7, classes=2, seed=0):
+def separable(count=120, classes=2):
     """Classes that a line separates to some extent."""
-    draw = np.random.default_rng(seed)
+    draw, width = np.random.default_rng(0), 7
     centres = draw.normal(size=(classes, width))
     labels = draw.integers(0, classes, count)
     features = centres[labels] + 1.5 * draw.normal(size=(count, width))

@@ -72,7 +72,7 @@ def test_contrasent_json_says_where_an_encoder_comes_from(trained, tmp_path, tex
     assert (best["step"], last["step"]) == (result.best_step, 5)
     assert best["dev_spearman"] == {str(pairs_file): result.best_score}
     assert [score["value"] for score in best["scores"]] == [r.value for r in result.after]
-    assert "scores" not in last or last["scores"] == best["scores"]
+    assert "scores" not in last
 
 
 def test_every_step_has_a_line_with_these_fields(trained, tmp_path):

@@ -11,7 +11,6 @@ from contrasent.model.backbones.packed_bert import LayerWeights, PackedBert, has
 pytestmark = pytest.mark.precision
 
 CPU, VOCABULARY, LENGTHS = torch.device("cpu"), 60, [7, 1, 30, 2, 17]
-FP32 = pytest.mark.skipif(not has_products(CPU, torch.float32), reason="no oneDNN")
 BF16 = pytest.mark.skipif(not has_products(CPU, torch.bfloat16), reason="no bf16 in oneDNN")
 CLOSE = {"rtol": 0, "atol": 0.06}  # states are about 1, and rounded to 8 bits some ten times
 
