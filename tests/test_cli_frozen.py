@@ -44,7 +44,7 @@ neighbours: @loading MODELS... --corpus --queries --query --sample --top-k --col
   --data-dir --json --overwrite
 mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overwrite
 reproduce: TABLES... --output --encoder
-  --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
+  --from-records --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
   --columns --shard-size --shards --workers --shard --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json

@@ -56,6 +56,10 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     jobs: PositiveInt = 1
     """Rows that are worked on at once, sharing the cores."""
 
+    from_records: Path | None = None
+    """A folder of the .parquet files that an earlier command wrote beside its tables: they are
+    printed from these, and 'verdicts' judges by them; nothing is made."""
+
     def __call__(self) -> None:
         from contrasent import reproduce
 
@@ -63,6 +67,16 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         names = self.tables[1:] if what else self.tables
         if what == "commands":
             say("\n".join(reproduce.plan_lines(names)))
+            return
+        if self.from_records is not None:
+            data_dir = None if self.data_dir is None else str(self.data_dir)
+            recorded = reproduce.Recorded(self.from_records, data_dir)
+            chosen = reproduce.choose(names or recorded.names, self.rows, self.tasks)
+            if what == "verdicts":
+                _show(reproduce.verdicts_document(recorded, chosen))
+            else:
+                tables = (recorded.table(table) for table in chosen)
+                _show("\n".join(reproduce.document(table) for table in tables))
             return
         chosen = reproduce.choose(names, self.rows, self.tasks)
         folder = reproduce.PaperRequest.read(self.output)
@@ -78,7 +92,8 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
             notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
             _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
         elif what == "verdicts":
-            _show(reproduce.verdicts_document(request, chosen, self.output))
+            filler = reproduce.open_filler(request, self.output)
+            _show(reproduce.verdicts_document(filler, chosen))
         else:
             filled = reproduce.reproduce_tables(
                 request, chosen, self.output, tell, jobs=self.jobs, overwrite=self.overwrite

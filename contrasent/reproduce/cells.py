@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from contrasent.errors import ContrasentError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
 from contrasent.recipe import load_recipe
@@ -201,6 +203,7 @@ class Filler:
 
     def __init__(self, planner: Planner, store: Store, seeds: Sequence[int]) -> None:
         self.planner, self.store, self.seeds = planner, store, tuple(seeds)
+        self.scale, self.data_dir = store.scale, store.data_dir
         self._plans: dict[tuple[int, str], tuple[list[list[Measurement]], str]] = {}
 
     def measurements(self, tables: Sequence[PaperTable]) -> Iterator[Measurement]:
@@ -227,6 +230,18 @@ class Filler:
             distinct = {tuple(it.job.key for it in each): each for each in plan}
             self._plans[key] = list(distinct.values()), reason
         return self._plans[key]
+
+    def varies(self, table: PaperTable, row: PaperRow, column: PaperColumn) -> bool:
+        """Another seed would give another number, as of no start, whitened or not."""
+        return any(it.job.is_random for of_seed in self.plan(row, column)[0] for it in of_seed)
+
+    def examples(
+        self, table: PaperTable, row: PaperRow, column: PaperColumn, place: int, label: str
+    ) -> list[np.ndarray]:
+        """Numbers by test pair or example, of each seed that has them."""
+        by_seed = self.plan(row, column)[0]
+        kept = [self.store.examples(of[place if len(of) > 1 else 0]) for of in by_seed]
+        return [it[label] for it in kept if label in it]
 
     def table(self, table: PaperTable) -> FilledTable:
         """A table with what is in the store."""
@@ -288,7 +303,7 @@ class Filler:
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]
     ) -> Found:
-        job = measurements[0].job
+        job = measurements[0].job.run
         if column.kind in ("machine", "trace"):
             if not (kept := self.store.description(job)):
                 return None, self.store.failure(job) or NOT_YET

@@ -139,6 +139,14 @@ class Store:
         path = self.path(measurement, ".json")
         return Measured(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
+    def examples(self, measurement: Measurement) -> dict[str, np.ndarray]:
+        """Numbers by test pair or example, by task or value; nothing where none were kept."""
+        path = self.path(measurement, ".npz")
+        if self.result(measurement) is None or not path.exists():
+            return {}
+        with np.load(path) as arrays:
+            return dict(arrays)
+
     def description(self, job: Job) -> dict[str, Any]:
         """What is kept of a job that was made; nothing of one that was not."""
         path = self.folder(job) / DONE
@@ -200,9 +208,10 @@ class Planner:
         above = self._system_job(system.of, seed) if system.of else None
         kind: str = system.make
         more, identity = dict[str, Any](), dict[str, Any]()
-        if kind == "train" and system.head:
-            kind, above = "start", self._job(label, replace(system, head=""), seed)
+        if kind == "train" and (system.head or system.step == "last"):
+            kind, above = "start", self._job(label, replace(system, head="", step="best"), seed)
             identity = {"start": above.key, "head": system.head}
+            identity |= {"step": "last"} if system.step == "last" else {}
         elif kind == "train":
             more, identity = self._training(system, seed, above)
         elif kind == "start":

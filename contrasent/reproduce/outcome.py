@@ -28,6 +28,7 @@ from contrasent.reproduce.papers import (
     packaged,
     system_row,
 )
+from contrasent.reproduce.recorded import Recorded, write_records
 from contrasent.reproduce.runner import Notify, plan_work, run_work
 from contrasent.reproduce.verdicts import verdict_table, verdicts
 
@@ -158,6 +159,7 @@ def reproduce_tables(
             picture = figure(everything, filled)
             write_text(output / f"{filled.name}.md", document(filled, drawn=picture is not None))
             write_text(output / f"{filled.name}.csv", filled.numbers())
+            write_records(output / f"{filled.name}.parquet", everything, filled)
             write_pictures(output, [picture] if picture else [])
         return [filler.table(table) for table in tables]
 
@@ -185,10 +187,9 @@ def document(filled: FilledTable, *, drawn: bool = False) -> str:
     return _markdown(replace(table, notes=(about, *table.notes))) + image
 
 
-def verdicts_document(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> str:
-    """Verdicts on the claims about tables, by what is in a folder, as Markdown."""
-    judged = verdicts(open_filler(request, output), tables)
-    return _markdown(verdict_table(judged, request.scale))
+def verdicts_document(filler: Filler | Recorded, tables: Sequence[PaperTable]) -> str:
+    """Verdicts on the claims about tables, by what is in a folder or in records, as Markdown."""
+    return _markdown(verdict_table(verdicts(filler, tables), filler.scale))
 
 
 def _markdown(table: Table) -> str:
@@ -277,7 +278,8 @@ def _command_of(system: System) -> str:
     if system.make == "train":
         start = f" --encoder {system.start}" if system.start else ""
         made = f", from the run of {above}" if above else ""
-        return f"`train {system.recipe}{start}{options}`{made}{scored}"
+        last = ", its last step" if system.step == "last" else ""
+        return f"`train {system.recipe}{start}{options}`{made}{scored}{last}"
     if system.make == "start":
         pooler = f", pooler `{system.pooler}`" if system.pooler else ""
         return f"{above or f'{system.start} as it is'}{pooler}"

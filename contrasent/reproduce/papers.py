@@ -62,6 +62,7 @@ class System:
     teachers: list[str] = Field(default_factory=list)
     pooler: str | None = None  # in place of the recipe's or the encoder's
     head: str = ""  # mlp: scored with the head that training keeps, and leaves out when it selects
+    step: Literal["best", "last"] = "best"  # of the training run that it comes from
     trace: bool = False  # alignment and uniformity are measured every ten steps of the training
     aggregation: str = ""  # of the subsets of STS tasks, where it is not all pairs together
     count: str = ""  # trained: parameters are counted of all that is trained

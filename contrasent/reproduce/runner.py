@@ -190,7 +190,7 @@ def _make(job: Job, store: Store) -> None:
 
 
 def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
-    """Train, and keep the encoder of the best step after the first, else the last one.
+    """Train, and keep the encoders of the best step after the first and of the last one.
 
     The start takes part in the selection of a run, but is no system of the papers' tables.
     """
@@ -206,7 +206,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
     train(recipe, run, resume=True, device=store.device)
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     kept = "best" if result["best_step"] else "last"
-    for name in {"best", "last", "best-twin", "last-twin"} - {kept}:
+    for name in {"best", "best-twin", "last-twin"} - {kept}:
         shutil.rmtree(run / name, ignore_errors=True)
     note = "no step was better than the start; the last one is scored"
     return {
@@ -236,6 +236,8 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
 
 
 def _encoder_folder(store: Store, job: Job) -> Path | str:
+    if job.above and job.system.make == "train" and job.system.step == "last":
+        return store.folder(job.above) / _RUN / "last"
     if job.kind == "start":
         return _encoder_folder(store, job.above) if job.above else job.source
     return store.folder(job) / str(store.description(job)["encoder"])

@@ -27,7 +27,6 @@ from contrasent.evaluation import (
 )
 from contrasent.report import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
-from contrasent.reproduce.jobs import Measurement
 from contrasent.reproduce.papers import (
     SMOKE,
     PaperColumn,
@@ -36,9 +35,10 @@ from contrasent.reproduce.papers import (
     load_claims,
     load_tables,
 )
+from contrasent.reproduce.recorded import Recorded
 from contrasent.reproduce.runner import read_suite
 
-HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
+HOLDS, CONTRARY, OPEN, WEAK = "holds", "does not hold", "cannot be told", "no power"
 MARGIN = 1.0
 """Points within which two results are called alike: the papers' own runs differ by as much."""
 
@@ -73,11 +73,18 @@ class ClaimPart:
         return self.seed_error.reach(self.pair_error or 0.0, level)
 
     def status(self, tests: int) -> str:
-        """Its verdict; to be contrary it has to stand the correction for ``tests`` parts."""
+        """Its verdict; to be contrary it has to stand the correction for ``tests`` parts.
+
+        Without power, as an interval that could not have shown the published difference, or that
+        two results are alike, it has none.
+        """
         difference, reach = self.difference, self.reach(_LEVEL)
         corrected = self.reach(_LEVEL / tests)
         if difference is None or reach is None or corrected is None:
             return OPEN
+        printed = inf if self.published is None else abs(self.published)
+        if reach > (printed if self.relation == ">" else MARGIN):
+            return WEAK
         least = {"~": -MARGIN, ">=": -MARGIN, ">": 0.0}[self.relation]
         most = MARGIN if self.relation == "~" else inf
         if least < difference - reach and difference + reach < most:
@@ -109,7 +116,7 @@ class Verdict:
     note: str = ""  # why it cannot be told, and the likely cause of contradictions
 
 
-def verdicts(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
+def verdicts(filler: Filler | Recorded, tables: Sequence[PaperTable]) -> list[Verdict]:
     """Verdicts on the claims about tables, by what is in the store."""
     judge, names = _Judge(filler), {table.name for table in tables}
     return [
@@ -142,7 +149,7 @@ def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> 
 class _Judge:
     """Judges claims by what is in a store."""
 
-    def __init__(self, filler: Filler) -> None:
+    def __init__(self, filler: Filler | Recorded) -> None:
         self._filler = filler
 
     def verdict(self, number: str, claim: Mapping[str, Any]) -> Verdict:
@@ -160,10 +167,10 @@ class _Judge:
         if len(columns) == 1:
             parts = [replace(part, column="") for part in parts]
         statuses = [part.status(len(parts)) for part in parts]
-        status = CONTRARY if CONTRARY in statuses else OPEN if OPEN in statuses else HOLDS
+        status = next((it for it in (CONTRARY, OPEN, WEAK) if it in statuses), HOLDS)
         missing = [it for it in parts if it.difference is None]
         notes = list[str]()
-        if self._filler.store.scale == SMOKE:
+        if self._filler.scale == SMOKE:
             status, notes = OPEN, ["scale smoke: weights are random"]
         elif missing:
             notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
@@ -182,14 +189,10 @@ class _Judge:
         part = replace(part, cells=(first, second))
         if part.difference is None:
             return part
-        pair_error = self.pair_error(pair, column)
+        pair_error = self.pair_error(table, pair, column)
         if pair_error is None and not column.text.startswith(("trace:", "overlap")):
             return part
-        # A number of a start, and of a whitened start, depends on no seed.
-        random = [
-            any(it.job.is_random for of_seed in self._filler.plan(row, column)[0] for it in of_seed)
-            for row in pair
-        ]
+        random = [self._filler.varies(table, row, column) for row in pair]
         seed_error = self.seed_error(cells, random)
         return replace(part, pair_error=pair_error, seed_error=seed_error)
 
@@ -206,7 +209,9 @@ class _Judge:
             return None
         return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
 
-    def pair_error(self, pair: Sequence[PaperRow], column: PaperColumn) -> float | None:
+    def pair_error(
+        self, table: PaperTable, pair: Sequence[PaperRow], column: PaperColumn
+    ) -> float | None:
         """Standard error of a difference over test pairs or examples, of means over seeds.
 
         Pairs that share a sentence are dependent, within a task and across those of an average;
@@ -217,18 +222,16 @@ class _Judge:
         value, _, aggregation = column.text.partition("/")
         split = "dev" if value.endswith("-dev") else "test"
         names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
-        plans = [filler.plan(row, column)[0] for row in pair]
-        ways = [row.system(filler.store.scale).aggregation or aggregation for row in pair]
+        ways = [row.system(filler.scale).aggregation or aggregation for row in pair]
         tasks = list[Any]()
         moves: list[np.ndarray] = []
         for place, name in enumerate(names):
             label = name if split == "test" else f"{name}-dev"
-            by_seed = [[self._examples(it, place, label) for it in plan] for plan in plans]
-            sides = [[it for it in side if it is not None] for side in by_seed]
+            sides = [filler.examples(table, row, column, place, label) for row in pair]
             if not all(sides):
                 return None
             if name in STS_TASKS:
-                (read,) = read_suite((name,), filler.store.data_dir, split).tasks("sts")
+                (read,) = read_suite((name,), filler.data_dir, split).tasks("sts")
                 tasks.append(read)
                 first, second = (
                     _influence(read, side, way or "all")
@@ -238,22 +241,11 @@ class _Judge:
                 first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
                 if column.is_of_geometry:
                     pairs = column.measure.partition(":")[2]
-                    tasks.append(RatedPairs.read(pairs, filler.store.data_dir).task)
+                    tasks.append(RatedPairs.read(pairs, filler.data_dir).task)
             moves.append(first - second)
         alone = np.diag([float(np.square(move).sum()) for move in moves])
         error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
         return 100 * error if column.is_score else error
-
-    def _examples(
-        self, measurements: Sequence[Measurement], place: int, label: str
-    ) -> np.ndarray | None:
-        measurement, store = measurements[place if len(measurements) > 1 else 0], self._filler.store
-        if store.result(measurement) is None:
-            return None
-        if not (path := store.path(measurement, ".npz")).exists():
-            return None
-        with np.load(path) as arrays:
-            return arrays[label] if label in arrays.files else None
 
 
 def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
@@ -264,11 +256,18 @@ def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.nd
     return mean
 
 
+def _smallest(verdict: Verdict) -> str:
+    """What the widest interval of its comparisons can tell; a dash where one has none."""
+    reaches = [part.reach(_LEVEL) for part in verdict.parts]
+    known = [it for it in reaches if it]
+    return f"{max(known):.2f}" if known and None not in reaches else ABSENT
+
+
 def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     """Claims, verdicts and numbers."""
     rows = [
         (
-            *(it.number, it.claim, it.status),
+            *(it.number, it.claim, it.status, _smallest(it)),
             "; ".join(part.described() for part in it.parts) or ABSENT,
             it.note,
         )
@@ -276,9 +275,9 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     ]
     counts = ", ".join(
         f"{sum(it.status == status for it in judged)} {status}"
-        for status in (HOLDS, CONTRARY, OPEN)
+        for status in (HOLDS, CONTRARY, WEAK, OPEN)
     )
-    headings = ("claim", "in words", "verdict", "comparisons", "note")
+    headings = ("claim", "in words", "verdict", "can tell", "comparisons", "note")
     table = text_table(headings, rows, title=f"Verdicts on the claims (scale {scale})")
     notes = (
         f"{counts}.",
@@ -286,6 +285,8 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         "pairs, of which those that share a sentence are dependent, or over examples (the last "
         "step of a trajectory has none), and over seeds, paired. A claim holds if all its "
         "comparisons do, and does not if one is contrary after Bonferroni's correction; "
-        f"two results are alike within {MARGIN:g} point.",
+        f"two results are alike, and one does not fall below another, within {MARGIN:g} point. "
+        "The smallest difference that all comparisons can tell is the widest interval's half: "
+        "where it is above the published difference, or that point, there is no power.",
     )
     return replace(table, notes=notes)

@@ -78,7 +78,14 @@ def test_the_same_command_again_does_nothing_and_others_tell_what_is_there(made,
     assert again.out == said.out
     assert "0 jobs to do" in again.err
     assert made_jobs(output) == before
+    recorded = worked("reproduce", "simcse/T3", "--from-records", output)
+    assert recorded.out.strip() == (output / "simcse-T3.md").read_text().strip()
     told = worked("reproduce", "verdicts", "simcse/T3", "--output", output, *SMOKE)
+    data = output / "materials" / "senteval"
+    judged = worked(
+        *("reproduce", "verdicts", "simcse/T3", "--from-records", output, "--data-dir", data)
+    )
+    assert judged.out == told.out
     assert "| S6 | The default dropout 0.1 is best | cannot be told |" in told.out
     assert "scale smoke" in told.out
     done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)

@@ -16,13 +16,13 @@ from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
 from contrasent.reproduce.materials import make_tasks
 from contrasent.reproduce.papers import PAIRS, PaperColumn, load_tables
 from contrasent.reproduce.runner import read_suite
-from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart, _Judge
+from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, WEAK, ClaimPart, _Judge
 
 
-def part(first, second, *, relation=">", pair_error=0.1, seed_error=None):
+def part(first, second, *, relation=">", pair_error=0.1, seed_error=None, published=None):
     cells = PaperCell(None, None, tuple(first)), PaperCell(None, None, tuple(second))
     seeds = seed_error and SeedError(*seed_error)
-    return ClaimPart("a", "b", relation, None, "", cells, pair_error, seeds)
+    return ClaimPart("a", "b", relation, published, "", cells, pair_error, seeds)
 
 
 def column_of(value):
@@ -42,7 +42,7 @@ def test_differences_of_geometry_have_three_decimals():
 def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monkeypatch):
     (table, *_) = load_tables().values()
     outcomes = iter([(80.0, ""), (None, "out of memory"), (None, NOT_YET)])
-    filler = Filler(None, SimpleNamespace(scale="small"), (1, 2, 3))
+    filler = Filler(None, SimpleNamespace(scale="small", data_dir=None), (1, 2, 3))
     monkeypatch.setattr(Filler, "plan", lambda *_: ([[], [], []], ""))
     monkeypatch.setattr(Filler, "_value", lambda *_: next(outcomes))
     cell = filler.cell(table, table.rows[0], table.columns[0])
@@ -78,6 +78,29 @@ def test_a_comparison_is_judged_by_its_interval(first, second, relation, seeds, 
     assert part(first, second, relation=relation, seed_error=seeds).status(1) == status
 
 
+@pytest.mark.parametrize(
+    ("first", "relation", "published", "status"),
+    [  # each difference can be told from 0.64 on
+        (82.0, ">", 2.0, HOLDS),
+        (82.0, ">", 0.5, WEAK),
+        (78.0, ">", -0.7, CONTRARY),
+        (80.2, ">", 2.0, OPEN),
+        (80.2, ">", 0.6, WEAK),
+        (80.1, "~", 0.1, HOLDS),
+    ],
+)
+def test_no_verdict_without_power_to_see_the_published_difference(
+    first, relation, published, status
+):
+    found = part((first,), (80.0,), relation=relation, seed_error=(0.3, 30), published=published)
+    assert found.reach(0.05) == pytest.approx(0.64, abs=0.01)
+    assert found.status(1) == status
+
+
+def test_results_are_alike_only_within_an_interval_that_fits():
+    assert part((80.0,), (80.0,), relation="~", seed_error=(0.6, 30)).status(1) == WEAK
+
+
 def test_contrary_stands_the_correction_for_several_comparisons():
     near = part((79.0,), (79.7,), pair_error=0.0, seed_error=(0.3, 200))
     assert near.status(1) == CONTRARY
@@ -104,39 +127,30 @@ def test_a_start_has_no_deviation_of_its_own():
 
 
 @pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])
-def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, table):
+def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, table):
     data = str(make_tasks(tmp_path / "senteval"))
     drawn = np.random.default_rng(0)
 
     def cosines(*arguments):
         (task,) = read_suite(arguments[-1:], data, "test").tasks("sts")
         noise = (0.5 if table == "simcse/TB.2" else drawn.normal()) * np.sin(np.arange(999))
-        return task.gold + 3 * noise[: len(task.gold)]
+        return [task.gold + 3 * noise[: len(task.gold)]]
 
-    monkeypatch.setattr(_Judge, "_examples", cosines)
-    filler = SimpleNamespace(
-        store=SimpleNamespace(data_dir=data, scale="smoke"),
-        plan=lambda *_: ([["a measurement"]], ""),
-    )
+    filler = SimpleNamespace(data_dir=data, scale="smoke", examples=cosines)
     found = load_tables()[table]
-    error = _Judge(filler).pair_error(found.rows[:2], found.columns[-1])
+    error = _Judge(filler).pair_error(found, found.rows[:2], found.columns[-1])
     assert error is not None
     assert error > 0.1
 
 
-def kept_by_example(folder, names, data_dir):
-    """A filler whose rows have these names, each with what its file in the folder has."""
+def kept_by_example(moves, data_dir=None):
+    """A filler whose rows have these names, each with these numbers by label, and the rows."""
+
     filler = SimpleNamespace(
-        plan=lambda row, _: ([[row.name], ["a seed that is not made yet"]], ""),
-        store=SimpleNamespace(
-            data_dir=data_dir,
-            scale="small",
-            result=lambda it: it in names or None,
-            path=lambda it, suffix: folder / f"{it}{suffix}",
-        ),
+        scale="small", data_dir=data_dir, examples=lambda _, row, *at: [moves[row.name][at[-1]]]
     )
     system = SimpleNamespace(aggregation="")
-    return filler, [SimpleNamespace(name=it, system=lambda _: system) for it in names]
+    return filler, [SimpleNamespace(name=it, system=lambda _: system) for it in moves]
 
 
 @pytest.mark.parametrize("value", ["alignment", "uniformity:stsb-test>3"])
@@ -144,24 +158,24 @@ def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, val
     data = str(make_tasks(tmp_path / "senteval"))
     rated = RatedPairs.read(value.partition(":")[2] or PAIRS, data)
     drawn = np.random.default_rng(0).normal(size=(2, len(rated.gold)))
-    for name, moves in zip("ab", drawn, strict=True):
-        np.savez(tmp_path / f"{name}.npz", **{value: moves})
-    filler, rows = kept_by_example(tmp_path, "ab", data)
-    error = _Judge(filler).pair_error(rows, column_of(value))
+    moves = {name: {value: it} for name, it in zip("ab", drawn, strict=True)}
+    filler, rows = kept_by_example(moves, data)
+    error = _Judge(filler).pair_error(None, rows, column_of(value))
     assert error == pytest.approx(pair_error(*rated.task.sides, drawn[0] - drawn[1]))
 
 
 @pytest.mark.parametrize(
     ("value", "tasks"), [("mr", 1), ("transfer", 7), ("transfer-dev", 7), ("recall@5", 1)]
 )
-def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value, tasks):
+def test_examples_that_both_get_right_do_not_widen_a_difference(value, tasks):
     right = {"one": np.repeat([1.0, 0.0], [80, 20]), "other": np.repeat([1.0, 0.0], [70, 30])}
-    for name, each in right.items():
-        moves = Ratio(each, np.ones(100)).influence
-        split = value.removeprefix("transfer")
-        labels = (value,) if split == value else [f"{task}{split}" for task in TRANSFER]
-        np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
-    filler, pair = kept_by_example(tmp_path, [*right], None)
-    error = _Judge(filler).pair_error(pair, column_of(value))
+    split = value.removeprefix("transfer")
+    labels = (value,) if split == value else [f"{task}{split}" for task in TRANSFER]
+    moves = {
+        name: dict.fromkeys(labels, Ratio(each, np.ones(100)).influence)
+        for name, each in right.items()
+    }
+    filler, pair = kept_by_example(moves)
+    error = _Judge(filler).pair_error(None, pair, column_of(value))
     differ = right["one"] - right["other"]  # 10 of 100 examples
     assert error == pytest.approx(100 * differ.std() / sqrt(100) / sqrt(tasks))
