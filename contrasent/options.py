@@ -135,24 +135,21 @@ class TextColumn:
 
 
 @settings
-class CleanText:
-    """True if dirt is left out of a text."""
+class FoundText:
+    """How a text is read that was found somewhere."""
 
     clean: bool = False
     """Leave out HTML tags and entities, control characters, spare spaces, repeats; count them."""
-
-
-@settings
-class FoundText(CleanText):
-    """How a text is read that was found somewhere."""
 
     documents: Annotated[bool | None, Spelling(flag="--documents/--lines")] = None
     """Blank lines end documents, or every line is a text by itself; else the text tells."""
 
 
 @settings
-class IndexedText(TextColumn, CleanText):
+class IndexedText(TextColumn):
     """Which columns of a file are indexed."""
+
+    clean: Annotated[bool, Spelling(of=FoundText)] = False
 
     ids: Annotated[str | None, Spelling(metavar="COLUMN")] = None
     """The column of the ids; else texts are numbered from 0."""

@@ -7,7 +7,6 @@ tasks made of held-out text, or labelled pairs, decide, and the start is what th
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -51,15 +50,13 @@ from contrasent.files import remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
-from contrasent.records import Record
 from contrasent.report import (
     Cell,
     Contents,
     Table,
+    judgement_tables,
     number,
     score,
-    score_tables,
-    short_encoder,
     suite_tables,
     write_report,
 )
@@ -73,7 +70,7 @@ _DEV_SHARE, _TEST_SHARE = 0.02, 0.12
 """Of the time, for one dev score and for the scores at the end."""
 _JUDGED, _USUAL_WORDS = 30, 2000
 """Seconds that judging the start may take, where so many words are embedded in one."""
-_MOST_TEXTS, _MOST_WORDS, _LONGEST = 10_000, 200_000, 256
+_MOST_WORDS, _LONGEST = 200_000, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class Text:
         texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         return cls(counted, texts, in_documents=found.lengths is not None)
 
-    def gives(self, width: int) -> set[str]:
+    def needs_met(self, width: int) -> set[str]:
         """The keys of :data:`NEEDS` that it meets, with embeddings of a width."""
         given = {TEXTS} if self.lines > width else set()
         if self.in_documents:
@@ -127,15 +124,18 @@ class Text:
         """How many sentences or texts there are."""
         return sum(map(len, self.documents))
 
-    def split(self, seed: int, *most: int) -> list[Text]:
-        """The text in parts, no document in two of them, in an order that the seed decides.
+    def shuffled(self, seed: int) -> Text:
+        """Its different documents, in an order that the seed decides."""
+        distinct = list(dict.fromkeys(map(tuple, self.documents)))
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        return replace(self, documents=[list(distinct[k]) for k in order])
+
+    def split(self, *most: int) -> list[Text]:
+        """The text in parts, no document in two of them.
 
         All but the last have at most so many lines, or a little more, and a tenth of the documents.
         """
-        distinct = list(dict.fromkeys(map(tuple, self.documents)))
-        order = np.random.default_rng(seed).permutation(len(distinct))
-        documents = [list(distinct[k]) for k in order]
-        parts, tenth = list[Text](), len(documents) // 10
+        parts, documents, tenth = list[Text](), self.documents, len(self.documents) // 10
         for lines in most:
             part = replace(self, documents=documents[:tenth] if lines else []).first(lines)
             parts.append(part)
@@ -220,10 +220,7 @@ class Adaptation:
     @property
     def tables(self) -> list[Table]:
         """The start on the text, what was tried, and what came of it."""
-        rows = dict[str, list[Record]]()
-        for record in self.judgement.records if self.judgement else ():
-            rows.setdefault(short_encoder(record.encoder), []).append(record)
-        tables = [replace(table, notes=()) for table in score_tables(rows)]  # the page has them
+        tables = judgement_tables(self.judgement)[:1] if self.judgement else []
         tables += [self._tried] * bool(self.trials)
         if self.scores.tasks is not None:
             tables += suite_tables(self.scores.tasks, self.scores.rows)
@@ -281,24 +278,30 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         if (made := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
             made.rename(run)
-        made_by, how = load_recipe(run / "recipe.yaml"), rungs.search.how
+        made_by, how = load_recipe(run / "recipe.yaml"), rungs.search.run_options
         scores = score_result(rungs.final_tasks(), made_by, result.encoder, False, **how)
         result = replace(result, scores=scores)
         verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
         if "hurt" in verdicts and "helped" not in verdicts:
             run.rename(made)
         else:
-            result = replace(result, recipe=folder / "recipe.yaml")
-            shutil.copyfile(run / "recipe.yaml", folder / "recipe.yaml")
+            result = replace(result, recipe=run / "recipe.yaml")
     if result.recipe is None and ground.depth and not result.encoder.exists():
         start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
-    rungs._save()
+    rungs.save()
     result = replace(result, seconds=ground.seconds_spent)
     result.write(folder)
     return result
 
 
-def _telling(judged: Judgement) -> list[str]:
+def _use(name: str, device: str | None) -> EncoderUse:
+    """Load an encoder as it comes, or the mean of a masked language model's states."""
+    pooler = start_pooler(name)
+    encoder = load_encoder(name, pooler=pooler, head="none" if pooler else None, device=device)
+    return EncoderUse(encoder, "fp32")
+
+
+def _open_kinds(judged: Judgement) -> list[str]:
     """The kinds of task that decide and that the encoder has not solved."""
     own = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
     open_tasks = [it.task for it in own if it.task in judged.deciding and it.value < SOLVED]
@@ -331,6 +334,22 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
     return names
 
 
+def _hold_out(
+    text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[str]
+) -> tuple[list[list[str]], Text]:
+    """Hold out parts of so many lines, or as many as make a task; their tasks, and the rest."""
+    lines, made = list(sizes), list[list[str]]()
+    for n, name in enumerate(_PARTS):
+        while True:
+            part = text.split(*lines)[n]
+            tasks = _make_tasks(part, folder, name, kinds)
+            if tasks or not (kinds and 0 < lines[n] <= part.lines):
+                break
+            lines[n] *= 2
+        made.append(tasks)
+    return made, text.split(*lines)[-1]
+
+
 def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     """Judge the start and write the answer so far; the parts of the text, and tasks of them."""
     if chosen.dev:
@@ -339,15 +358,15 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         raise DataError(problem.message)
     columns = None if chosen.columns is None else [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
-    ground, budget, pooler = Ground(), 60 * chosen.minutes, start_pooler(chosen.encoder)
-    head = "none" if pooler else None
-    start: Any = load_encoder(chosen.encoder, pooler=pooler, head=head, device=chosen.device)
+    ground, budget = Ground(), 60 * chosen.minutes
+    use = _use(chosen.encoder, chosen.device)
+    start: Any = use.encoder
     if not isinstance(start, SentenceEncoder) or start.transform is not None:
         ground.why = f"{chosen.encoder} is no transformer without a fitted map"
     else:
         ground.depth = start.backbone.depth
 
-    (shuffled,) = text.split(chosen.seed)
+    shuffled = text.shuffled(chosen.seed)
     sample = list(islice(chain.from_iterable(shuffled.documents), 64))
     start.encode(sample[:8])
     since = time.monotonic()
@@ -356,40 +375,42 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     ground.letter_seconds, seconds = took / letters, took / len(sample)  # of a letter, of a line
     words = sum(len(line.split()) for line in sample) / took  # in a second
     judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED) / (1 + len(chosen.compare))
-    try:
+    judged: Judgement | None = None
+    with suppress(DataError):  # there is too little
         judged = judge(
-            EncoderUse(start, "fp32"),
-            shuffled.first(_MOST_TEXTS).write(folder / f"{Path(chosen.data).stem}.txt"),
-            compare=chosen.compare,
-            documents=text.in_documents,
+            use,
+            chosen.data,
+            compare=[_use(it, chosen.device) for it in chosen.compare],
+            columns=columns,
+            documents=chosen.documents,
+            clean=chosen.clean,
             seconds=judged_for * words / _USUAL_WORDS,
         )
-    except DataError:
-        judged = None
-        ground.why = f"they are too few to make tasks of, each of {FEWEST} queries"
-    kinds = _telling(judged) if judged else []
+    kinds = _open_kinds(judged) if judged else []
     # A line of a part is in about two texts of each kind of task.
     of_line = 2 * max(1, len(kinds)) * seconds
     dev, test = (
         int(np.clip(share * budget / of_line, _FEWEST_LINES, _HELD_OUT))
         for share in (_DEV_SHARE, _TEST_SHARE / 2)
     )
-    parts = text.split(chosen.seed, 0 if chosen.dev else dev, test)
-    made, ground.tests = (
-        _make_tasks(part, folder, name, kinds) for part, name in zip(parts, _PARTS, strict=False)
-    )
-    ground.dev = made
-    if not (ground.why or chosen.dev or (made and ground.tests)):
-        ground.why = (
-            f"{text.lines:,} lines in {chosen.minutes:g} min: too few to choose and to compare by"
-            if kinds
-            else "no task that can be made of the text tells encoders apart"
-        )
-    trained = parts[-1] if ground.tests else shuffled
+    sizes = [0 if chosen.dev else dev, test]
+    (ground.dev, ground.tests), rest = _hold_out(shuffled, sizes, folder, kinds)
+    if not (ground.why or chosen.dev or (ground.dev and ground.tests)):
+        few = f"to make tasks of {FEWEST} queries"
+        if judged is None:
+            ground.why = f"they are too few {few}"
+        elif kinds:
+            ground.why = f"a tenth of {text.lines:,} lines is too little {few} to choose by"
+        else:
+            ground.why = "no task that can be made of the text tells encoders apart"
+    trained = rest if ground.tests else shuffled
     trained = trained.first(max(_HELD_OUT, int(budget / (6 * seconds))))
     trained.write(folder / TRAIN)
-    ground.lines, ground.max_tokens = trained.lines, trained.max_tokens
-    has = {"", *trained.gives(getattr(start, "width", 0)), *[PEFT] * (find_spec(PEFT) is not None)}
+    ground.lines = trained.lines
+    ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
+    has = {"", *trained.needs_met(getattr(start, "width", 0))}
+    if find_spec(PEFT) is not None:
+        has.add(PEFT)
     if not (ground.why or is_sentence_encoder(chosen.encoder)):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it
             MaskedLm.load(chosen.encoder)
@@ -403,9 +424,9 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     answer = Adaptation(
         text=ground.text,
         encoder=Path(chosen.encoder),
-        judgement=judged and replace(judged, text=chosen.data),
+        judgement=judged,
         why=ground.why or "the search has not ended, --resume goes on",
-        report=folder / REPORT,
+        report=chosen.output / REPORT,
     )
     answer.write(folder)
     return ground
@@ -422,9 +443,10 @@ def adapt(
 ) -> Adaptation:
     """Tell how good an encoder is for a text, and search for a better one, in a given time.
 
-    The folder gets ``result.json`` and ``report.html`` with the answer, within the first minute;
-    then ``run`` with the best encoder, ``recipe.yaml`` that makes it again, ``search.json`` with
-    every trial, and the parts of the text. Ctrl-C ends the search with what was found so far.
+    The folder gets ``result.json`` and ``report.html`` with the answer so far, 10 to 30 seconds
+    after text and encoders are read; then ``run`` with the best encoder and ``recipe.yaml`` that
+    makes it again, ``search.json`` with every trial, and the parts of the text. Ctrl-C ends the
+    search with what was found so far.
 
     Args:
         encoder: the start: a folder, a run or a Hugging Face id.
@@ -455,17 +477,17 @@ def adapt(
     for key in FIXED.keys() & given.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
     load_recipe("unsup-simcse", given)  # refuses what is no setting
-    free = ("output", "device", "resume", "overwrite", "test", "compare")
+    free = ("output", "device", "resume", "overwrite", "test")
     request = {name: value for name, value in vars(chosen).items() if name not in free}
-    how = {"device": chosen.device, "show_progress": show_progress}
+    run_options = {"device": chosen.device, "show_progress": show_progress}
 
     def prepare(state: State, folder: Path) -> None:
         ground = _prepare(folder, chosen)
         ground.seconds_spent = time.monotonic() - began
-        state.known = asdict(ground)
+        state.ground = asdict(ground)
 
     once = {"resume": chosen.resume, "overwrite": chosen.overwrite}
-    opening = Search.opened(chosen.output, {**request, "settings": given}, prepare, how, **once)
-    with opening as search:
+    request["settings"] = given
+    with Search.opened(chosen.output, request, prepare, run_options, **once) as search:
         rungs = Rungs(search, chosen, given, began)
         return _finish(rungs, rungs.run())

@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -134,7 +134,7 @@ class Rungs:
         self, search: Search, options: AdaptOptions, given: Settings, began: float
     ) -> None:
         self.search, self.options, self.given = search, options, given
-        self.ground = TypeAdapter(Ground).validate_python(search.state.known)
+        self.ground = TypeAdapter(Ground).validate_python(search.state.ground)
         self.began = began - self.ground.seconds_spent
         self.last = len(_TIME_SHARES) - 1
 
@@ -144,9 +144,10 @@ class Rungs:
         spent = time.monotonic() - self.began
         return 60 * self.options.minutes - self.ground.final_seconds - spent
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Keep what is known, and the time that was spent."""
         self.ground.seconds_spent = time.monotonic() - self.began
-        self.search.state.known = asdict(self.ground)
+        self.search.state.ground = asdict(self.ground)
         self.search.state.write(self.search.folder)
 
     def run(self) -> str:
@@ -171,7 +172,7 @@ class Rungs:
             failed = (f"{it.candidate}: {it.failure}" for it in search.state.trials)
             ground.why = "; ".join(["every candidate failed", *failed])
         ground.ended = True
-        self._save()
+        self.save()
         return ground.why
 
     def _probe(self) -> None:
@@ -187,6 +188,8 @@ class Rungs:
                 self._check_time(it)
 
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, _PROBED_STEPS)
+        usual = load_recipe("unsup-simcse")  # a user's settings may be for other candidates alone
+        recipe = replace(recipe, objective=usual.objective, view=usual.view)
         how: dict[str, Any] = {"device": self.options.device}
         how |= {"overwrite": True, "on_step": note_time, "on_evaluation": note_time}
         try:
@@ -198,11 +201,11 @@ class Rungs:
         ground.start_score = scores[0].score if scores[0].plain is None else scores[0].plain
         ground.dev_metric = scores[0].metric
         ground.step_seconds = result.seconds / result.steps
-        # The start was scored, and after the last step the encoder and its mean with the start.
-        ground.score_seconds = (times[-1] - times[-2]) / 2
+        # The start was scored, and after the last step the encoder and its means with the start.
+        ground.score_seconds = (times[-1] - times[-2]) / (1 + len(recipe.train.start_shares))
         known = result.seconds + 3 * ground.score_seconds
         ground.other_seconds = max(0.0, time.monotonic() - began - known)
-        self._save()
+        self.save()
 
     def _check_time(self, step: StepMetrics) -> None:
         if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
@@ -257,7 +260,7 @@ class Rungs:
                 alone = len(names) == 1 and rung < self.last  # it gets the rest of the time
                 steps = {} if alone else self._steps(names, share * self.seconds_left, rung)
                 ground.rungs.append(steps)
-                self._save()
+                self.save()
             for name, count in ground.rungs[rung].items():
                 before = self._latest(name)
                 if before is None or (before.score is not None and before.steps < count):
@@ -276,11 +279,12 @@ class Rungs:
 
     def _recipe(self, candidate: Candidate, steps: int, every: int) -> Recipe:
         ground, options, folder = self.ground, self.options, self.search.folder
-        defaults = {
+        given = {
             "encoder.pooler": start_pooler(options.encoder),
             "data.max_tokens": ground.max_tokens,
             "encoder.freeze_layers": int(candidate.frozen_share * ground.depth),
             **candidate.settings,
+            **self.given,
         }
         fixed = {
             "encoder.name": options.encoder,
@@ -288,12 +292,12 @@ class Rungs:
             "data.columns": None,
             "train.max_steps": steps,
             "train.seed": options.seed,
-            "train.start_shares": [0.5],
+            "train.start_shares": [] if given.get("encoder.lora") else [0.5],
             "evaluation.task": options.dev or ",".join(str(folder / it) for it in ground.dev),
             "evaluation.every": every,
             "evaluation.final": "none",
         }
-        return load_recipe(candidate.recipe, {**defaults, **self.given, **fixed})
+        return load_recipe(candidate.recipe, {**given, **fixed})
 
     def _make(self, settings: Settings, folder: Path) -> None:
         """Train a candidate in a folder."""
@@ -303,7 +307,7 @@ class Rungs:
         if taken := sorted(own & set(self.given)):
             raise ConfigError(f"it sets {', '.join(taken)} itself")
         recipe = self._recipe(candidate, steps, settings["every"])
-        train(recipe, folder, resume=True, on_step=self._check_time, **self.search.how)
+        train(recipe, folder, resume=True, on_step=self._check_time, **self.search.run_options)
 
     def _learn(self, trial: Trial) -> None:
         """Correct what was measured by what a trial took."""
@@ -312,7 +316,7 @@ class Rungs:
             self.ground.speed_factor *= min(
                 max(trial.seconds / (fixed + trial.steps * step), 0.5), 2.0
             )
-        self._save()
+        self.save()
 
     def final_tasks(self) -> Suite:
         """What start and result are scored on: ``test``, held-out text, and general pairs."""

@@ -7,7 +7,6 @@ proposes. Nothing but the dev task is looked at before the best trial is known.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 import time
@@ -38,8 +37,6 @@ from contrasent.training import (
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-logger = logging.getLogger("contrasent")
 
 Settings = dict[str, Any]
 """What tells a trial from the others."""
@@ -74,7 +71,7 @@ class State:
     """All that is needed to go on with a search."""
 
     request: dict[str, Any]  # what was asked for; one that goes on is asked for the same
-    known: dict[str, Any] = field(default_factory=dict)  # what was found out before the trials
+    ground: dict[str, Any] = field(default_factory=dict)  # what was found out before the trials
     trials: list[Trial] = field(default_factory=list)
     running: Settings | None = None  # those of the trial that has not ended
 
@@ -87,8 +84,8 @@ class State:
 class Search:
     """A search in a folder: its trials, the best of which alone keeps its encoders."""
 
-    def __init__(self, folder: Path, state: State, how: Mapping[str, Any]) -> None:
-        self.folder, self.state, self.how = folder, state, how
+    def __init__(self, folder: Path, state: State, run_options: Mapping[str, Any]) -> None:
+        self.folder, self.state, self.run_options = folder, state, run_options
 
     @classmethod
     @contextmanager
@@ -97,7 +94,7 @@ class Search:
         folder: Path,
         request: Mapping[str, Any],
         prepare: Callable[[State, Path], object],
-        how: Mapping[str, Any],
+        run_options: Mapping[str, Any],
         *,
         resume: bool,
         overwrite: bool,
@@ -122,7 +119,7 @@ class Search:
                     f"the search in {folder} has {'; '.join(told)}; ask for the same, name "
                     "another --output, or replace it with --overwrite"
                 )
-            yield cls(folder, state, how)
+            yield cls(folder, state, run_options)
 
     def run(
         self,
@@ -135,10 +132,11 @@ class Search:
         ``make`` trains with the settings in a folder, or raises ContrasentError.
         """
         state = self.state
-        state.trials = self.succeeded  # what failed is tried again
+        failed = [it for it in state.trials if it.score is None]
         self._keep_best()
-        if state.running is not None:
+        if state.running is not None:  # in the folder that it began in
             on_trial(self._try(state.running, make))
+        state.trials = [it for it in state.trials if it not in failed]  # these are tried again
         for settings in plan:
             on_trial(self._try(settings, make))
 

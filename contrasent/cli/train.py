@@ -302,9 +302,10 @@ class TuneCommand(TuneOptions, ShowSettings):
 class AdaptCommand(AdaptOptions):
     """Tell how good an encoder is for your text, without labels, and look for a better one.
 
-    Judges the encoder as it comes within a minute. Then tries several recipes for a few steps each,
-    continues those that do best on held-out text, and tells whether the result is better. Settings
-    of the recipes can follow as --section.key VALUE, but for those that the search sets itself.
+    Judges the encoder as it comes first, 10 to 30 seconds once text and encoders are read. Then
+    tries several recipes for a few steps each, continues those that do best on held-out text, and
+    tells whether the result is better. Settings of the recipes can follow as --section.key
+    VALUE, but for those that the search sets itself.
     """
 
     def __call__(self, words: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from contrasent.evaluation.compare import SeedScores
 from contrasent.evaluation.judgement import METRIC, Judgement
 from contrasent.evaluation.task_names import short_name
 from contrasent.progress import one_line
-from contrasent.records import Compared, Record
-from contrasent.report.contents import Contents, Identity, PageRow, identity
+from contrasent.records import Compared
+from contrasent.report.contents import Contents, Identity, PageRow, identity, rows_of
 from contrasent.report.scores_table import Column, metric_heading, quantity, scores_table
 from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score, text_table
 
@@ -50,7 +50,7 @@ def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> l
             holm = number(one.p_holm, 4) if one.tests > 1 else Cell(ABSENT)
             cells.append((Cell(heading), *differences, number(one.p_value, 4), holm))
         headings = ("task", "difference", "low", "high", "p", "p (Holm)")
-        note = f"Differences x 100. {_procedure([one for _, one in lines])}."
+        note = f"Differences x 100. {_procedure([one for _, one in lines])}"
         tables.append(Table(headings, tuple(cells), (note,), title, f"compared-{place}"))
     return tables
 
@@ -109,9 +109,7 @@ def judgement_lines(judged: Judgement) -> list[str]:
 
 def judgement_tables(judged: Judgement) -> list[Table]:
     """Scores on the tasks of a text, and example queries with what was found."""
-    rows: dict[str, list[Record]] = {}
-    for record in judged.records:
-        rows.setdefault(short_name(record.encoder), []).append(record)
+    rows = {it.label: it.records for it in rows_of(Contents(judged.records)).values()}
     of_metric = [it for it in judged.records if it.metric == METRIC]
     columns = [
         Column(name.name.partition(" ")[0], ((name, metric),))

@@ -179,7 +179,7 @@ def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_b
     ("change", "why"),
     [
         ("too little text", "too few to make tasks of"),
-        ("too few lines", "too few to choose and to compare by"),
+        ("too few lines", "200 lines is too little to make tasks of 50 queries"),
         ("no time", "leave no time"),
         ("all fail", "every candidate failed; dropout: the loss is not finite"),
         ("a table of words", "no transformer"),
@@ -263,6 +263,18 @@ def test_a_candidate_that_fails_is_reported_and_the_others_go_on(adapt, monkeypa
     assert plain(adapt(resume=True).trials) == plain(result.trials)
 
 
+@pytest.mark.filterwarnings("ignore:.*no masked-LM head")
+def test_a_setting_of_one_candidate_leaves_the_others_out_and_low_ranks_train(adapt):
+    settings = {**FAST, "objective.deletion_rate": 0.5}
+    result = adapt(candidates=["dropout", "tsdae"], settings=settings)
+    assert {it.candidate: it.score is None for it in result.trials} == {
+        "dropout": True,
+        "tsdae": False,
+    }
+    pytest.importorskip("peft")
+    assert not adapt("low ranks", candidates=["lora"]).failures
+
+
 @pytest.mark.parametrize(("key", "remedy"), [("data.file", "--data"), ("train.seed", "--seed")])
 def test_settings_that_the_search_sets_are_refused(adapt, key, remedy):
     with pytest.raises(ConfigError, match=f"the search itself sets {key}; give {remedy}"):
@@ -298,7 +310,7 @@ def test_documents_stay_whole(tmp_path):
     path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
     text = Text.read(str(path), documents=True)
     assert text.in_documents
-    parts = text.split(1, 500, 500)
+    parts = text.shuffled(1).split(500, 500)
     assert [len(part.documents) for part in parts] == [3, 3, 24]
     assert sorted(d for part in parts for d in part.documents) == sorted(documents)
     read = Text.read(parts[2].write(tmp_path / "part.txt"), documents=True)
@@ -310,11 +322,11 @@ def test_candidates_follow_the_text():
     texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
     sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
     documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
-    assert [t.gives(2) for t in (texts, sentences, documents)] == [
+    assert [t.needs_met(2) for t in (texts, sentences, documents)] == [
         {"texts"},
         set(),
         {"texts", "documents"},
     ]
-    assert sentences.gives(1) == {"more_texts_than_dimensions"}
+    assert sentences.needs_met(1) == {"more_texts_than_dimensions"}
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
