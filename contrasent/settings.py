@@ -181,6 +181,11 @@ class EncoderSettings:
     an end takes the place of [CLS] or [SEP]. It is saved in tokenizer.json. null keeps the
     folder's own."""
 
+    layers: PositiveInt | None = None
+    """Start from so many layers of the transformer, evenly spaced and the last among them: an
+    encoder that is quicker, and worse until it is trained, as with the recipe distil; null takes
+    all."""
+
     lstm: PositiveInt | None = None
     """Numbers for each direction of a new bidirectional LSTM over the word vectors of a file
     (InferSent: 2048); null for a start that is an encoder already."""

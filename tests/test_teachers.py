@@ -1,13 +1,17 @@
 """Distillation and RankCSE: the embeddings of teachers, and RankCSE's terms in loops and SciPy."""
 
+import json
 import math
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 import torch
 from helpers import oracles
-from helpers.tiny_models import save_tiny
+from helpers.serving import batcher_of, serving
+from helpers.tiny_models import SENTENCES, save_tiny
 from helpers.tiny_runs import write_data
 from helpers.tiny_tokenizers import Letters
 from scipy.spatial.distance import jensenshannon
@@ -18,10 +22,15 @@ from contrasent.data.batch import Need, pack
 from contrasent.data.examples import open_examples
 from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model import endpoint
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import distil
-from contrasent.settings import ViewSettings
+from contrasent.settings import EncoderSettings, ViewSettings
+from contrasent.training.setup import start_encoder
+
+AT_ONCE = endpoint.EndpointEncoder.at_once
 
 
 @pytest.fixture
@@ -42,10 +51,18 @@ def teacher(tmp_path):
     return save
 
 
+@pytest.fixture
+def student(tmp_path):
+    """An encoder of four layers and width 16, as it is loaded to be trained."""
+    plain = save_tiny(tmp_path / "plain-student", num_hidden_layers=4)
+    return SentenceEncoder.load(plain, pooler="mean", head="none", device="cpu")
+
+
 def targets_of(text, name="distil", **settings):
     settings = {key: it if key == "teacher_share" else str(it) for key, it in settings.items()}
-    objective = objectives.build(name, settings, width=16, data_views=1)
-    return objective.columns(open_examples(str(text)))[Need.TARGETS]
+    examples = open_examples(str(text))
+    objective = objectives.build(name, settings, width=16, data_views=examples.views)
+    return objective.columns(examples)[Need.TARGETS]
 
 
 @pytest.mark.parametrize("width", [8, 16, 24])
@@ -54,13 +71,168 @@ def test_a_teacher_of_any_width_gives_a_target_for_each_sentence(width, teacher,
     own = SentenceEncoder.load(folder, device="cpu").encode(text.read_text().splitlines())
     targets = targets_of(text, teacher=folder)
     if width <= 16:
-        assert np.array_equal(targets, np.pad(own, ((0, 0), (0, 16 - width))))
+        assert np.array_equal(targets, own)
     else:
         axes = PCA(16).fit(own).components_
         signs = np.sign((axes * distil.principal_axes(own, 16)).sum(1))
         np.testing.assert_allclose(targets, own @ (signs[:, None] * axes).T, atol=1e-4)
     monkeypatch.setattr(distil, "write_rows", None)  # they are computed once
     assert np.array_equal(targets_of(text, teacher=folder), targets)
+
+
+def test_every_sentence_of_an_example_has_a_target(teacher, tmp_path):
+    path, folder = write_data(tmp_path / "triplets.csv"), teacher(16)
+    texts = [cell for line in path.read_text().splitlines()[1:] for cell in line.split(",")]
+    own = SentenceEncoder.load(folder, device="cpu").encode(texts).reshape(48, 3, 16)
+    targets = targets_of(path, teacher=folder)
+    assert np.array_equal(targets, own.reshape(48, 48))
+    objective = objectives.build("distil", {}, width=16, data_views=3)
+    rows = torch.randn(3, 48, 16, generator=torch.Generator().manual_seed(0))
+    batch = replace(pack([[2, 5, 3]] * 144, 3), columns={Need.TARGETS: torch.tensor(targets)})
+    loss = objective(Encoded(rows, {}), batch)["distillation"].item()
+    of_views = [oracles.distillation(rows[v], torch.tensor(own[:, v]), "cosine") for v in range(3)]
+    assert loss == pytest.approx(float(sum(of_views)) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["cosine", "mse"])
+@pytest.mark.parametrize("width", [8, 24])
+def test_the_linear_layer_is_trained_in_the_teachers_space(width, loss, teacher, student, rng):
+    settings = {"teacher": str(teacher(width)), "space": "teacher", "loss": loss}
+    batch, plain = pack([[2, 5 + n, 7, 3] for n in range(5)]), student.eval()
+    rows = plain(batch).pooled[0].detach()
+    objective = objectives.build("distil", settings, width=16, data_views=1, encoder=student)
+    wanted, weight = rng(5, width), torch.eye(width, 16, requires_grad=True)
+    assert student.full_width == width
+    batch = replace(batch, columns={Need.TARGETS: wanted})
+    objective(student(batch), batch)["distillation"].backward()
+    oracles.distillation(rows @ weight.T, wanted, loss).backward()
+    torch.testing.assert_close(student.transform.weight.grad, weight.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [8, 24])
+def test_kept_and_folded_layers_are_loaded_everywhere(width, teacher, student, tmp_path):
+    library, rows, products = pytest.importorskip("sentence_transformers"), {}, {}
+    weight = torch.randn(width, 16, generator=torch.Generator().manual_seed(1))
+    for space in ("teacher", "folded"):
+        student.transform = None
+        settings = {"teacher": str(teacher(width)), "space": space}
+        objective = objectives.build("distil", settings, width=16, data_views=1, encoder=student)
+        student.transform.weight.data = weight
+        objective.save(student, tmp_path / space, {})
+        rows[space] = SentenceEncoder.load(tmp_path / space, device="cpu").encode(
+            SENTENCES, precision="fp32"
+        )
+        other = library.SentenceTransformer(str(tmp_path / space), device="cpu")
+        np.testing.assert_allclose(other.encode(SENTENCES), rows[space], atol=1e-5)
+        products[space] = rows[space] @ rows[space].T
+    assert [it.shape[1] for it in rows.values()] == [width, min(width, 16)]
+    np.testing.assert_allclose(products["folded"], products["teacher"], rtol=1e-4, atol=1e-4)
+    again = start_encoder(EncoderSettings(name=str(tmp_path / "teacher")))
+    assert again.transform.weight.requires_grad  # training goes on with it
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_evenly_spaced_layers_are_an_ordinary_smaller_encoder(count, student, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    student.save(tmp_path / "whole")
+    kept = {1: [3], 2: [1, 3], 3: [0, 1, 3]}[count]
+    layers = [student.backbone.model.encoder.layer[n] for n in kept]
+    made = start_encoder(EncoderSettings(name=str(tmp_path / "whole"), layers=count))
+    for own, other in zip(made.backbone.model.encoder.layer, layers, strict=True):
+        assert all(map(torch.equal, own.parameters(), other.parameters()))
+    made.save(tmp_path / "small")
+    other = library.SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    np.testing.assert_allclose(
+        other.encode(SENTENCES), made.eval().encode(SENTENCES, precision="fp32"), atol=1e-5
+    )
+    with pytest.raises(ConfigError, match="layers is 5, but the encoder has 4"):
+        start_encoder(EncoderSettings(name=str(tmp_path / "whole"), layers=5))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((47, 4), np.float32), "47 rows, but .* has 48 sentences"),
+        (np.zeros(48, np.float32), r"shape \[48\]"),
+        (np.zeros((48, 4), np.int64), "int64 numbers"),
+        (np.full((48, 4), np.nan, np.float32), "row 0, from 0, is not finite"),
+    ],
+    ids=["count", "shape", "kind", "nan"],
+)
+def test_stored_rows_that_do_not_fit_are_refused(rows, message, text, tmp_path):
+    np.save(tmp_path / "rows.npy", rows)
+    with pytest.raises(DataError, match=message):
+        targets_of(text, teacher=tmp_path / "rows.npy")
+
+
+def test_stored_rows_are_mapped_or_turned_to_their_axes(text, tmp_path, rng):
+    np.save(path := tmp_path / "rows.npy", rows := rng(48, 16).numpy())
+    stored = targets_of(text, teacher=path)
+    assert np.array_equal(stored, rows) and isinstance(stored, np.memmap)
+    np.save(path, wide := rng(48, 24).numpy().astype(np.float64))
+    turned = wide @ distil.principal_axes(wide, 16).T
+    np.testing.assert_allclose(targets_of(text, teacher=path), turned, atol=1e-5)
+
+
+@pytest.mark.parametrize("route", ["", "/v1", "/v1/embeddings#tiny", "/embed"])
+def test_a_server_is_a_teacher(route, teacher, text):
+    encoder = SentenceEncoder.load(teacher(16), device="cpu")
+    with serving(batcher_of(encoder)) as running:
+        targets = targets_of(text, teacher=f"{running.url}{route}")
+    own = encoder.encode(text.read_text().splitlines(), normalize=True, precision="fp32")
+    np.testing.assert_allclose(targets, own, atol=1e-5)
+
+
+class _Odd(BaseHTTPRequestHandler):
+    """Answers well until there are so many answers, and then as the test says."""
+
+    def do_POST(self):
+        self.server.asked += 1
+        texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+        status, body = 200, json.dumps([[len(it), 1.0] for it in texts]).encode()
+        if self.server.asked > self.server.good:
+            status, body = self.server.then
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def odd_server(monkeypatch):
+    monkeypatch.setattr(endpoint, "_WAITS", (0.0, 0.0))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Odd)
+    server.asked = 0
+    threading.Thread(target=server.serve_forever).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        ((401, b"no key"), "answers 401 .* no key.*CONTRASENT_API_KEY"),
+        ((402, b"pay"), "answers 402"),
+        ((503, b"later"), "answers 503"),
+        ((200, b"<html>"), "no embeddings: b'<html>'"),
+        ((200, b"[[1.0, NaN]]"), "not all finite"),
+        ((200, b"[[1.0]]"), r"answers \[1, 1\] numbers"),
+    ],
+    ids=["key", "pay", "busy", "garbage", "nan", "width"],
+)
+def test_what_a_server_gave_is_kept_when_it_breaks_off(then, message, odd_server, text):
+    address = f"http://127.0.0.1:{odd_server.server_port}/embed"
+    text.write_text("\n".join(f"text {n}" for n in range(AT_ONCE + 1)) + "\n")
+    odd_server.good, odd_server.then = 1 + AT_ONCE // 32, then
+    with pytest.raises(CheckpointError, match=message):
+        targets_of(text, teacher=address)
+    odd_server.good, odd_server.asked = 10**9, 0
+    lengths = [len(line) for line in text.read_text().splitlines()]
+    assert targets_of(text, teacher=address)[:, 0].tolist() == lengths
+    assert odd_server.asked == 2  # to see what it is, and for the last text
 
 
 def test_sentences_that_the_student_has_no_token_of_take_no_target_from_others(text):

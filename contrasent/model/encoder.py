@@ -182,7 +182,8 @@ class SentenceEncoder(nn.Module, Encoder):
         return self._serving.is_open
 
     def resolve_precision(self, name: str) -> str:
-        return self.backbone.resolve_precision(name, amplified=self.transform is not None)
+        is_fitted = self.transform is not None and not self.transform.is_trained
+        return self.backbone.resolve_precision(name, amplified=is_fitted)
 
     def fingerprint(self) -> str:
         parts: tuple[object, ...] = (self.pooler, self.head_name, self.normalize, self.max_tokens)

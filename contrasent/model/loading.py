@@ -260,7 +260,7 @@ class WordEncoder(LookupEncoder):
         return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
 
 
-LoadedEncoder: TypeAlias = SentenceEncoder | WordEncoder | StaticEncoder
+LoadedEncoder: TypeAlias = SentenceEncoder | LookupEncoder
 
 
 def load_encoder(
@@ -294,10 +294,15 @@ def load_encoder(
         >>> contrasent.load_encoder("glove.6B.300d.txt").encode(["a dog"])  # doctest: +SKIP
     """
     encoder: LoadedEncoder
-    words = are_words(name)
-    if words or is_static(resolve(name)):
+    served, words = str(name).startswith(("http://", "https://")), are_words(name)
+    if served or words or is_static(resolve(name)):
         require_engine("torch" if engine == "static" else engine, device)
-        encoder = WordEncoder.load(name) if words else StaticEncoder.load(name)
+        if served:
+            from contrasent.model.endpoint import EndpointEncoder
+
+            encoder = EndpointEncoder(str(name))
+        else:
+            encoder = WordEncoder.load(name) if words else StaticEncoder.load(name)
         given = {"pooler": pooler, "head": head, "engine": None if engine == "torch" else engine}
         used = {"pooler": encoder.pooler, "head": encoder.head_name, "engine": encoder.engine}
         for part, value in given.items():

@@ -24,11 +24,13 @@ class Transform(nn.Module, ABC):
     """A map of embeddings from ``input_width`` to ``width``, always computed in fp32.
 
     A class is found again by its ``name``; ``described`` says what it was fitted on. One that
-    ``is_dense`` has ``weight`` and ``bias``, as a Dense module.
+    ``is_dense`` has ``weight`` and ``bias``, as a Dense module; one that ``is_trained`` is a layer
+    of the encoder, which further training goes on with.
     """
 
     name: str
     is_dense: ClassVar[bool] = False
+    is_trained: ClassVar[bool] = False
     input_width: int
     width: int
 
@@ -55,6 +57,8 @@ class DenseMap(Transform):
     """``x W + b``, which sentence-transformers has as a Dense without activation."""
 
     name, is_dense = "linear", True
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
@@ -75,6 +79,24 @@ class DenseMap(Transform):
         both.weight.copy_(weight @ self.weight.double())
         both.bias.copy_(weight @ bias + after.bias.double())
         return both
+
+
+class Projection(DenseMap):
+    """``x W``, trained with the encoder; at the start the identity, cut off or filled with 0."""
+
+    name, is_trained = "projection", True
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.weight = nn.Parameter(torch.eye(width, input_width))
+
+    @torch.no_grad()
+    def folded(self) -> Projection:
+        """The map ``R`` of ``W = Q R`` to at most ``input_width``, with the same products."""
+        triangle = torch.linalg.qr(self.weight.double().cpu()).R
+        made = Projection(self.input_width, len(triangle))
+        made.weight.copy_(triangle)
+        return made.to(self.weight.device)
 
 
 class Whitening(DenseMap):

@@ -1,15 +1,21 @@
 """Distillation: a student whose embeddings follow those of a teacher (Reimers and Gurevych 2020).
 
-The teacher embeds every sentence once, before the first step. If it has more dimensions than the
-student, its principal components are followed, as in sentence-transformers' model distillation; if
-it has fewer, the student's others are to be 0, which leaves cosines as they are.
+The teacher embeds every sentence once, before the first step. It is followed in its own space,
+through a linear layer of the student (LEAF, Vujanic and Rueckstiess 2025, arXiv:2509.12539), or in
+the student's: there the principal components of a wider teacher, as in sentence-transformers' model
+distillation; of a narrower one, the student's other dimensions are to be 0, which leaves cosines as
+they are.
 
-Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
+Shapes: B examples of V sentences, N sentences in all, D dimensions of the student, E of the
+teacher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,15 +24,21 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
-from contrasent.files import cached
+from contrasent.errors import ConfigError, DataError
+from contrasent.files import cached, remove_folder, sha256_of
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import LoadedEncoder, load_encoder
 from contrasent.model.protocol import Encoded
+from contrasent.model.transforms import Projection
 from contrasent.objectives import Objective, Start, Terms
+from contrasent.progress import sentence_progress
 from contrasent.settings import settings
 
-_FORMAT, _TARGETS = 1, "targets.npy"
+_FORMAT, _TARGETS, _WHAT = 2, "targets.npy", "the embeddings of the teacher"
 _SAMPLE = 20_000
 """Sentences whose embeddings the principal components are of."""
+_BLOCK = 8_192
+"""Sentences after which their embeddings are kept, should the teacher break off."""
 
 
 @settings
@@ -34,14 +46,21 @@ class Config:
     """Settings of distillation."""
 
     teacher: str | None = None
-    """The encoder to follow: a folder, a training run, a Hugging Face id, or word vectors."""
+    """The encoder to follow: a folder, a training run, a Hugging Face id, word vectors, the http
+    address of a server (/v1/embeddings#MODEL or /embed); or a .npy file with the embedding of each
+    sentence."""
+
+    space: Literal["student", "teacher", "folded"] = "student"
+    """Where it is followed: in the student's dimensions; in the teacher's, through a linear layer
+    that the student keeps, so that its embeddings are compared with the teacher's; or folded: there
+    in training, and saved with a layer that gives the same cosines in the student's dimensions."""
 
     loss: Literal["cosine", "mse"] = "cosine"
     """1 minus the cosine, or the mean squared difference of all numbers."""
 
 
 class Distil(Objective):
-    """The distance of an embedding from that of a teacher."""
+    """The distance of the embedding of each sentence of an example from that of a teacher."""
 
     config_class = Config
     views = 1
@@ -50,33 +69,105 @@ class Distil(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        self._width = start.width
+        self.views, self._width = start.data_views, start.width
         self._device = str(start.encoder.device) if start.encoder else None
+        if config.teacher and config.space != "student":
+            self._width = width_of(config.teacher, self._device)
+            encoder = start.require_encoder()
+            if encoder.transform is None:
+                encoder.transform = Projection(start.width, self._width).to(encoder.device)
+            elif start.width != self._width:
+                raise ConfigError(
+                    f"{encoder.name} has a linear layer to {start.width} dimensions, but "
+                    f"{config.teacher} has {self._width}; set objective.space to student"
+                )
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        teacher, width = load_encoder(self.config.teacher or "", device=self._device), self._width
-        key = [_FORMAT, examples.sha256, examples.views, width]
-        key += [teacher.fingerprint(), teacher.resolve_precision("auto")]
+        name, width, views = self.config.teacher or "", self._width, examples.views
+        if is_stored(name):
+            rows, teachers = read_rows(name), list[LoadedEncoder]()
+            require_rows(rows, name, examples)
+            own, of_teacher = rows.shape[1], [sha256_of(name)]
+        else:
+            teacher = load_encoder(name, device=self._device)
+            rows, teachers, own = np.empty((0, 0)), [teacher], teacher.width
+            of_teacher = [teacher.fingerprint(), teacher.resolve_precision("auto")]
 
         def write(folder: Path) -> None:
-            wider = teacher.width > width
-            path = folder / ("teacher.npy" if wider else _TARGETS)
-            rows = write_rows(path, examples, [teacher], width, show_progress=show_progress)
-            if wider:  # what may be more than memory holds
-                axes = principal_axes(rows[:: -(-len(rows) // _SAMPLE)], width)
-                shape = len(rows), width
+            path, wanted = folder / ("teacher.npy" if own > width else _TARGETS), rows
+            if teachers:
+                every = partial(chain.from_iterable, examples)
+                wanted = write_rows(path, every, teachers, show_progress=show_progress)
+            if own > width:  # what may be more than memory holds
+                axes = principal_axes(wanted[:: -(-len(wanted) // _SAMPLE)], width)
+                shape = len(wanted), width
                 targets = np.lib.format.open_memmap(folder / _TARGETS, "w+", np.float32, shape)
-                for start in range(0, len(rows), _SAMPLE):
-                    targets[start : start + _SAMPLE] = rows[start : start + _SAMPLE] @ axes.T
-                path.unlink()
+                for start in range(0, len(wanted), _SAMPLE):
+                    targets[start : start + _SAMPLE] = wanted[start : start + _SAMPLE] @ axes.T
+                path.unlink(missing_ok=True)
 
-        return {Need.TARGETS: cached_rows("targets", _TARGETS, key, write)}
+        if teachers or own > width:
+            key = [_FORMAT, examples.sha256, views, min(width, own), *of_teacher]
+            rows = cached_rows("targets", _TARGETS, key, write)
+        return {Need.TARGETS: rows.reshape(len(rows) // views, -1)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        student, wanted = encoded.pooled[0].float(), batch.column(Need.TARGETS)
-        cosine = F.cosine_similarity(student, wanted).mean()
+        student, wanted = encoded.pooled.float(), batch.column(Need.TARGETS).float()
+        wanted = wanted.view(batch.examples, len(student), -1).transpose(0, 1)
+        wanted = F.pad(wanted, (0, student.shape[-1] - wanted.shape[-1]))
+        cosine = F.cosine_similarity(student, wanted, dim=-1).mean()
         loss = 1 - cosine if self.config.loss == "cosine" else F.mse_loss(student, wanted)
         return Terms({"distillation": loss}, {"teacher_cosine": cosine.detach()})
+
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        trained = encoder.transform
+        try:
+            if self.config.space == "folded" and isinstance(trained, Projection):
+                encoder.transform = trained.folded()
+            super().save(encoder, folder, info)
+        finally:
+            encoder.transform = trained
+
+
+def width_of(teacher: str, device: str | None) -> int:
+    """E, dimensions of the embeddings of a teacher, which is loaded for them."""
+    if is_stored(teacher):
+        return int(read_rows(teacher).shape[1])
+    return load_encoder(teacher, device=device).width
+
+
+def is_stored(name: str) -> bool:
+    """True if a teacher is a file of its embeddings."""
+    return name.endswith(".npy")
+
+
+def read_rows(name: str) -> np.ndarray:
+    """The ``(N, E)`` rows of a .npy file, mapped; DataError if it holds anything else."""
+    try:
+        rows: np.ndarray = np.load(Path(name).expanduser(), mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the teacher {name}: {error}") from error
+    if rows.ndim != 2 or rows.dtype.kind != "f":
+        raise DataError(
+            f"{name} holds {rows.dtype} numbers of shape {[*rows.shape]}; give one row of floating "
+            "point numbers for each sentence"
+        )
+    return rows
+
+
+def require_rows(rows: np.ndarray, name: str, examples: Examples) -> None:
+    """Raise DataError unless there is a finite row for each sentence."""
+    count = sum(map(len, examples))
+    if len(rows) != count:
+        raise DataError(
+            f"{name} has {len(rows):,} rows, but {examples.source} has {count:,} sentences to "
+            "train on; give one for each, in their order. The task held-out takes some of them "
+            "away: name another with --evaluation.task, or none"
+        )
+    for start in range(0, count, _BLOCK):
+        finite = np.isfinite(rows[start : start + _BLOCK]).all(axis=1)
+        if not finite.all():
+            raise DataError(f"{name}: row {start + int(finite.argmin())}, from 0, is not finite")
 
 
 def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
@@ -97,29 +188,54 @@ def cached_rows(
     def read(entry: Path) -> np.ndarray:
         return np.asarray(np.load(entry / name, mmap_mode="r"))
 
-    return cached(kind, "the embeddings of the teacher", [*key], read, write)
+    return cached(kind, _WHAT, [*key], read, write)
 
 
 def write_rows(
     path: Path,
-    examples: Examples,
+    texts: Callable[[], Iterable[str]],
     teachers: Sequence[LoadedEncoder],
-    width: int = 0,
     *,
     normalize: bool | None = None,
     show_progress: bool = False,
 ) -> np.ndarray:
-    """Write the embeddings of the first sentence of each example, all teachers' side by side.
+    """Write the embeddings of ``texts``, which are read for each teacher, side by side.
 
-    ``(N, E)`` float32, mapped from the file; further columns are 0 where ``width`` is larger.
+    ``(N, E)`` float32, mapped from the file.
     """
-    shape = (sum(1 for _ in examples), max(width, sum(it.width for it in teachers)))
+    shape = (sum(1 for _ in texts()), sum(it.width for it in teachers))
     rows: np.ndarray = np.lib.format.open_memmap(path, "w+", np.float32, shape)
     first = 0
-    for teacher in teachers:
-        texts, start, end = (text for text, *_ in examples), 0, first + teacher.width
-        for block in teacher.encode_stream(texts, normalize=normalize, show_progress=show_progress):
-            rows[start : start + len(block), first:end] = block
-            start += len(block)
-        first = end
+    with sentence_progress(len(teachers) * len(rows), show_progress) as advance:
+        for teacher in teachers:
+            start, end = 0, first + teacher.width
+            for block in _kept_blocks(teacher, texts(), normalize):
+                rows[start : start + len(block), first:end] = block
+                start += len(block)
+                advance(len(block))
+            first = end
     return rows
+
+
+def _kept_blocks(
+    teacher: LoadedEncoder, texts: Iterable[str], normalize: bool | None
+) -> Iterator[np.ndarray]:
+    """The embeddings in blocks, kept until the last one is had, should the teacher break off."""
+    key = [teacher.fingerprint(), teacher.resolve_precision("auto"), normalize]
+    rest, overflow, entries = iter(texts), "warn", list[Path]()
+
+    def read(entry: Path) -> np.ndarray:
+        block: np.ndarray = np.load(entry / _TARGETS)
+        entries.append(entry)
+        return block
+
+    def write(block: list[str], overflow: str, entry: Path) -> None:
+        rows = teacher.encode(block, normalize=normalize, on_overflow=overflow)
+        np.save(entry / _TARGETS, rows)
+
+    while block := list(islice(rest, getattr(teacher, "at_once", _BLOCK))):
+        named = [*key, hashlib.sha256("\n".join(block).encode()).hexdigest()]
+        yield cached("teacher", _WHAT, named, read, partial(write, block, overflow))
+        overflow = "truncate"  # warned of once
+    for entry in entries:
+        remove_folder(entry)

@@ -77,7 +77,11 @@ class RankCSE(Contrast):
 
         def write(folder: Path) -> None:
             rows = write_rows(
-                folder / _ROWS, examples, teachers, normalize=True, show_progress=show_progress
+                folder / _ROWS,
+                lambda: (text for text, *_ in examples),
+                teachers,
+                normalize=True,
+                show_progress=show_progress,
             )
             # Products of these rows are the mean of the teachers' cosines.
             factors = [math.sqrt(share) for share in shares]

@@ -241,12 +241,14 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
             head=settings.head if settings.head == "none" else None if finished else "none",
             device="cpu",
         )
-    if encoder.transform is not None:
+    if encoder.transform is not None and not encoder.transform.is_trained:
         raise ConfigError(
             f"{settings.name} has a map fitted to its embeddings ({encoder.transform.described}), "
             "which training would leave behind; train the encoder that it was made from, and fit "
             "again with 'contrasent fit'"
         )
+    if settings.layers is not None:
+        encoder.backbone.keep_layers(settings.layers)
     if settings.prompt is not None:
         encoder.tokenizer = encoder.tokenizer.with_prompt(settings.prompt)
     if settings.dropout is not None:
@@ -265,9 +267,12 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
         from contrasent.model.loading import WordEncoder
 
         return WordEncoder.load(settings.name)
+    own: dict[str, Any] = {"dropout": None, "bidirectional": False}
     if checkpoint.is_sentence_encoder(settings.name):
-        return SentenceEncoder.load(settings.name, device="cpu")
-    return start_encoder(replace(settings, dropout=None, bidirectional=False))
+        if settings.layers is None:
+            return SentenceEncoder.load(settings.name, device="cpu")
+        own |= {"pooler": None, "head": None, "prompt": None}
+    return start_encoder(replace(settings, **own))
 
 
 def accelerator_on(

@@ -31,7 +31,7 @@ def given(objective, examples, sentences=SENTENCES):
     """A batch with whatever the objective reads."""
     batch = pack(sentences[: objective.views * examples], objective.views)
     values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
-    values[Need.TARGETS] = torch.randn(examples, 16)
+    values[Need.TARGETS] = torch.randn(examples, 16 * objective.views)
     given_ahead = {need for need in objective.needs if need.is_number or need is Need.TARGETS}
     columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
     following = None

@@ -119,6 +119,7 @@ def diffcse(**settings):
         diffcse(edit_source="both", task="cmlm"),
         diffcse(task="corrective", encoder__encoders="twin"),
         diffcse(train__gradient_checkpointing=True),
+        case("distil", objective__space="folded", encoder__layers=1),
         case("pretrain-mlm", calls=1),
         case("tsdae", objective__tie=False),
         case("infersent", train__learning_rate=0.5),

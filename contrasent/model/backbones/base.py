@@ -394,6 +394,11 @@ class Backbone(nn.Module, ABC):
         for layer in layers[:count]:
             layer.requires_grad_(False)
 
+    def keep_layers(self, count: int) -> None:
+        """Keep ``count`` layers, evenly spaced and the last among them; ConfigError if not."""
+        problem = f"encoder.layers is {count}, but the layers of {{}} cannot be taken apart here"
+        self.refuse(problem, "take a BERT, RoBERTa, MPNet, ELECTRA or DistilBERT, or leave it out")
+
     def read_layers(self) -> None:
         """Find the modules of the layers again, after some were replaced."""
         return

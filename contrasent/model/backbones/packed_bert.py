@@ -337,6 +337,17 @@ class PackedBert(Backbone):
         """True if the layers and embeddings are BERT's, without ELECTRA's or MPNet's additions."""
         return not (self.spec.projection or self.spec.distances)
 
+    def keep_layers(self, count: int) -> None:
+        if count > self.depth:
+            problem = f"encoder.layers is {count}, but the encoder has {self.depth} layers"
+            self.refuse(problem, f"ask for {self.depth} at most")
+        layers: Any = attrgetter(self.spec.layers)(self.model)
+        kept = {(number + 1) * self.depth // count - 1 for number in range(count)}
+        for number in sorted({*range(self.depth)} - kept, reverse=True):
+            del layers[number]
+        self.model.config.num_hidden_layers = self.depth = count
+        self.read_layers()
+
     def read_layers(self) -> None:
         self._layers = layers_of(self.model)
 

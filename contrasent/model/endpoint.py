@@ -1,0 +1,138 @@
+"""Encoders behind an address: OpenAI's form of embeddings, or that of Text Embeddings Inference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urldefrag
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.errors import CheckpointError, first_line
+from contrasent.files import cached
+from contrasent.model.loading import LookupEncoder
+
+logger = logging.getLogger("contrasent")
+
+_KEY = "CONTRASENT_API_KEY"
+_AT_ONCE, _TOGETHER = 32, 4
+"""Texts of a request, which is TEI's limit, and requests at a time."""
+_SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
+"""Of an answer, and between tries."""
+_PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
+"""Answers that another try may change."""
+_SAME = 0.999
+"""Least cosine of two embeddings of a text by one model; servers round by what else they embed."""
+
+
+class _Stay(HTTPRedirectHandler):
+    """Follow no redirection, which would take the key elsewhere."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class EndpointEncoder(LookupEncoder):
+    """An encoder that a server computes; what it does with long texts, only the server knows."""
+
+    pooler = engine = "endpoint"
+    known_part = "embedding"
+    normalize = False
+    at_once = 1_024  # what is lost at most when the server breaks off
+
+    def __init__(self, address: str) -> None:
+        """Ask for an embedding; CheckpointError if the server gives none."""
+        self.name = address
+        self.url, self.model = urldefrag(address)
+        self.is_tei = self.url.endswith("/embed")
+        if not (self.is_tei or self.url.endswith("/embeddings")):
+            end = "/embeddings" if self.url.endswith("/v1") else "/v1/embeddings"
+            self.url = self.url.rstrip("/") + end
+        self._open = build_opener(_Stay).open
+        self._probe = self._ask(["A probe."])
+
+    @property
+    def full_width(self) -> int:
+        return int(self._probe.shape[1])
+
+    def fingerprint(self) -> str:
+        """A hash of the address and the embedding of a text, as it was first seen."""
+
+        def read(entry: Path) -> NDArray[np.float32]:
+            kept: NDArray[np.float32] = np.load(entry / "probe.npy").astype(np.float32)
+            product = float(np.vdot(kept, self._probe))
+            if product < _SAME * float(np.linalg.norm(kept) * np.linalg.norm(self._probe)):
+                raise ValueError("the server has another model now")
+            return kept
+
+        def write(entry: Path) -> None:
+            np.save(entry / "probe.npy", self._probe)
+
+        kept = cached("endpoints", "the embedding of a text", [self.name], read, write)
+        return hashlib.sha256(f"{self.name} {kept.tobytes().hex()}".encode()).hexdigest()
+
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
+        with ThreadPoolExecutor(_TOGETHER) as pool:
+            asked = [pool.submit(self._ask, part) for part in parts]
+            try:
+                return np.concatenate([it.result() for it in asked]), 0
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The embeddings of a few texts, asked for again where that may help."""
+        body: dict[str, Any] = {"inputs": [*texts], "truncate": True}
+        if not self.is_tei:
+            body = {"input": [*texts], "encoding_format": "float"}
+            body |= {"model": self.model} if self.model else {}
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(_KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        request = Request(self.url, json.dumps(body).encode(), headers)
+        for wait in (*_WAITS, None):
+            try:
+                with self._open(request, timeout=_SECONDS) as answer:
+                    return self._rows(answer.read(_MOST_BYTES), len(texts))
+            except HTTPError as error:
+                said = error.read(2000).decode(errors="replace").strip()
+                problem = f"answers {error.code} {error.reason}: {said[:200]}"
+                passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
+            except (OSError, HTTPException) as error:
+                problem, passes, after = f"does not answer: {first_line(error)}", True, ""
+            if wait is None or not passes:
+                break
+            logger.warning("%s %s; asking again", self.url, problem)
+            time.sleep(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0))
+        raise self._error(problem)
+
+    def _rows(self, answer: bytes, count: int) -> NDArray[np.float32]:
+        """The ``count`` rows of an answer."""
+        try:
+            told = json.loads(answer)
+            if not self.is_tei:
+                told = [it["embedding"] for it in sorted(told["data"], key=lambda it: it["index"])]
+            rows: NDArray[np.float32] = np.array(told, np.float32)
+        except (ValueError, TypeError, LookupError) as error:
+            raise self._error(f"answers with no embeddings: {answer[:200]!r}") from error
+        width = (self.__dict__.get("_probe", rows)).shape[-1]
+        if rows.shape != (count, width) or not rows.size or not np.isfinite(rows).all():
+            raise self._error(f"answers {[*rows.shape]} numbers, not all finite, for {count} texts")
+        return rows
+
+    def _error(self, problem: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.url} {problem}. What was embedded so far is kept. An address ends with "
+            f"/v1/embeddings#MODEL or /embed; a key is read from the variable {_KEY}"
+        )
