@@ -52,19 +52,22 @@ class PaperCell:
     @property
     def digits(self) -> int:
         """After the point, of deviations and differences: 3 of geometry and other small numbers."""
-        return 2 if abs(self.mean or 0.0) >= 5 else 3
+        return 3 if self.mean is not None and abs(self.mean) < 5 else 2
 
-    def shown(self) -> Cell:
-        """Mean and deviation; the mean with the decimals of the printed number, two at least.
+    @property
+    def decimals(self) -> int:
+        """Those of the printed number, two at least; three of a small one without it."""
+        small = self.published is None and self.mean is not None and abs(self.mean) < 5
+        return max(2, 3 if small else len((self.published or "").partition(".")[2]))
 
-        Small ones without it have three, large ones none.
-        """
+    def shown(self, column: Sequence[PaperCell] = ()) -> Cell:
+        """Mean and deviation, with as many decimals as any cell of its column; large ones none."""
         mean, printed = self.mean, self.published
         if mean is None:
             return Cell(self.text or ABSENT)
-        spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
-        decimals = len((printed or "").partition(".")[2])
-        decimals = max(2, 3 if printed is None and abs(mean) < 5 else decimals)
+        alike = (self, *column)
+        decimals, digits = max(it.decimals for it in alike), max(it.digits for it in alike)
+        spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
         text = f"{mean:.{decimals}f}" if abs(mean) >= 0.01 or mean == 0 else f"{mean:g}"
         if abs(mean) >= 1000 or (printed is not None and printed.isdecimal()):
             text = f"{mean:,.0f}"
@@ -146,7 +149,7 @@ class FilledTable:
         headings, blocks = [""], list[list[Cell]]()
         for column in self.table.columns:
             cells = [row.cells.get(column.heading, PaperCell()) for row in self.rows]
-            blocks.append([cell.shown() for cell in cells])
+            blocks.append([cell.shown(cells) for cell in cells])
             headings.append(column.heading)
             for name in ("published", "study", "difference"):
                 if any(getattr(cell, name) not in (None, "") for cell in cells):
@@ -162,11 +165,11 @@ class FilledTable:
         columns = [column.heading for column in self.table.columns]
         lines = [[row.cells.get(it, PaperCell()) for it in columns] for row in self.rows]
         compared = any(cells[-1].published for cells in lines)
-        rows = []
+        rows, stacks = [], list(zip(*lines, strict=True))
         for row, cells in zip(self.rows, lines, strict=True):
             if any(cell.ours or cell.text or cell.reason for cell in cells):
                 last = [cells[-1].comparison("difference")] if compared else []
-                shown = [cell.shown() for cell in cells]
+                shown = [cell.shown(of) for cell, of in zip(cells, stacks, strict=True)]
                 rows.append((Cell(row.label), *shown, *last, Cell("; ".join(row.notes))))
             for name in ("published", "study"):
                 if any(getattr(cell, name) for cell in cells):
@@ -345,12 +348,13 @@ class Filler:
         machine, train = kept["environment"], kept["recipe"]["train"]
         hours, gigabytes = kept["seconds"] / 3600, kept["peak_memory"] / 1e9
         gpu = machine["gpu"] if kept.get("device", "cuda") == "cuda" else None
+        each, total = hours / train["epochs"], hours * len(self.seeds)
         values: dict[str, Value] = {
             "hardware": gpu or f"{machine['threads']} threads of {machine['cpu']}",
             "memory": "no GPU" if gpu is None else f"{gigabytes:.1f} GB",
-            "hours": hours / train["epochs"],
+            "hours": each if gpu else f"{each:.2f} of a processor",
             "trials": float(len(self.seeds)),
-            "total": hours * len(self.seeds),
+            "total": total if gpu else f"{total:.2f} of a processor",
             "epochs": float(train["epochs"]),
         }
         return values[what]
