@@ -30,7 +30,7 @@ from uuid import uuid4
 
 from benchmarks.machine import described
 from contrasent.files import write_text, writing
-from contrasent.reproduce import make_model
+from contrasent.reproduce import SMOKE_MODELS
 from contrasent.search import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3
@@ -192,7 +192,7 @@ def main() -> None:
         os.environ["CONTRASENT_CACHE"] = str(folder / "cache")
         lines = (f"text {n} of a few words\n" for n in range(30_000))
         write_text(folder / "text.txt", "".join(lines))
-        make_model("bert", folder / "encoder")
+        shutil.copytree(SMOKE_MODELS / "base", folder / "encoder")
         third, now = 20 * given.minutes, time.monotonic
         weights = "run/last/model.safetensors"
         found = {"serve": soak_server(folder, now() + third)}

@@ -19,9 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
-from contrasent.data.batch import pack
 from contrasent.data.examples import open_examples
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
@@ -30,21 +28,21 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
-from contrasent.model.backbones.base import matrix_precision
-from contrasent.model.encoder import SentenceEncoder, token_ids
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.loading import WordEncoder
 from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
 from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate
+from contrasent.settings import TrainSettings
+from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
 
 logger = logging.getLogger("contrasent")
 
 _AT_ONCE = 8192
 """Sentences that are embedded at a time."""
 
-_LONGEST_GRADIENT = 1.0
 _MEASURED = 2048  # sentences that the likelihood is measured on
 
 
@@ -160,40 +158,19 @@ def finite_rows(
         yield rows
 
 
-Rows = Callable[[NDArray[np.int64], bool], Tensor]
-"""``(n, D)`` embeddings of the sentences with these numbers, perhaps with dropout."""
-
-
 def stored_rows(
     encoder: SentenceEncoder, text: FittingText, precision: str, show_progress: bool
-) -> Rows:
-    """All embeddings, made once and kept in a temporary file; none has dropout."""
+) -> NDArray[np.float32]:
+    """All embeddings ``(N, D)``, made once and kept in a temporary file."""
     with tempfile.TemporaryFile() as file:  # lives as long as it is mapped
-        stored = np.memmap(file, np.float32, "w+", shape=(len(text), encoder.width))
+        stored: NDArray[np.float32] = np.memmap(
+            file, np.float32, "w+", shape=(len(text), encoder.width)
+        )
     done = 0
     for rows in finite_rows(encoder, text, precision, show_progress):
         stored[done : done + len(rows)] = rows
         done += len(rows)
-    return lambda numbers, _: torch.from_numpy(stored[numbers]).to(encoder.device)
-
-
-def drawn_rows(encoder: SentenceEncoder, text: FittingText, precision: str) -> Rows:
-    """Embeddings made anew whenever they are asked for, under new dropout masks."""
-    prompt, used = encoder.conventions.resolve(), encoder.resolve_precision(precision)
-    ids, _ = token_ids(encoder, list(text), 0, "truncate", prompt)
-
-    def embed(numbers: NDArray[np.int64], dropout: bool) -> Tensor:
-        was_training = encoder.training
-        batch = pack([ids[number] for number in numbers]).to(encoder.device)
-        encoder.train(dropout)
-        try:
-            with torch.no_grad(), matrix_precision(used, encoder.device):
-                rows: Tensor = encoder(batch).pooled[0]
-        finally:
-            encoder.train(was_training)
-        return rows
-
-    return embed
+    return stored
 
 
 def fit_flow(
@@ -205,21 +182,21 @@ def fit_flow(
 ) -> tuple[Flow, dict[str, float]]:
     """Maximise the likelihood of the embeddings of ``text`` under a standard normal distribution.
 
-    Returned with the flow are the negative log-likelihoods in bits for each component, without
-    dropout, ``before`` (nothing learned) and ``after``, of a number of ``sentences``.
+    Returned with the flow are the negative log-likelihoods in bits for each component, ``before``
+    (nothing learned) and ``after``, of a number of ``sentences``. AdamW is BERT's own.
     """
     count = len(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         flow = Flow(encoder.width, settings.levels, settings.depth, settings.coupling_width)
         flow.to(encoder.device)
-        if settings.dropout:
-            rows = drawn_rows(encoder, text, precision)
-        else:
-            rows = stored_rows(encoder, text, precision, show_progress)
+        stored = stored_rows(encoder, text, precision, show_progress)
 
-        def bits(numbers: NDArray[np.int64], where: str, dropout: bool = False) -> Tensor:
-            value = flow.bits_per_dimension(rows(numbers, dropout))
+        def rows(numbers: NDArray[np.int64]) -> Tensor:
+            return torch.from_numpy(stored[numbers]).to(encoder.device)
+
+        def bits(numbers: NDArray[np.int64], where: str) -> Tensor:
+            value = flow.bits_per_dimension(rows(numbers))
             if not torch.isfinite(value):
                 raise DataError(
                     f"the likelihood of {where} is not finite, so the fit cannot go on; lower the "
@@ -230,21 +207,21 @@ def fit_flow(
 
         measured = np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64)
         parameters = list(flow.parameters())
-        optimizer = PlainAdamW(parameters, settings.learning_rate, settings.weight_decay)
+        rate, decay = settings.learning_rate, settings.weight_decay
+        how = TrainSettings(learning_rate=rate, weight_decay=decay, eps=1e-6, bias_correction=False)
+        optimizer = optimizer_of(how, parameters)
         batches = _batches(count, settings)
-        flow.start(rows(batches[0], settings.dropout))
+        flow.start(rows(batches[0]))
         with torch.no_grad():
             before = bits(measured, "a measurement").item()
         columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
         bar = progress_bar(*columns, total=len(batches), shown=show_progress, bits=float("nan"))
         with bar as advance:
-            for step, numbers in enumerate(batches, start=1):
-                loss = bits(numbers, f"step {step} of {len(batches)}", settings.dropout)
-                gradients = torch.autograd.grad(loss, parameters)
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.grad = gradient
-                clip_grad_norm_(parameters, _LONGEST_GRADIENT)
-                optimizer.step()
+            for step, numbers in enumerate(batches):
+                loss = bits(numbers, f"step {step + 1} of {len(batches)}")
+                loss.backward()  # type: ignore[no-untyped-call]
+                set_rate(optimizer, how, rate, step)
+                update(optimizer, gradient_norm(parameters), how.clip)
                 advance(1, bits=loss.item())
         with torch.no_grad():
             after = bits(measured, "a measurement").item()
@@ -262,31 +239,6 @@ def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
             parts[-2:] = [np.concatenate(parts[-2:])]
         batches += parts
     return batches
-
-
-class PlainAdamW:
-    """AdamW as BERT's own code has it: without the correction of the first steps' moments.
-
-    ``m / (sqrt(v) + eps) + decay * w``, times the learning rate, taken from every weight ``w``.
-    """
-
-    def __init__(
-        self, parameters: Sequence[Tensor], learning_rate: float, weight_decay: float
-    ) -> None:
-        self._parameters = parameters
-        self._learning_rate, self._weight_decay = learning_rate, weight_decay
-        self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Move every weight against its gradient."""
-        for parameter, (first, second) in zip(self._parameters, self._moments, strict=True):
-            if parameter.grad is None:
-                continue
-            first.lerp_(parameter.grad, 1 - 0.9)
-            second.lerp_(parameter.grad.square(), 1 - 0.999)
-            update = first / (second.sqrt() + 1e-6) + self._weight_decay * parameter
-            parameter.sub_(update, alpha=self._learning_rate)
 
 
 Fit = tuple[Transform, str, dict[str, Any]]

@@ -427,8 +427,5 @@ class FlowSettings:
     epochs: PositiveInt = 1
     """How often the text is read."""
 
-    dropout: Annotated[bool, Spelling(flag="--dropout/--no-dropout")] = False
-    """Leave the encoder's dropout on, as the paper's code does: each epoch embeds anew."""
-
     seed: NonNegativeInt = 1234
-    """Seed of the weights, the order of the sentences, and dropout."""
+    """Seed of the weights and of the order of the sentences."""

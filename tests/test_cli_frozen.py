@@ -34,7 +34,7 @@ fit:
 fit whitening: @fitting --dimensions
 fit sif: WORDS --data --output --a --components --frequencies --columns --data-dir
 fit flow: @fitting --levels --depth --coupling-width --learning-rate --batch-size --epochs
-  --dropout/--no-dropout --seed --weight-decay
+  --seed --weight-decay
 evaluate: @loading MODELS... --tasks --splits --columns --precision --protocol --aggregation
   --metric --regressor/--no-regressor --confidence --compare --data-dir --json --html --overwrite
   --preset --classifier-seed --leak-check/--no-leak-check --text --documents/--lines --clean

@@ -19,7 +19,7 @@ from helpers.tiny_sentences import PAIRS, sentence, write, write_pairs
 import contrasent
 from contrasent.cli.app import app
 from contrasent.recipe import load_recipe, overrides_in
-from contrasent.reproduce.materials import make_tasks
+from contrasent.reproduce.materials import SMOKE_TASKS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"
@@ -175,7 +175,7 @@ def named_files(desk, tiny_masked_lm, monkeypatch):
     for name in MODELS:
         (desk / name).unlink(missing_ok=True)
         (desk / name).symlink_to(tiny_masked_lm)
-    monkeypatch.setenv("CONTRASENT_DATA", str(make_tasks(desk / "senteval")))
+    monkeypatch.setenv("CONTRASENT_DATA", str(SMOKE_TASKS))
     text = ("--encoder", "MODEL", "--data", "sentences.txt", "--output", "runs/mine")
     worked("train", "unsup-simcse", *text, *RUN_HERE)
     measured = (*text[:-1], "RUN", "--evaluation.geometry_every", "2", *RUN_HERE)

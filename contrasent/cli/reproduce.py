@@ -41,8 +41,8 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
     triplets=nli.csv, roberta-base=FOLDER; 'list' says what is needed. Give it once for each."""
 
     scale: str | None = None
-    """small: short runs of the encoder and data at hand; smoke: tiny models, made on the spot, two
-    steps each; paper: the papers' encoders, data and settings. Else as the folder, or small."""
+    """small: short runs of the encoder and data at hand; smoke: tiny shipped models, two steps
+    each; paper: the papers' encoders, data and settings. Else as the folder, or small."""
 
     seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
     """Comma-separated seeds of training, else 42; a cell is mean and deviation."""

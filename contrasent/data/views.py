@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -134,22 +135,11 @@ def replace_words(
     return edited
 
 
-# Words of closed classes, which WordNet lacks: its "in" is indium, its "us" America. nlpaug, which
-# the paper used, replaces nothing but nouns, verbs, adjectives and adverbs.
-_OF_CLOSED_CLASSES = """
-a an the this that these those my your his her its our their whose some any no every each either
-neither both all half much many few several another such what which i you he she it we they me him
-us them mine yours hers ours theirs myself yourself himself herself itself ourselves yourselves
-themselves who whom one ones somebody someone something anybody anyone anything nobody nothing
-everybody everyone everything of in to for with on at by from about as into like through after over
-between out against during without before under around among across behind beyond below above near
-since until up down off along inside outside toward towards upon within except per via than despite
-onto past beside besides throughout amid amidst underneath beneath unto opposite versus plus minus
-and or but nor so yet if because although though unless while whereas whether once when where why
-how there not can could will would shall should may might must ought am is are was were be been
-being have has had having do does did done doing
-"""
-FUNCTION_WORDS = frozenset(_OF_CLOSED_CLASSES.split())
+_FUNCTION_WORDS = Path(__file__).with_name("function_words.txt")
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.read_text(encoding="utf-8").split())
+"""Words of closed classes, which WordNet lacks: its "in" is indium, its "us" America. nlpaug, which
+the paper used, replaces nothing but nouns, verbs, adjectives and adverbs."""
+
 _REMEMBERED = 1 << 16
 
 

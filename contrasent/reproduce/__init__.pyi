@@ -1,5 +1,5 @@
 from .materials import ENCODER as ENCODER  # the model that --encoder stands in place of
-from .materials import make_model as make_model
+from .materials import SMOKE_MODELS as SMOKE_MODELS
 from .outcome import PaperRequest as PaperRequest
 from .outcome import document as document
 from .outcome import failures as failures

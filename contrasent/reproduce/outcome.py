@@ -16,7 +16,7 @@ from contrasent.recipe import validate
 from contrasent.report import FigureData, Picture, Table, figure_kinds, text_table, write_pictures
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
-from contrasent.reproduce.materials import Materials, make_tasks
+from contrasent.reproduce.materials import SMOKE_TASKS, Materials
 from contrasent.reproduce.papers import (
     PAPER,
     SMOKE,
@@ -115,13 +115,10 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
         pick("material", name, known_models())
     # A run that was cut off goes on only with the paths that it began with.
     output, data_dir = output.resolve(), request.data_dir and _absolute(request.data_dir)
-    made = output / "materials"
-    if request.scale == SMOKE and data_dir is None:
-        data_dir = str(make_tasks(made / "senteval"))
-    else:
-        data_dir = str(senteval.senteval_root(data_dir).resolve())
+    smoke = SMOKE_TASKS if request.scale == SMOKE else None
+    data_dir = str(senteval.senteval_root(data_dir or smoke).resolve())
     given = {name: _absolute(path) for name, path in request.given.items()}
-    materials = Materials(request.scale, given, made, download=download)
+    materials = Materials(request.scale, given, output / "materials", download=download)
     store = Store(output, request.scale, data_dir, request.device)
     return Filler(Planner(materials, store), store, request.seeds)
 

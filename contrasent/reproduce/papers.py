@@ -23,7 +23,7 @@ from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
 from contrasent.settings import settings
 
 SMOKE, PAPER = "smoke", "paper"
-"""Scales: tiny and made on the spot; the papers' own."""
+"""Scales: tiny and shipped; the papers' own."""
 
 TARGET = "target"
 """In place of data: the sentences of the task that is scored."""

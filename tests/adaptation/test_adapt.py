@@ -9,6 +9,7 @@ from helpers.command_line import worked
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence, write
 
+from contrasent import load_encoder
 from contrasent.adaptation import answer as adapting
 from contrasent.adaptation import rungs as searching
 from contrasent.adaptation.answer import Text
@@ -79,7 +80,7 @@ def tried(trials):
 
 
 def failing(*names):
-    """Training that fails for some candidates, by the learning rate and frozen layers they have."""
+    """Training that fails for candidates of some views."""
 
     def trained(recipe, folder, **options):
         if folder.parent.name == "trials" and recipe.view.name in names:
@@ -175,6 +176,7 @@ def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_b
     assert "held-out-" in said.out
 
 
+@pytest.mark.filterwarnings("ignore:.* does not say how it makes an embedding")
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -208,7 +210,7 @@ def test_what_hinders_training_is_told_and_the_start_is_the_answer(
     assert result.recipe is None and "Nothing was trained: " in told and why in told
     assert json.loads((tmp_path / "search" / "result.json").read_text())["encoder"]
     assert (result.judgement is None) == (change == "too little text")
-    assert SentenceEncoder.load(result.encoder) if change != "a table of words" else result.encoder
+    assert len(load_encoder(result.encoder, device="cpu").encode(LINES[:5])) == 5
 
 
 def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
@@ -298,9 +300,9 @@ def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypat
     frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
     assert {name: layers for name, layers in frozen.items() if layers} == {"last-layers": 3}
     rungs.began -= 59 * 60
+    rungs._choose()
+    rungs.began -= 60
     with pytest.raises(ConfigError, match=r"60 minutes leave no time for next-sentence; 60\.\d"):
-        rungs._choose()
-        rungs.began -= 60
         rungs._choose()
 
 

@@ -17,6 +17,7 @@ from helpers.command_line import call, refused, started, worked
 
 from contrasent.reproduce import runner
 from contrasent.reproduce.jobs import Store
+from contrasent.reproduce.materials import SMOKE_MODELS, SMOKE_TASKS
 from contrasent.reproduce.papers import load_tables
 
 SMOKE = ("--scale", "smoke", "--device", "cpu")
@@ -105,7 +106,7 @@ def test_a_cell_is_what_evaluate_says_of_the_run(made, table, head):
     told = worked(
         *("evaluate", runs["dropout 0.5", 42], "--tasks", "stsb-dev", "--json", "-"),
         *("--head", head),
-        *("--data-dir", output / "materials" / "senteval"),
+        *("--data-dir", SMOKE_TASKS),
     )
     records = map(json.loads, told.out.splitlines())
     wanted = {"metric": "spearman", "aggregation": "all"}
@@ -129,7 +130,7 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
 def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
     output = tmp_path / "out"
     worked("reproduce", "diffcse/T14", "--rows", "BERT-base", "--output", output, *SMOKE)
-    config = json.loads(next(output.glob("materials/models/bert-base*/config.json")).read_text())
+    config = json.loads((SMOKE_MODELS / "base" / "config.json").read_text())
     width, inner = config["hidden_size"], config["intermediate_size"]
     rows = ("vocab_size", "max_position_embeddings", "type_vocab_size")
     norm = 2 * width

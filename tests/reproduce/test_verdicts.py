@@ -13,7 +13,7 @@ from contrasent.evaluation.intervals import Ratio, pair_error
 from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell
-from contrasent.reproduce.materials import make_tasks
+from contrasent.reproduce.materials import SMOKE_TASKS
 from contrasent.reproduce.papers import PAIRS, PaperColumn, load_tables
 from contrasent.reproduce.runner import read_suite
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, WEAK, ClaimPart, _Judge
@@ -127,8 +127,8 @@ def test_a_start_has_no_deviation_of_its_own():
 
 
 @pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])
-def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, table):
-    data = str(make_tasks(tmp_path / "senteval"))
+def test_an_interval_is_of_the_aggregation_of_the_cells(table):
+    data = str(SMOKE_TASKS)
     drawn = np.random.default_rng(0)
 
     def cosines(*arguments):
@@ -154,8 +154,8 @@ def kept_by_example(moves, data_dir=None):
 
 
 @pytest.mark.parametrize("value", ["alignment", "uniformity:stsb-test>3"])
-def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, value):
-    data = str(make_tasks(tmp_path / "senteval"))
+def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(value):
+    data = str(SMOKE_TASKS)
     rated = RatedPairs.read(value.partition(":")[2] or PAIRS, data)
     drawn = np.random.default_rng(0).normal(size=(2, len(rated.gold)))
     moves = {name: {value: it} for name, it in zip("ab", drawn, strict=True)}

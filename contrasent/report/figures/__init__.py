@@ -35,24 +35,7 @@ LINES = ("-", "--", ":", "-.")
 
 GREY = "#6e6e6e"
 
-_STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.labelsize": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "figure.facecolor": "white",
-    "svg.fonttype": "path",
-}
+_STYLE = Path(__file__).with_name("papers.mplstyle")
 _DPI, _PIXELS = 200, 72 * 1.36
 _AS_IT_IS = " =/,;()"
 """Characters that stand for themselves in a link, beside letters and digits."""
@@ -99,7 +82,7 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
 
     rendered: dict[str, bytes] = {}
     # The salt makes the ids inside an SVG depend on nothing but its content.
-    with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+    with style.context(["default", _STYLE, {"svg.hashsalt": name}]):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure)
