@@ -214,8 +214,8 @@ def fit_flow(
         flow.start(rows(batches[0]))
         with torch.no_grad():
             before = bits(measured, "a measurement").item()
-        columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
-        bar = progress_bar(*columns, total=len(batches), shown=show_progress, bits=float("nan"))
+        said = "fitting: {task.fields[bits]:.4f} bits per dimension"
+        bar = progress_bar(said, len(batches), shown=show_progress, bits=float("nan"))
         with bar as advance:
             for step, numbers in enumerate(batches):
                 loss = bits(numbers, f"step {step + 1} of {len(batches)}")

@@ -41,19 +41,19 @@ Advance = Callable[..., None]
 
 @contextmanager
 def progress_bar(
-    *columns: str,
+    text: str,
     total: int | None = None,
+    *,
     done: int = 0,
     shown: bool = True,
     log: str = "",
+    in_bytes: bool = False,
     **fields: Any,
 ) -> Iterator[Advance]:
     """Draw a line that is removed in the end; elsewhere than on a terminal ``log`` now and then.
 
-    Columns are ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``left``, ``spinner``;
-    anything else is text with ``{task.completed}`` or ``{task.fields[name]}`` in it, of which
-    ``fields`` are the first values; ``log`` has ``{done}`` and ``{name}``. So many items were
-    ``done`` before.
+    ``text`` may have ``{task.fields[name]}`` in it, of which ``fields`` are the first values;
+    ``log`` has ``{done}`` and ``{name}``. So many items were ``done`` before.
     """
     if not shown:
         yield lambda *_, **__: None
@@ -75,17 +75,10 @@ def progress_bar(
         return
     from rich import progress as rich
 
-    known: dict[str, list[rich.ProgressColumn]] = {
-        "bar": [rich.BarColumn()],
-        "count": [rich.MofNCompleteColumn()],
-        "bytes": [rich.DownloadColumn()],
-        "speed": [rich.TransferSpeedColumn()],
-        "elapsed": [rich.TimeElapsedColumn(), rich.TextColumn("elapsed")],
-        "left": [rich.TimeRemainingColumn(), rich.TextColumn("left")],
-        "spinner": [rich.SpinnerColumn()],
-    }
-    drawn = [it for name in columns for it in known.get(name) or [rich.TextColumn(name)]]
-    with rich.Progress(*drawn, console=console, transient=True) as progress:
+    counted = rich.DownloadColumn() if in_bytes else rich.MofNCompleteColumn()
+    elapsed, left = (rich.TimeElapsedColumn(), "elapsed"), (rich.TimeRemainingColumn(), "left")
+    columns = (rich.TextColumn(text), rich.BarColumn(), counted, *elapsed, *left)
+    with rich.Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total, completed=done, **fields)
 
         def advance(count: int | None = None, **values: Any) -> None:
@@ -96,19 +89,16 @@ def progress_bar(
 
 def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
     """The sentences that are encoded."""
-    columns = ("encoding", "bar", "count", "elapsed", *(("left",) if total else ()))
     log = "encoding: {done:,}" + (f" of {total:,}" if total else "")
-    return progress_bar(*columns, total=total, shown=shown, log=log)
+    return progress_bar("encoding", total, shown=shown, log=log)
 
 
 def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:
-    """The number of rows that were read, of which nobody knows how many there are."""
-    text = f"reading: {{task.completed:,.0f}} {what}"
-    return progress_bar("spinner", text, "elapsed", shown=shown)
+    """The rows that were read, of which nobody knows how many there are."""
+    return progress_bar(f"reading {what}", shown=shown)
 
 
 def step_progress(total: int, done: int, shown: bool) -> AbstractContextManager[Advance]:
     """The steps of a training run, with the fields ``doing`` and ``loss``."""
-    columns = ("{task.fields[doing]}", "bar", "count", "{task.fields[loss]}", "elapsed", "left")
-    log, fields = f"step {{done}} of {total}: {{loss}}", {"doing": "training", "loss": ""}
-    return progress_bar(*columns, total=total, done=done, shown=shown, log=log, **fields)
+    text, log = "{task.fields[doing]} {task.fields[loss]}", f"step {{done}} of {total}: {{loss}}"
+    return progress_bar(text, total, done=done, shown=shown, log=log, doing="training", loss="")

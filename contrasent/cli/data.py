@@ -122,7 +122,7 @@ class FetchCommand:
         from contrasent.files import sha256_of
 
         folder = senteval.named_folder(self.data_dir)
-        with progress_bar("downloading", "bar", "bytes", "speed") as advance:
+        with progress_bar("downloading", in_bytes=True) as advance:
             if self.what != "senteval":
                 path = senteval.fetch_training_file(self.what, self.data_dir, self.url, advance)
                 rows = senteval.TRAINING_FILES[self.what][1]

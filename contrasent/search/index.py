@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from contrasent.search.milvus import MilvusRows
 
 _CHUNK = 16_384
-_COLUMNS = ("indexing", "bar", "count", "elapsed")
 
 
 class Index:
@@ -111,7 +110,7 @@ class Index:
             else:
                 first = write_segment(partial, 1, rows, encoder.width)
                 manifest = replace(manifest, segments=(first,))
-                with progress_bar(*_COLUMNS, total=first.rows, shown=show_progress) as advance:
+                with progress_bar("indexing", first.rows, shown=show_progress) as advance:
                     asked = None if kind == "auto" else kind
                     manifest = Snapshot.open(partial, manifest).optimized(asked, advance)
             write_manifest(partial, manifest)
@@ -212,7 +211,7 @@ class Index:
             raise ConfigError(f"{self.folder} is {self.kind}; build it anew as {kind}")
         with (
             self._writing() as now,
-            progress_bar(*_COLUMNS, total=now.texts, shown=show_progress) as advance,
+            progress_bar("indexing", now.texts, shown=show_progress) as advance,
         ):
             write_manifest(self.folder, now.optimized(kind, advance))
 

@@ -111,7 +111,7 @@ def find_negatives(
     rows = np.array([(row_of_anchor[a], row_of_text[p]) for a, p in pairs])
     false_negatives = _false_negatives(pairs, [*distinct])
     parts = []
-    bar = progress_bar("comparing", "bar", "count", total=len(pairs), shown=show_progress)
+    bar = progress_bar("comparing", len(pairs), shown=show_progress)
     with bar as advance:
         block = max(_SCORES // len(distinct), 1)
         for start in range(0, len(pairs), block):
