@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent import api
+from contrasent import api, options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
-from contrasent.options import (
-    AsJson,
-    DataFolder,
-    EvaluationOptions,
-    FoundText,
-    Listed,
-    MiningOptions,
-    Named,
-    NewFile,
-    Replacing,
-    RunOptions,
-)
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
@@ -33,11 +21,11 @@ if TYPE_CHECKING:
 
 _ENCODER = "all-MiniLM-L6-v2"
 _FEWEST = 500  # different texts of which a part can be held out, to choose by
-_COLUMNS = Spelling(of=RunOptions, metavar="A,B,...")
+_COLUMNS = Spelling(of=options.RunOptions, metavar="A,B,...")
 
 
 @settings
-class CheckCommand(AsJson, FoundText, Replacing):
+class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     """Check text: what is understood, how long it is, what would do harm.
 
     Ends with a verdict and the command that trains on it, or, if training could not use the file,
@@ -48,7 +36,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
     """Text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on the Hugging Face
     hub as org/name:config@split."""
 
-    columns: Annotated[Listed | None, _COLUMNS] = None
+    columns: Annotated[options.Listed | None, _COLUMNS] = None
 
     encoder: str | None = None
     """Folder or Hugging Face id of the encoder to train: count in its tokens too."""
@@ -62,7 +50,7 @@ class CheckCommand(AsJson, FoundText, Replacing):
     def __call__(self) -> None:
         from contrasent.data import build, describe, example_lines, open_examples, plural
 
-        how = shared(self, FoundText)
+        how = shared(self, options.FoundText)
         examples = open_examples(self.file, self.columns, **how)
         tokenizer = None
         if self.encoder is not None:
@@ -143,19 +131,19 @@ class FetchCommand:
 
 
 @settings
-class LeaksCommand(DataFolder, AsJson):
+class LeaksCommand(options.DataFolder, options.AsJson):
     """Look for evaluation sentences and pairs in training text."""
 
     train: Annotated[str, ARGUMENT]
     """Training text, as 'contrasent data check' takes it."""
 
-    columns: Annotated[Listed | None, _COLUMNS] = None
+    columns: Annotated[options.Listed | None, _COLUMNS] = None
 
-    tasks: Listed = ("sts",)
+    tasks: options.Listed = ("sts",)
     """Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, one with its
     split (stsb-dev), files of pairs or labelled sentences, retrieval data."""
 
-    splits: Annotated[Listed, Spelling(of=EvaluationOptions)] = ("test",)
+    splits: Annotated[options.Listed, Spelling(of=options.EvaluationOptions)] = ("test",)
 
     def __call__(self) -> None:
         from contrasent.cli.evaluate import announce
@@ -183,14 +171,14 @@ class LeaksCommand(DataFolder, AsJson):
 
 
 @settings
-class BuildOptions(AsJson, NewFile):
+class BuildOptions(options.AsJson, options.NewFile):
     """The options of every command that builds training files."""
 
     sources: Annotated[list[str], ARGUMENT]
     """Files (.csv, .tsv, .jsonl, .parquet; others hold tabs; each also .gz) or data sets on the
     Hugging Face hub as org/name:config@split."""
 
-    columns: Listed | None = None
+    columns: options.Listed | None = None
     """Comma-separated columns of every source, in the order of the text above: header names, or
     numbers from 0; else known by name."""
 
@@ -248,7 +236,7 @@ class NliCommand(BuildOptions):
     contradictions: PositiveInt = 1
     """Hard negatives of a triplet; premises with fewer contradictions are left out."""
 
-    labels: Listed | None = None
+    labels: options.Listed | None = None
     """What the numbers of labels mean, from 0: such as entailment,neutral,contradiction. For
     sources with numbers that do not say it."""
 
@@ -278,7 +266,7 @@ class ParaphrasesCommand(BuildOptions):
 
 
 @settings
-class MineCommand(Named, MiningOptions, NewFile):
+class MineCommand(options.Named, options.MiningOptions, options.NewFile):
     """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
 
     Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them. Never takes the
@@ -294,7 +282,7 @@ class MineCommand(Named, MiningOptions, NewFile):
 
         from contrasent.data import aligned, plural
 
-        how = shared(self, MiningOptions)
+        how = shared(self, options.MiningOptions)
         mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
         columns = zip(mined.header[2:], mined.hardest.T, strict=True)
         for name, scores in [("positive", mined.positives), *columns]:

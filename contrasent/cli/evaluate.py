@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import PositiveInt
 
+from contrasent import options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import (
     STDOUT,
@@ -28,17 +29,6 @@ from contrasent.cli.parameters import (
 )
 from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
-from contrasent.options import (
-    AnalysisOptions,
-    AsHtml,
-    AsJsonLines,
-    DataFolder,
-    EvaluationOptions,
-    FoundText,
-    Listed,
-    Measuring,
-    Named,
-)
 from contrasent.progress import reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
@@ -48,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @settings
-class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
+class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonLines):
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -105,7 +95,7 @@ class EvaluateCommand(EvaluationOptions, AsHtml, AsJsonLines):
         from contrasent.report import Contents, judgement_lines, judgement_tables
 
         encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
-        reading = shared(self, FoundText)
+        reading = shared(self, options.FoundText)
         judged = judge(encoder, text, compare=others, columns=self.columns, **reading)
         judged = replace(judged, records=with_command(judged.records))
         if not write_lines(self.json, lines_of_kind("judgement", [judged])):
@@ -176,7 +166,7 @@ def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
 
 
 @settings
-class CalibrateCommand(Named, Measuring, DataFolder):
+class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
     """Suggest a similarity threshold from labelled pairs, as JSON."""
 
     pairs: Annotated[str, ARGUMENT]
@@ -184,7 +174,7 @@ class CalibrateCommand(Named, Measuring, DataFolder):
     similar, 0 not), or one of ratings or a task, with the rating from which on sentences are
     similar: 'pairs.tsv>=4', 'stsb-dev>=4'."""
 
-    columns: Listed | None = None
+    columns: options.Listed | None = None
     """Sentence, sentence and label of your file: three names, or numbers from 0."""
 
     min_precision: float | None = None
@@ -201,7 +191,7 @@ class CalibrateCommand(Named, Measuring, DataFolder):
 
 
 @settings
-class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
+class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLines):
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
 
     models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
@@ -283,7 +273,7 @@ class AnalyzeCommand(AnalysisOptions, AsHtml, AsJsonLines):
 
 
 @settings
-class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
+class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLines):
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -306,7 +296,7 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
     top_k: PositiveInt = 3
     """Neighbours of each query."""
 
-    columns: Listed | None = None
+    columns: options.Listed | None = None
     """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
 
     def __call__(self) -> None:
@@ -338,13 +328,13 @@ class NeighboursCommand(Measuring, DataFolder, AsJsonLines):
 
 
 @settings
-class MtebCommand(Measuring, AsJsonLines):
+class MtebCommand(options.Measuring, options.AsJsonLines):
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
     """Encoders, a row each: a folder, a training run or a Hugging Face id."""
 
-    tasks: Listed = ()
+    tasks: options.Listed = ()
     """Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."""
 
     benchmark: Annotated[str | None, Spelling(metavar="NAME")] = None

@@ -7,26 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from contrasent import api
+from contrasent import api, options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
-from contrasent.options import (
-    AsJson,
-    DataFolder,
-    FlowSettings,
-    Listed,
-    MapOptions,
-    Named,
-    Pooling,
-    Replacing,
-    WhiteningSettings,
-)
 from contrasent.serve import ServeOptions
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 
 @settings
-class FitOptions(DataFolder):
+class FitOptions(options.DataFolder):
     """The options of every command that fits something to text."""
 
     data: list[str]
@@ -34,14 +23,14 @@ class FitOptions(DataFolder):
     id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, which shows the
     test sentences to the fit. Give it once for each."""
 
-    columns: Annotated[Listed | None, Spelling(of=MapOptions)] = None
+    columns: Annotated[options.Listed | None, Spelling(of=options.MapOptions)] = None
 
     output: Path
     """The folder to write; it must not exist."""
 
 
 @settings
-class FitMap(Named, FitOptions, MapOptions):
+class FitMap(options.Named, FitOptions, options.MapOptions):
     """The options of every command that fits a map to an encoder."""
 
     def __call__(self) -> None:
@@ -50,7 +39,7 @@ class FitMap(Named, FitOptions, MapOptions):
         from contrasent.model import INFO_FILE
 
         kind = type(self).__name__.removesuffix("Command").lower()
-        given = shared(self, MapOptions) | shared(self, FITTERS[kind].settings)
+        given = shared(self, options.MapOptions) | shared(self, FITTERS[kind].settings)
         api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
         facts = read_json(self.output / INFO_FILE)["transform"]
         say(f"{self.output}: {facts['described']}")
@@ -59,7 +48,7 @@ class FitMap(Named, FitOptions, MapOptions):
 
 
 @settings
-class WhiteningCommand(FitMap, WhiteningSettings):
+class WhiteningCommand(FitMap, options.WhiteningSettings):
     """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
@@ -67,7 +56,7 @@ class WhiteningCommand(FitMap, WhiteningSettings):
 
 
 @settings
-class FlowCommand(FitMap, FlowSettings):
+class FlowCommand(FitMap, options.FlowSettings):
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
 
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
@@ -111,7 +100,7 @@ class SifCommand(FitOptions):
 
 
 @settings
-class ExportCommand(Named, Pooling, AsJson, Replacing):
+class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Replacing):
     """Write an encoder in the format of another library, checked against the encoder."""
 
     output: Annotated[Path, ARGUMENT]

@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PositiveInt, StringConstraints
 
+from contrasent import options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import load, print_json
 from contrasent.errors import ConfigError
-from contrasent.options import (
-    AsJson,
-    IndexedText,
-    InPrecision,
-    Loading,
-    Measuring,
-    MovedEncoder,
-    Named,
-    OfIndex,
-    Replacing,
-    Sharding,
-    TextColumn,
-)
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings
 
@@ -37,7 +25,14 @@ if TYPE_CHECKING:
 
 
 @settings
-class EncodeCommand(Sharding, Named, Loading, InPrecision, TextColumn, Replacing):
+class EncodeCommand(
+    options.Sharding,
+    options.Named,
+    options.Loading,
+    options.InPrecision,
+    options.TextColumn,
+    options.Replacing,
+):
     """Write the embedding of every sentence to a file; safe to run again after an interruption."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -129,7 +124,7 @@ def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
 
 
 @settings
-class SimilarityCommand(Named, Measuring, AsJson):
+class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
     """Print the cosine of two texts, or the similarity that the encoder states."""
 
     text_a: Annotated[str, ARGUMENT]
@@ -162,7 +157,9 @@ class SimilarityCommand(Named, Measuring, AsJson):
 
 
 @settings
-class BuildCommand(Named, IndexedText, Loading, InPrecision, Replacing):
+class BuildCommand(
+    options.Named, options.IndexedText, options.Loading, options.InPrecision, options.Replacing
+):
     """Embed texts and write an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -205,7 +202,7 @@ def _report(folder: Path, index: Index) -> None:
 
 
 @settings
-class AddCommand(OfIndex, IndexedText, MovedEncoder):
+class AddCommand(options.OfIndex, options.IndexedText, options.MovedEncoder):
     """Embed more texts and append them to an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -224,7 +221,7 @@ class AddCommand(OfIndex, IndexedText, MovedEncoder):
 
 
 @settings
-class RemoveCommand(OfIndex):
+class RemoveCommand(options.OfIndex):
     """Remove texts from an index, all of them or none."""
 
     ids: Annotated[list[str], ARGUMENT]
@@ -242,7 +239,7 @@ class RemoveCommand(OfIndex):
 
 
 @settings
-class OptimizeCommand(OfIndex):
+class OptimizeCommand(options.OfIndex):
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
 
     kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
@@ -256,7 +253,7 @@ class OptimizeCommand(OfIndex):
 
 
 @settings
-class InfoCommand(OfIndex):
+class InfoCommand(options.OfIndex):
     """Say as JSON what an index holds, and which encoder made it."""
 
     def __call__(self) -> None:
@@ -288,7 +285,7 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchCommand(OfIndex, MovedEncoder, AsJson):
+class SearchCommand(options.OfIndex, options.MovedEncoder, options.AsJson):
     """Print the texts of an index that are nearest to a query, or to each of several."""
 
     query: Annotated[list[str], ARGUMENT]

@@ -9,21 +9,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
+from contrasent import options
 from contrasent.api import check_run, pretrain, recipe_with, train, tune
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import describe, print_tables
 from contrasent.errors import ConfigError
-from contrasent.options import (
-    AdaptOptions,
-    Named,
-    OnDevice,
-    PretrainOptions,
-    Replacing,
-    RunOptions,
-    Seeds,
-    TrainingOptions,
-    TuneOptions,
-)
 from contrasent.recipe import load_recipe, overrides_in, recipe_titles
 from contrasent.settings import Spelling, settings, shared
 
@@ -35,7 +25,7 @@ _PRETRAINING = "pretrain-mlm"
 
 
 @settings
-class QuickstartCommand(OnDevice, Replacing):
+class QuickstartCommand(options.OnDevice, options.Replacing):
     """Train, score, index and search on shipped text, in a minute or two, without a network."""
 
     output: Path = Path("quickstart")
@@ -92,7 +82,7 @@ class ShowSettings:
 
 
 @settings
-class TrainCommand(TrainingOptions, ShowSettings):
+class TrainCommand(options.TrainingOptions, ShowSettings):
     """Train a sentence encoder on your text.
 
     Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
@@ -104,7 +94,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
     unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file; or, with --resume, the
     folder of a run."""
 
-    seeds: Annotated[Seeds | None, Spelling(metavar="S1,S2,...")] = None
+    seeds: Annotated[options.Seeds | None, Spelling(metavar="S1,S2,...")] = None
     """Train once for each of these seeds, into seed-S of the output folder, and print mean,
     deviation and the difference to the start."""
 
@@ -112,8 +102,8 @@ class TrainCommand(TrainingOptions, ShowSettings):
         run = self._run_to_resume()
         recipe = str(run / "recipe.yaml") if run else self.recipe or ""
         folder = run or self.output or Path("runs") / Path(recipe).stem
-        given = _given(words, recipe, self, TrainingOptions) | {"output": folder}
-        loaded, _ = recipe_with(recipe, given, TrainingOptions)
+        given = _given(words, recipe, self, options.TrainingOptions) | {"output": folder}
+        loaded, _ = recipe_with(recipe, given, options.TrainingOptions)
         if self.settings:
             say(describe(loaded), nl=False)
         elif self.seeds is not None:
@@ -168,7 +158,7 @@ class TrainCommand(TrainingOptions, ShowSettings):
 
 
 def _given(
-    words: Sequence[str], recipe: str, options: RunOptions, cls: type[RunOptions]
+    words: Sequence[str], recipe: str, command: options.RunOptions, cls: type[options.RunOptions]
 ) -> dict[str, Any]:
     """The options of ``cls`` by name, and the settings of the command line by dotted name."""
 
@@ -177,12 +167,12 @@ def _given(
 
         return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
 
-    return shared(options, cls) | _overrides(words, options, objective)
+    return shared(command, cls) | _overrides(words, command, objective)
 
 
-def _overrides(words: Sequence[str], options: object, objective: Any = tuple) -> dict[str, Any]:
+def _overrides(words: Sequence[str], command: object, objective: Any = tuple) -> dict[str, Any]:
     """The settings that follow the options of the command, by dotted name."""
-    return overrides_in(words, [name.replace("_", "-") for name in vars(options)], objective)
+    return overrides_in(words, [name.replace("_", "-") for name in vars(command)], objective)
 
 
 def _trained(function: Any, name: str, given: dict[str, Any]) -> Result | None:
@@ -232,7 +222,7 @@ def _print_speed(result: Result) -> None:
 
 
 @settings
-class PretrainCommand(Named, PretrainOptions, ShowSettings):
+class PretrainCommand(options.Named, options.PretrainOptions, ShowSettings):
     """Train a masked language model on your text.
 
     It serves as a start adapted to your domain or language, and as a generator. Any setting of
@@ -242,11 +232,11 @@ class PretrainCommand(Named, PretrainOptions, ShowSettings):
 
     def __call__(self, words: Sequence[str]) -> None:
         output = self.output or Path("runs") / _PRETRAINING
-        given = _given(words, _PRETRAINING, self, PretrainOptions) | {"output": output}
+        given = _given(words, _PRETRAINING, self, options.PretrainOptions) | {"output": output}
         if self.settings:
             given.pop("from_scratch")
             given["encoder.name"] = self.model
-            say(describe(recipe_with(_PRETRAINING, given, RunOptions)[0]), nl=False)
+            say(describe(recipe_with(_PRETRAINING, given, options.RunOptions)[0]), nl=False)
             return
         result = _trained(pretrain, self.model, given)
         if result is not None:
@@ -255,7 +245,7 @@ class PretrainCommand(Named, PretrainOptions, ShowSettings):
 
 
 @settings
-class TuneCommand(TuneOptions, ShowSettings):
+class TuneCommand(options.TuneOptions, ShowSettings):
     """Search settings of a recipe by the score on a dev task.
 
     Tries every combination of the values; with a range, or fewer --trials, Optuna chooses. The run
@@ -270,9 +260,9 @@ class TuneCommand(TuneOptions, ShowSettings):
         from contrasent.adaptation import Trial
         from contrasent.report import Cell, Table, number, score
 
-        given = _given(words, self.recipe, self, TuneOptions)
+        given = _given(words, self.recipe, self, options.TuneOptions)
         if self.settings:
-            say(describe(recipe_with(self.recipe, given, TuneOptions)[0]), nl=False)
+            say(describe(recipe_with(self.recipe, given, options.TuneOptions)[0]), nl=False)
             return
 
         def finished(trial: Trial) -> None:
@@ -299,7 +289,7 @@ class TuneCommand(TuneOptions, ShowSettings):
 
 
 @settings
-class AdaptCommand(AdaptOptions):
+class AdaptCommand(options.AdaptOptions):
     """Tell how good an encoder is for your text, without labels, and look for a better one.
 
     Judges the encoder as it comes first, 10 to 30 seconds once text and encoders are read. Then
