@@ -20,30 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from contrasent.data import documents, loader
 from contrasent.data.batch import Need
-from contrasent.data.documents import (
-    Spans,
-    Texts,
-    document_ends,
-    long_documents,
-    positions,
-    require_documents,
-    sentences_of,
-)
 from contrasent.data.examples import Examples
-from contrasent.data.loader import (
-    Columns,
-    Drawn,
-    Draws,
-    Edited,
-    NextSentences,
-    TokenStore,
-    ViewSource,
-    WithNeeds,
-    keep_texts,
-    text_numbers,
-    tokenize,
-)
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError, require_extra
 from contrasent.settings import ViewSettings
@@ -239,7 +218,7 @@ VIEWS = MappingProxyType(
 class Views:
     """The views of the data."""
 
-    source: ViewSource  # gives the sentences of a batch
+    source: loader.ViewSource  # gives the sentences of a batch
     left_out: str  # what is not taken from the data, in words, with counts
     # what decides the views beside recipe and text, to be kept with a run
     origin: dict[str, Any] = field(default_factory=dict)
@@ -276,30 +255,30 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     if view.reach or asked:
         reason = f"view.name {settings.name} takes a sentence's positive from those after it"
         reason = reason if view.reach else f"the objective needs {asked[0].value}"
-        lengths = require_documents(examples, reason)
+        lengths = documents.require_documents(examples, reason)
         logger.info("%d documents of %.1f sentences in the mean", len(lengths), lengths.mean())
     origin: dict[str, Any] = {**view.origin()}
-    store = tokenize(examples, tokenizer, max_tokens, progress)
+    store = loader.tokenize(examples, tokenizer, max_tokens, progress)
     source = _open_source(settings, examples, tokenizer, store, views)
     values = {need: store.column(need) for need in Need if need in needs}
     chosen = None
     if lengths is not None:
-        ends = document_ends(lengths, store)
+        ends = documents.document_ends(lengths, store)
         origin["documents"] = len(np.unique(ends))
-        values |= {Need.POSITIONS: positions(ends)} if Need.POSITIONS in needs else {}
+        values |= {Need.POSITIONS: documents.positions(ends)} if Need.POSITIONS in needs else {}
         if view.reach:
-            source = NextSentences(store, ends, view.reach, views)
+            source = loader.NextSentences(store, ends, view.reach, views)
         if view.reach or next_needed:
             chosen = np.flatnonzero(np.arange(1, len(ends) + 1) < ends)
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if own_columns is not None:
-        rows = text_numbers(store)
+        rows = loader.text_numbers(store)
         columns |= {  # a matrix of all rows stays on disk
             need: numbers if len(rows) == len(numbers) else numbers[rows]
             for need, numbers in own_columns(examples).items()
         }
     if chosen is not None or columns:
-        source = WithNeeds(source, columns, chosen, store if next_needed else None)
+        source = loader.WithNeeds(source, columns, chosen, store if next_needed else None)
     kept = store.manifest
     unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
     left_out = (
@@ -310,8 +289,12 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
 
 
 def _open_source(
-    settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, store: TokenStore, views: int
-) -> ViewSource:
+    settings: ViewSettings,
+    examples: Examples,
+    tokenizer: Tokenizer,
+    store: loader.TokenStore,
+    views: int,
+) -> loader.ViewSource:
     """The sentences of ``store``, edited if the view edits them."""
     view, both, share = VIEWS[settings.name], settings.sides == "both", share_of(settings)
     limit = store.manifest.max_tokens
@@ -325,10 +308,10 @@ def _open_source(
             edited = np.concatenate([row[:start], edit_tokens(row[start:end], random), row[end:]])
             return row if longest and len(edited) > longest else edited
 
-        return Edited(store, lambda *copies: list(map(edit_row, *copies)), views, both)
+        return loader.Edited(store, lambda *copies: list(map(edit_row, *copies)), views, both)
     if view.edit is None:
-        return Columns(store, views)
-    edit, texts, numbers = view.edit(share), keep_texts(examples), text_numbers(store)
+        return loader.Columns(store, views)
+    edit, texts, numbers = view.edit(share), loader.keep_texts(examples), loader.text_numbers(store)
     looked_at = min(len(texts), _LOOKED_AT)
     if all(len(texts[number].split()) == 1 for number in range(looked_at)):
         raise DataError(
@@ -341,7 +324,7 @@ def _open_source(
         copies = zip(examples, randoms, strict=True)
         return tokenizer.ids([edit(texts[int(numbers[k])], it) for k, it in copies], limit)[0]
 
-    return Edited(store, edit_all, views, both, view.drawn_once)
+    return loader.Edited(store, edit_all, views, both, view.drawn_once)
 
 
 def _open_crops(
@@ -350,34 +333,36 @@ def _open_crops(
     """Consecutive sentences from anywhere in a document, for each view or all but the first."""
     share, both = share_of(settings) or 0.0, settings.sides == "both"
 
-    def draw(sentences: list[str], document: int, draws: Draws) -> Iterator[list[str]]:
+    def draw(sentences: list[str], document: int, draws: loader.Draws) -> Iterator[list[str]]:
         randoms = [draws.of(document, view) for view in range(views)]
         while True:
             crops = [crop(sentences, random, share) for random in randoms]
             yield [" ".join(part) for part in (crops if both else [sentences, *crops[1:]])]
 
     remedy = "give texts of several sentences, or choose view.name dropout"
-    texts = long_documents(examples, sentences_of, 2, remedy)
+    texts = documents.long_documents(examples, documents.sentences_of, 2, remedy)
     return _drawn(texts, draw, tokenizer, max_tokens, views)
 
 
-def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
+def open_spans(
+    spans: documents.Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int
+) -> Views:
     """As :func:`open_views`, for ``spans`` of the documents, anchors before positives."""
 
-    def draw(words: list[str], document: int, draws: Draws) -> Iterator[list[str]]:
+    def draw(words: list[str], document: int, draws: loader.Draws) -> Iterator[list[str]]:
         random = draws.of(document, 0)
         while True:
             drawn = spans.draw(len(words), random)
             yield [" ".join(words[start:end]) for start, end in drawn]
 
     remedy = "give longer documents, or lower objective.max_words or objective.anchors"
-    texts = long_documents(examples, str.split, spans.words, remedy)
+    texts = documents.long_documents(examples, str.split, spans.words, remedy)
     return _drawn(texts, draw, tokenizer, max_tokens, spans.views)
 
 
 def _drawn(
-    texts: Texts,
-    draw: Callable[[list[str], int, Draws], Iterator[list[str]]],
+    texts: documents.Texts,
+    draw: Callable[[list[str], int, loader.Draws], Iterator[list[str]]],
     tokenizer: Tokenizer,
     limit: int,
     views: int,
@@ -387,10 +372,10 @@ def _drawn(
     if short > len(texts.documents):
         logger.warning("%s; a view of parts is for longer texts", left_out)
 
-    def of_document(document: int, draws: Draws) -> Iterator[list[str]]:
+    def of_document(document: int, draws: loader.Draws) -> Iterator[list[str]]:
         return draw(texts.parts(texts.documents[document]), document, draws)
 
-    source = Drawn(
+    source = loader.Drawn(
         texts.documents, of_document, lambda drawn: tokenizer.ids(drawn, limit)[0], views
     )
     return Views(source, left_out, {"documents": texts.total})

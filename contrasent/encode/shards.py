@@ -24,20 +24,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from contrasent import files
 from contrasent.data.examples import Examples, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.files import (
-    BusyError,
-    exclusive,
-    inside,
-    refuse_existing,
-    remove_folder,
-    scratch,
-    sha256_of,
-    tidy_lock,
-    write_text,
-    writing,
-)
 from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
 from contrasent.options import Sharding
 
@@ -97,7 +86,7 @@ def open_sentences(
     if source != "-":
         yield Sentences(source, source, columns, ids, clean)
         return
-    with scratch("sentences") as folder:
+    with files.scratch("sentences") as folder:
         kept = Path(folder) / "standard-input.txt"
         with kept.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
@@ -213,9 +202,9 @@ class Shards:
         """Find the shards of an unfinished run, or start with none."""
         self.folder, self._made_from, self._settings = folder, made_from, settings
         start = folder.with_name(f"{folder.name}.start")
-        with exclusive(start, patience=60.0):  # workers may start together, on a slow disk
+        with files.exclusive(start, patience=60.0):  # workers may start together, on a slow disk
             if not folder.is_dir() or (overwrite and "shards" in manifest_in(folder, _FORMAT)):
-                remove_folder(folder)  # or what a killed process left of it
+                files.remove_folder(folder)  # or what a killed process left of it
             started, other = any(folder.glob("[0-9]*[0-9].*")), ""
             if started:
                 kept = manifest_in(folder, _FORMAT)
@@ -227,10 +216,10 @@ class Shards:
                     f"repeat that run to finish it, or {_REMEDY}"
                 )
             if other:
-                remove_folder(folder)
+                files.remove_folder(folder)
             folder.mkdir(exist_ok=True)
             if other or not started:
-                write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
+                files.write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
         size = settings.shard_size
         self._sizes = [min(size, total - first) for first in range(0, total, size)]
         self._notes: dict[int, dict[str, Any]] = {}
@@ -276,7 +265,7 @@ class Shards:
         with sentence_progress(total, show_progress) as advance:
             advance(total - sum(self._sizes[number] for number in missing))
             for number in missing:
-                with suppress(BusyError), exclusive(self._path(number)):
+                with suppress(files.BusyError), files.exclusive(self._path(number)):
                     if self._find(number):  # another worker has written it
                         continue
                     deque(islice(rest, number * size - read), maxlen=0)
@@ -284,7 +273,7 @@ class Shards:
                     note = self._write(number, encoder, islice(rest, size), advance)
                     if note["rows"] != self._sizes[number]:
                         raise DataError(f"{sentences.source} became shorter while it was read")
-                    write_text(self._path(number).with_suffix(".json"), json.dumps(note))
+                    files.write_text(self._path(number).with_suffix(".json"), json.dumps(note))
                     self._notes[number] = note
 
     def _write(
@@ -297,7 +286,7 @@ class Shards:
             for name in ("batch_tokens", "normalize", "precision")
         }
         blocks = blocks_with_texts(encoder, texts, chunk=_CHUNK, on_overflow="truncate", **how)
-        with writing(path) as partial:
+        with files.writing(path) as partial:
             with _row_writer(partial, path.suffix, encoder) as append:
                 for block, names in blocks:
                     if not (finite := np.isfinite(block).all(axis=1)).all():
@@ -309,7 +298,7 @@ class Shards:
                     rows += len(block)
                     truncated += count_cut(encoder, names)
                     advance(len(block))
-            digest = sha256_of(partial)
+            digest = files.sha256_of(partial)
         return {"rows": rows, "truncated": truncated, "sha256": digest}
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -317,7 +306,7 @@ class Shards:
         for number, size in enumerate(self._sizes):
             path = self._path(number)
             rows = open_rows(path, size, self._made_from["width"], _REMEDY)
-            if self._notes[number].get("sha256", digest := sha256_of(path)) != digest:
+            if self._notes[number].get("sha256", digest := files.sha256_of(path)) != digest:
                 raise CheckpointError(
                     f"{path} is damaged: its SHA-256 is not the one in its note; remove "
                     f"{path.with_suffix('.json')} and run the command again, or {_REMEDY}"
@@ -331,16 +320,16 @@ class Shards:
             paths = [self._path(number) for number in range(len(self._sizes))]
             shards = [{"file": path.name, **self._notes[n]} for n, path in enumerate(paths)]
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
-            write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
+            files.write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
             for path in paths:
                 path.with_suffix(".json").unlink()
-                tidy_lock(path)
+                files.tidy_lock(path)
             return
-        with writing(output) as path, _row_writer(path, output.suffix, encoder) as append:
+        with files.writing(output) as path, _row_writer(path, output.suffix, encoder) as append:
             texts = iter(sentences)
             for block in self.blocks():
                 append(block, texts)
-        remove_folder(self.folder)
+        files.remove_folder(self.folder)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.{self._settings.shards or 'npy'}"
@@ -381,7 +370,7 @@ def require_output(
         raise ConfigError(f"{output}{problem}")
     if not overwrite and not unfinished:
         replaced = "remove it" if shared else "pass --overwrite to replace it"
-        refuse_existing(output, replaced)
+        files.refuse_existing(output, replaced)
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
@@ -415,7 +404,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     }
     require_output(output, overwrite, keep)
     folder = output if keep else output.with_name(f".{output.name}.parts")
-    with exclusive(output) if worker is None else nullcontext():
+    with files.exclusive(output) if worker is None else nullcontext():
         shards = Shards(folder, made_from, total, settings, overwrite)
         resumed, started = shards.sum("rows"), time.perf_counter()
         if run_others is not None:
@@ -446,7 +435,7 @@ class FinishedShards:
     def open(cls, folder: str | Path) -> Self:
         """Read the manifest; CheckpointError if there are no finished shards with texts."""
         folder = Path(folder)
-        inside(folder, FILE)
+        files.inside(folder, FILE)
         manifest = manifest_in(folder, _FORMAT)
         if "shards" not in manifest or manifest.get("kind") != "parquet":
             raise CheckpointError(
@@ -472,8 +461,8 @@ class FinishedShards:
                 f"compares by {similarity}; build the index from the texts"
             )
         for shard in self.manifest["shards"]:
-            path = inside(self.folder, shard["file"])
-            if not path.is_file() or sha256_of(path) != shard["sha256"]:
+            path = files.inside(self.folder, shard["file"])
+            if not path.is_file() or files.sha256_of(path) != shard["sha256"]:
                 raise CheckpointError(
                     f"{path} is missing or damaged: it has not the SHA-256 of manifest.json; copy "
                     f"it again, or remove {self.folder} and write the shards anew"
