@@ -125,6 +125,7 @@ def test_no_text_of_an_option_stands_twice():
     typer.main.get_command(app)
     folder = Path(contrasent.cli.app.__file__).parent
     modules = [import_module(f"contrasent.cli.{path.stem}") for path in folder.glob("*.py")]
+    modules.append(import_module("contrasent.options"))
     texts = {}
     for cls in {it for module in modules for it in vars(module).values() if isinstance(it, type)}:
         for name in set(vars(cls).get("__annotations__", ())):
