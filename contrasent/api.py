@@ -390,7 +390,8 @@ def analyze(
 
     Returns:
         Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
-        and rank correlation, the singular spectrum, and cosines in groups of their ratings.
+        and rank correlation, the singular spectrum, cosines in groups of their ratings, and with
+        ``edits`` how sensitive embeddings are to them.
 
     Raises:
         ContrasentError: what is given cannot be used.
@@ -399,12 +400,14 @@ def analyze(
         >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
     """
+    from contrasent.evaluation.edits import Edits
     from contrasent.evaluation.geometry import measure
     from contrasent.evaluation.sts_data import RatedPairs
 
     given = checked(AnalysisOptions, {"pairs": pairs, **options})
     read = RatedPairs.read(given.pairs, given.data_dir, given.columns)
-    return measure(_use(encoder, given, None, show_progress), read)
+    edits = Edits.read(given.edits) if given.edits else None
+    return measure(_use(encoder, given, None, show_progress), read, edits)
 
 
 def _use(

@@ -268,6 +268,10 @@ class AnalysisOptions(Measuring, DataFolder):
     columns: Listed | None = None
     """Sentence, sentence and score of your file of --pairs: three names, or numbers from 0."""
 
+    edits: str | None = None
+    """A text whose sentences are edited: how far their embeddings move, and how well these tell the
+    edit, its place and its size."""
+
 
 @settings
 class MiningOptions(Replacing, InPrecision, OnDevice):

@@ -38,7 +38,7 @@ fit flow: @fitting --levels --depth --coupling-width --learning-rate --batch-siz
 evaluate: @loading MODELS... --tasks --splits --columns --precision --protocol --aggregation
   --metric --regressor/--no-regressor --confidence --compare --data-dir --json --html --overwrite
   --preset --classifier-seed --leak-check/--no-leak-check --text --documents/--lines --clean
-analyze: @loading MODELS... --from --pairs --columns --precision --data-dir --json --figures
+analyze: @loading MODELS... --from --pairs --columns --edits --precision --data-dir --json --figures
   --html --supervised --overwrite
 neighbours: @loading MODELS... --corpus --queries --query --sample --top-k --columns --precision
   --data-dir --json --overwrite

@@ -248,26 +248,35 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
 
     def _measure(self) -> tuple[dict[str, Geometry], list[str]]:
         """The geometry of every model that can be loaded and measured, and what failed."""
-        from contrasent.evaluation import RatedPairs, measure
+        from contrasent.evaluation import Edits, RatedPairs, measure
 
+        edits = Edits.read(self.edits) if self.edits else None
         rated = RatedPairs.read(self.pairs, self.data_dir, self.columns)
         if rated.task.note:
             tell(rated.task.note)
 
         def measure_one(model: str) -> Geometry:
-            measured = measure(use(self, load(self, model)), rated)
+            measured = measure(use(self, load(self, model)), rated, edits)
             return replace(measured, records=with_command(measured.records))
 
         return for_each(self.models or (), measure_one)
 
     def _print(self, geometries: tuple[Geometry, ...], known: Contents) -> None:
         from contrasent.evaluation import geometry_lines
-        from contrasent.report import geometry_table, labelled, labelled_runs, run_lines
+        from contrasent.report import (
+            edits_table,
+            geometry_table,
+            labelled,
+            labelled_runs,
+            run_lines,
+        )
 
         json = self.json if geometries or self.json == STDOUT else None
         if not write_lines(json, geometry_lines(geometries)):
             if geometries:
-                print_tables(geometry_table(labelled(geometries)))
+                rows = labelled(geometries)
+                tables = (geometry_table(rows), edits_table(rows))
+                print_tables(*(table for table in tables if table.rows))
             for line in run_lines(labelled_runs(known.runs)):
                 say(line)
 

@@ -1,6 +1,7 @@
 from . import transfer as transfer  # transfer tasks: their data and classifiers
 from .compare import SeedError as SeedError
 from .compare import with_comparison as with_comparison
+from .edits import Edits as Edits
 from .embed import EncoderUse as EncoderUse
 from .embed import Scores as Scores
 from .geometry import Geometry as Geometry

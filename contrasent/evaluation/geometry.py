@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import DataError
+from contrasent.evaluation.edits import Edits, measure_edits
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
 from contrasent.evaluation.sts_data import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
@@ -75,6 +76,7 @@ class Geometry:
     records: tuple[Record, ...]
     spectrum: Vector  # ``(min(N, D),)`` singular values over the largest
     groups: tuple[Group, ...]  # cosines by rating; a group without a pair is not there
+    edits: tuple[Record, ...] = ()  # how sensitive it is to them, where that was asked for
 
     @property
     def encoder(self) -> str:
@@ -93,7 +95,7 @@ class Geometry:
         return next((it.value for it in self.records if it.metric == metric), None)
 
 
-def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
+def measure(use: EncoderUse, pairs: RatedPairs, edits: Edits | None = None) -> Geometry:
     """Measure an encoder; every embedding is divided by its length first."""
     embeddings = pairs.embed(use)
     position = pairs.position(embeddings)
@@ -119,6 +121,7 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
             Group(low, high, _short(cosines[chosen]))
             for low, high, chosen in rating_groups(pairs.gold)
         ),
+        edits=measure_edits(use, edits) if edits else (),
     )
 
 
@@ -205,8 +208,10 @@ def _geometry(values: Any) -> Geometry:
     fields = fields_of_kind(values, KIND)
     groups = fields.pop("groups")
     fields.pop("by_dimension", None)  # of an older file
+    records = TypeAdapter(tuple[Record, ...])
     return Geometry(
-        records=TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records")),
+        records=records.validate_python(fields.pop("records")),
+        edits=records.validate_python(fields.pop("edits", ())),
         spectrum=np.array(fields.pop("spectrum"), dtype=np.float64),
         groups=tuple(Group(it["low"], it["high"], np.array(it["cosines"])) for it in groups),
         **fields,

@@ -10,6 +10,7 @@ from .contents import labels as labels
 from .contents import read_saved as read_saved
 from .contents import rows_of as rows_of
 from .contents import short_encoder as short_encoder
+from .embedding_tables import edits_table as edits_table
 from .embedding_tables import geometry_table as geometry_table
 from .embedding_tables import print_neighbours as print_neighbours
 from .figures import FORMATS as FORMATS

@@ -13,7 +13,13 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import write_text
 from contrasent.report.comparison import comparison_tables
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
-from contrasent.report.embedding_tables import LOWER, browsers, example_browser, geometry_table
+from contrasent.report.embedding_tables import (
+    LOWER,
+    browsers,
+    edits_table,
+    example_browser,
+    geometry_table,
+)
 from contrasent.report.figures import draw_figures, figure_data
 from contrasent.report.scores_table import numbered, score_tables
 from contrasent.report.table import Cell, Table, number, score
@@ -39,6 +45,9 @@ def page(contents: Contents) -> str:
         geometry_table(of_label, numbered("geometry", k), f"Geometry: {pairs}")
         for k, (pairs, of_label) in enumerate(by_pairs.items())
     ]
+    measured = {label: it for of_label in by_pairs.values() for label, it in of_label.items()}
+    edits = edits_table(measured, "edits", "Sensitivity to edits")
+    geometry += [edits] if edits.rows else []
     drawn = _figures(contents, by_pairs)
     heading = ", ".join(labels) or ("Adaptation" if contents.answer else "Training runs")
     if len(labels) > _NAMED:
