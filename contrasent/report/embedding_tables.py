@@ -73,19 +73,18 @@ def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = ""
 
 
 def edits_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -> Table:
-    """How far edits move the embeddings of each encoder, and how well these tell them."""
+    """How far edits move the embeddings of each encoder, a column each, and how well it tells."""
     edited = {label: it.edits for label, it in rows.items() if it.edits}
-    headings = dict.fromkeys(record.subset for each in edited.values() for record in each)
     cells = [
-        (Cell(label), *(score(record.value, record.interval) for record in each))
-        for label, each in edited.items()
+        (Cell(records[0].subset), *(score(it.value, it.interval) for it in records))
+        for records in zip(*edited.values(), strict=True)
     ]
     notes = (
         "Mean of 1 - cosine x 100 of a sentence and of the same with so many words replaced, left "
         "out or put in; and how often a classifier tells from the difference of both embeddings "
         "what was done (way), in which third (place), to how many words (size): chance is 33.33.",
     )
-    return Table(("encoder", *headings), tuple(cells), notes, title, name)
+    return Table(("edit", *edited), tuple(cells), notes, title, name)
 
 
 MOST_QUERIES = 300
