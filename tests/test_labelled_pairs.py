@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer import losses
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
-from contrasent.data.examples import open_pairs
+from contrasent.data.examples import open_training
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
@@ -97,7 +97,7 @@ def test_scores_are_read_and_brought_to_one(tmp_path):
     def column(text, **settings):
         path.write_text(text)
         objective = objectives.build("scored_pairs", settings, width=4, data_views=2)
-        return objective.columns(open_pairs(str(path), "scores"))[Need.SCORES][:, 0]
+        return objective.columns(open_training(str(path), "scores"))[Need.SCORES][:, 0]
 
     text = "a dog\ta cat\t2\na\tb\t5\n\tempty\t1\n"
     np.testing.assert_allclose(column(text, loss="cosent"), [2, 5])

@@ -33,7 +33,7 @@ from contrasent.adaptation.rungs import (
     start_pooler,
 )
 from contrasent.adaptation.trials import Search, State, Trial
-from contrasent.data import Rows, find_documents, keep_rows, open_examples, sentences_of
+from contrasent.data import Rows, find_documents, keep_rows, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation import (
     FEWEST,
@@ -110,7 +110,7 @@ class Text:
         given = {TEXTS} if self.lines > width else set()
         if self.in_documents:
             return given | {"texts", "documents"}
-        several = sum(len(sentences_of(line)) > 1 for (line,) in self.documents)
+        several = sum(len(split_sentences(line)) > 1 for (line,) in self.documents)
         return given | ({"texts"} if 2 * several >= len(self.documents) else set())
 
     @property

@@ -59,7 +59,6 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
     def __call__(self) -> None:
         from contrasent.evaluation import Bootstrap, Options, load_suite
 
-        reading = Options.of(self)
         refuse_existing_file(self.html, overwrite=self.overwrite)
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.text is not None:
@@ -67,6 +66,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
             return
         if self.compare and len(set(self.models)) < 2:
             raise ConfigError("--compare holds the other models to the first: name two or more")
+        reading = Options.of(self)
         suite = load_suite(self.tasks, reading)
         announce(suite)
 
@@ -102,9 +102,8 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
             say("\n".join(judgement_lines(judged)))
             print_tables(*judgement_tables(judged))
             say(f"\n{judged.sentence}")
-        write_html(
-            self.html, Contents(judged.records, queries=judged.queries, warnings=(judged.sentence,))
-        )
+        answer = (judged.sentence,)
+        write_html(self.html, Contents(judged.records, queries=judged.queries, answer=answer))
 
 
 def _write(

@@ -9,7 +9,7 @@ from .check import shortened as shortened
 from .clean import counted as counted  # a line on what was cleaned
 from .columns import ColumnMap as ColumnMap
 from .documents import find_documents as find_documents
-from .documents import sentences_of as sentences_of
+from .documents import split_sentences as split_sentences
 from .examples import Rows as Rows
 from .examples import keep_rows as keep_rows  # rows of Python, kept in a file
 from .examples import open_examples as open_examples

@@ -8,7 +8,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, combinations, compress, zip_longest
@@ -37,7 +37,6 @@ from contrasent.files import refuse_existing_file, sha256_of, writing
 
 Example = tuple[str, ...]
 PAIR = ("sent0", "sent1")
-TRIPLET = (*PAIR, "hard_neg")
 _SHOWN = 3
 _TOLD_EVERY = 1000
 _KINDS = (".csv", ".tsv", ".jsonl")
@@ -158,8 +157,7 @@ def nli(
     header: Example = (*PAIR, "label") if make == "labelled" else PAIR
     contents = f"pairs of premise and hypothesis, labels: {', '.join(wanted)}"
     if negatives:
-        count = contradictions + len(negatives) - 1
-        header = TRIPLET if count == 1 else (*PAIR, *(f"hard_neg_{k + 1}" for k in range(count)))
+        header = sentence_header(1 + contradictions + len(negatives))
         contents = f"premise, {', '.join(wanted)}; one of these for each {per}"
 
     def parse(source: int, cells: Sequence[Any], where: str, counts: Counts) -> Any:
@@ -320,11 +318,9 @@ def open_sources(
     return [open_rows_of(it, getattr(specs, kind.upper()), columns) for it in sources]
 
 
-def require_output(
-    output: Path, sources: Sequence[str], overwrite: bool, kinds: Sequence[str] = _KINDS
-) -> None:
-    """Make sure that a file may be written."""
-    problem = ""
+def require_output(output: Path, sources: Sequence[str], overwrite: bool, views: int = 2) -> None:
+    """Make sure that a file of so many sentences a row may be written."""
+    problem, kinds = "", _KINDS if views > 1 else (".txt", *_KINDS)
     if output.suffix.lower() not in kinds:
         problem = f"unknown kind of file to write; end its name in {', '.join(kinds)}"
     elif any(Path(it).exists() and output.exists() and output.samefile(it) for it in sources):
@@ -393,11 +389,20 @@ def build(
     )
 
 
+def sentence_header(views: int) -> Example:
+    """Names of the columns of so many sentences, as SimCSE's files have them."""
+    hard = ["hard_neg"] if views == 3 else [f"hard_neg_{k}" for k in range(1, views - 1)]
+    return ("text",) if views == 1 else (*PAIR, *hard)
+
+
 @contextmanager
 def example_writer(
     path: Path, kind: str, header: Sequence[str]
 ) -> Iterator[Callable[[Example], object]]:
-    """A function that writes an example to ``path``, in the form of ``.csv``, ``.tsv`` ..."""
+    """A function that writes an example to ``path``, in the form of ``.csv``, ``.tsv`` ...
+
+    In ``.tsv`` and ``.txt``, which have no quotes, tabs and line ends become spaces.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         if kind == ".jsonl":
             yield lambda example: file.write(
@@ -409,20 +414,26 @@ def example_writer(
             yield table.writerow
         else:
             file.write("" if kind == ".txt" else "\t".join(header) + "\n")
-            yield lambda example: file.write("\t".join(example) + "\n")
+            yield lambda example: file.write(
+                "\t".join(" ".join(re.split(r"[\t\r\n]+", it)) for it in example) + "\n"
+            )
 
 
-def write_examples(examples: Examples, output: Path, documents: bool, overwrite: bool) -> None:
+def write_rows(output: Path, header: Sequence[str], rows: Iterable[Example]) -> None:
+    """Write rows to a file of the kind of its name, whole or not at all."""
+    with writing(output) as part, example_writer(part, output.suffix.lower(), header) as write:
+        for row in rows:
+            write(row)
+
+
+def write_examples(examples: Examples, output: Path, documents: bool) -> None:
     """Write examples as they are read; in a ``.txt``, a blank line ends each of ``documents``."""
-    kind = output.suffix.lower()
-    kinds = _KINDS if examples.views > 1 else (".txt", *_KINDS)
-    require_output(output, [examples.source], overwrite, kinds)
-    hard = (f"hard_neg_{k}" for k in range(1, examples.views - 1))
-    header = ("text",) if examples.views == 1 else (*PAIR, *hard)
-    with writing(output) as part, example_writer(part, kind, header) as write:
-        blank = 0
+
+    def rows() -> Iterator[Example]:
+        blank, ends = 0, documents and output.suffix.lower() == ".txt"
         for example in examples:
-            if documents and kind == ".txt" and examples.rows.blank > blank:
-                write(("",))
+            yield from [("",)] * (ends and examples.rows.blank > blank)
             blank = examples.rows.blank
-            write(example)
+            yield example
+
+    write_rows(output, sentence_header(examples.views), rows())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from contrasent.data.clean import CONTROL, counted, without_markup
 from contrasent.data.columns import view_names
-from contrasent.data.documents import Similarity, find_documents
+from contrasent.data.documents import Documents, find_documents
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.progress import one_line, printable
@@ -204,15 +204,15 @@ class TextFacts:
 def describe(
     examples: Examples,
     tokenizer: Tokenizer | None = None,
-    similarity: Similarity | None = None,
     *,
+    documents: Documents | None = None,
     max_tokens: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> TextFacts:
     """Read a whole source as training would, but go on after rows that cannot be read.
 
     ``tokenizer`` counts tokens, and the sentences that ``max_tokens`` would cut, by default its own
-    limit. ``similarity`` tells documents from lines, as :func:`find_documents` uses it.
+    limit; ``documents`` are those of :func:`find_documents`, if they are known.
     """
     limit = max_tokens or (None if tokenizer is None else tokenizer.max_tokens)
     unreadable, identical, signs = Finding(), Finding(), {name: Finding() for name in _SIGNS}
@@ -244,7 +244,8 @@ def describe(
         words.extend(len(sentence.split()) for sentence in portion)
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
-    cleaned, documents = examples.cleaned, find_documents(examples, similarity, lambda _: None)
+    cleaned = examples.cleaned
+    documents = documents or find_documents(examples, lambda _: None)
 
     def of_views(lengths: array[int]) -> tuple[Lengths, ...]:
         views = range(examples.views if lengths else 0)

@@ -14,6 +14,8 @@ Row = tuple[str, tuple[str, ...]]
 # C0 and C1 without tab and line ends, zero-width space and joiner, byte order mark. C1 usually is
 # Windows-1252 that was read as Latin-1.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\u2060\ufeff]")
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff"
 # Without its semicolon, `&copy` may be part of an address.
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 _AMPERSAND = "\ue000"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, NamedTuple
@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from contrasent.data.clean import CHARACTERS
 from contrasent.data.examples import Examples
 from contrasent.data.loader import IndexArray, TextStore, TokenStore, example_of, keep_texts
 from contrasent.data.readers import Trouble, stop
@@ -27,25 +28,25 @@ Near = Literal["any", "adjacent", "subsumed"]
 Span = tuple[int, int]
 """Numbers of the first word, and of the one after the last."""
 
-
-Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[float] | np.ndarray]
-"""How alike each of some texts is to the other one at its place, larger for nearer."""
-
 _PAIRS, _FEWEST = 1000, 50  # of sentences that are compared, at most and at least
 _DENSE, _SPARSE = 20, 100  # lines of a document, below and above which blank lines tell enough
 _NEARER = 0.6  # share of comparisons; unrelated lines have 0.5, sentences of Wikipedia 0.8
 _MOSTLY, _WORDLESS = 0.5, 0.3
-_SHARED = re.compile(
-    r"[^\W\d_]{3,}|[\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff]"
-)
+_SHARED = re.compile(rf"[^\W\d_]{{3,}}|[{CHARACTERS}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Where the documents of a text end, or that every line or row is a text by itself."""
 
-    lengths: IndexArray | None  # ``(documents,)`` int64, lines of each; None without documents
+    blocks: IndexArray  # ``(blocks,)`` int64, the lines between blank ones
+    found: bool  # blank lines end documents
     why: str
+
+    @property
+    def lengths(self) -> IndexArray | None:
+        """``(documents,)`` int64, lines of each; None without documents."""
+        return self.blocks if self.found else None
 
 
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
@@ -58,33 +59,29 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     return np.array([length for length in lengths if length], dtype=np.int64)
 
 
-def find_documents(
-    examples: Examples, similarity: Similarity | None = None, trouble: Trouble = stop
-) -> Documents:
+def find_documents(examples: Examples, trouble: Trouble = stop) -> Documents:
     """Tell whether blank lines end documents, as asked for by :attr:`Examples.documents` or else.
 
-    They do where they stand all over a text, and sentences are nearer to the next one than to any
-    other, by ``similarity`` or else by shared words; where they are rare, also than across them.
+    They do where they stand all over a text, and sentences share more words with the next one than
+    with any other; where they are rare, also than across them.
     """
-    if not examples.is_lines:
-        return Documents(None, "every row is a text; only a .txt has documents")
     lengths = document_lengths(examples, trouble)
     lines, count = int(lengths.sum()), len(lengths)
+    if not examples.is_lines:
+        return Documents(lengths, False, "every row is a text; only a .txt has documents")
     if examples.documents is False or count < 2:
         why = "no blank line stands between two" if count < 2 else "as asked for"
-        return Documents(None, f"every line is a text: {why}")
+        return Documents(lengths, False, f"every line is a text: {why}")
     said = f"{count:,} documents of {lines / count:.1f} lines in the mean"
     if examples.documents:
-        return Documents(lengths, f"{said}, as asked for")
-    against, how = _evidence(examples, lengths, similarity, trouble)
+        return Documents(lengths, True, f"{said}, as asked for")
+    against, how = _evidence(examples, lengths, trouble)
     if against:
-        return Documents(None, f"every line is a text: {against}")
-    return Documents(lengths, said + how)
+        return Documents(lengths, False, f"every line is a text: {against}")
+    return Documents(lengths, True, said + how)
 
 
-def _evidence(
-    examples: Examples, lengths: IndexArray, similarity: Similarity | None, trouble: Trouble
-) -> tuple[str, str]:
+def _evidence(examples: Examples, lengths: IndexArray, trouble: Trouble) -> tuple[str, str]:
     """Evidence against documents, empty without; else for them."""
     lines, blank = int(lengths.sum()), len(lengths) - 1
     sparse = lines > _DENSE * len(lengths)
@@ -101,10 +98,15 @@ def _evidence(
     texts = {number: text for number, (_, (text, *_)) in rows if number in wanted}
     if np.mean([any(map(str.isalpha, text)) for text in texts.values()]) < 1 - _WORDLESS:
         return f"more than {_WORDLESS:.0%} of the lines hold no word", ""
-    measure = similarity or _word_overlap([*texts.values()])
+    words = {n: frozenset(_SHARED.findall(text.lower())) for n, text in texts.items()}
+    often = Counter(chain.from_iterable(words.values()))
 
     def measured(first: IndexArray, second: IndexArray) -> np.ndarray:
-        return np.asarray(measure([texts[it] for it in first], [texts[it] for it in second]))
+        """Words that two texts share, rare ones more, over the words that they have."""
+        pairs = [(words[a], words[b]) for a, b in zip(first, second, strict=True)]
+        shared = (sum(1 / often[it] for it in a & b) for a, b in pairs)
+        sizes = ((1 + len(a) * len(b)) ** 0.5 for a, b in pairs)
+        return np.array([it / size for it, size in zip(shared, sizes, strict=True)])
 
     following, other = measured(within, within + 1), measured(within, others)
     differ = following != other
@@ -121,21 +123,10 @@ def _evidence(
     return "", f"; {how}"
 
 
-def _word_overlap(texts: Sequence[str]) -> Similarity:
-    """Words that two texts share, rare ones more, over the words that they have."""
-    words = {text: frozenset(_SHARED.findall(text.lower())) for text in texts}
-    weights = Counter(chain.from_iterable(words.values()))
-
-    def shared(first: Sequence[str], second: Sequence[str]) -> list[float]:
-        pairs = [(words[a], words[b]) for a, b in zip(first, second, strict=True)]
-        return [sum(1 / weights[w] for w in a & b) / (1 + len(a) * len(b)) ** 0.5 for a, b in pairs]
-
-    return shared
-
-
 def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them."""
-    lengths = document_lengths(examples)
+    found = find_documents(examples)
+    lengths = found.blocks
     followed = int((lengths - 1).sum())
     if len(lengths) < 2 or followed < 2:
         raise DataError(
@@ -143,8 +134,7 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
             f"after them, in {len(lengths)} documents; give a .txt (or .txt.gz) with the sentences "
             "of each document in order, one per line, and a blank line between documents"
         )
-    found = find_documents(examples)
-    if found.lengths is None:
+    if not found.found:
         logger.warning("%s, but %s takes %s for documents", found.why, need, examples.source)
     return lengths
 
@@ -248,7 +238,7 @@ _ABBREVIATION = re.compile(
 )
 
 
-def sentences_of(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of a line of text, by its punctuation.
 
     None ends before a lower-case letter, unless the whole text is in lower case, nor at the full
@@ -289,10 +279,9 @@ def long_documents(
     """
     if examples.views != 1:
         raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
-    lines, lengths = keep_texts(examples), find_documents(examples).lengths
+    lines, found = keep_texts(examples), find_documents(examples)
     every = [range(number, number + 1) for number in range(len(lines))]
-    blocks = document_lengths(examples) if lengths is None else lengths
-    ends = np.cumsum(blocks).tolist()
+    ends = np.cumsum(found.blocks).tolist()
     between = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def measured(documents: list[range]) -> tuple[Texts, list[int], list[range]]:
@@ -300,13 +289,13 @@ def long_documents(
         counts = [len(texts.parts(numbers)) for numbers in documents]
         return texts, counts, [it for it, n in zip(documents, counts, strict=True) if n >= least]
 
-    texts, counts, chosen = measured(every if lengths is None else between)
-    if lengths is None and len(chosen) < 2 and len((by_blank := measured(between))[-1]) > 1:
+    texts, counts, chosen = measured(between if found.found else every)
+    if not found.found and len(chosen) < 2 and len((by_blank := measured(between))[-1]) > 1:
         texts, counts, chosen = by_blank
     if len(chosen) < 2:
-        what = "every line is one" if lengths is None else "with a blank line between"
+        what = "with a blank line between" if found.found else "every line is one"
         unit = "words" if split is str.split else "sentences"
-        found = f"{len(chosen) or 'none'} of the {texts.total} documents of {examples.source}"
+        few = f"{len(chosen) or 'none'} of the {texts.total} documents of {examples.source}"
         longest = f"and 2 are needed; the longest has {max(counts, default=0)}"
-        raise DataError(f"{found} ({what}) has {least} {unit}, {longest}; {remedy}")
+        raise DataError(f"{few} ({what}) has {least} {unit}, {longest}; {remedy}")
     return texts._replace(documents=chosen)

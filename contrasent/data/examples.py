@@ -320,7 +320,11 @@ SIDE_COLUMNS = {
 """The values of ``data.labels`` beside none; `settings` has their names and help."""
 
 
-def open_pairs(source: str, labels: str, columns: Sequence[str] | None = None) -> Examples:
-    """Understand a source as pairs with a number of :data:`SIDE_COLUMNS`."""
+def open_training(
+    source: str, labels: str = "none", columns: Sequence[str] | None = None
+) -> Examples:
+    """Understand a source as examples, or as pairs with a number of :data:`SIDE_COLUMNS`."""
+    if labels == "none":
+        return open_examples(source, columns)
     side = SIDE_COLUMNS[labels]
     return Examples(open_rows_of(source, side.spec, columns), 2, side)

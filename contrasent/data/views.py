@@ -340,7 +340,7 @@ def _open_crops(
             yield [" ".join(part) for part in (crops if both else [sentences, *crops[1:]])]
 
     remedy = "give texts of several sentences, or choose view.name dropout"
-    texts = documents.long_documents(examples, documents.sentences_of, 2, remedy)
+    texts = documents.long_documents(examples, documents.split_sentences, 2, remedy)
     return _drawn(texts, draw, tokenizer, max_tokens, views)
 
 

@@ -17,18 +17,18 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from contrasent.data.check import TextFacts, describe
+from contrasent.data.check import TextFacts, describe, plural
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import compare_ratios, with_comparison
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Score, Scores
-from contrasent.evaluation.intervals import Bootstrap, Ratio, intervals
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.proxy import FEWEST, sample_texts, text_tasks
-from contrasent.evaluation.retrieval import RetrievalTask, embed, metric_value
+from contrasent.evaluation.retrieval import RetrievalTask, embed, mean_scores, query_scores
 from contrasent.metrics import Vector, all_similarities, relevant_ranks
 from contrasent.records import Compared, Record
-from contrasent.search.words import Scores as Matrix
+from contrasent.search.words import Scores as ScoreMatrix
 from contrasent.search.words import WordIndex, fuse
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -37,7 +37,7 @@ SOLVED, FOUND, CHANCE, WIDE = 0.97, 0.9, 0.03, 0.05
 decides nothing; and half an interval that is too wide to tell."""
 
 METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
-_TEXTS, _WORDS_A_SECOND, _SECONDS, _LONGEST = 20_000, 2_000, 50, 512
+_TEXTS, _WORDS_A_SECOND, _LONGEST = 20_000, 2_000, 512
 _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
@@ -95,21 +95,26 @@ def judge(
     columns: Sequence[str] | None = None,
     documents: bool | None = None,
     clean: bool = False,
-    seconds: float | None = None,
+    seconds: float = 50,
 ) -> Judgement:
     """Score an encoder as it is on tasks made of a text, beside BM25, their fusion and others.
 
     ``documents`` and ``clean`` are those of `open_examples`; ``seconds``, for which two cores are
-    busy with a small encoder, decide how many texts are drawn. DataError if there are too few.
+    busy with a small encoder, decide how many texts are drawn. DataError if there are too few,
+    ConfigError if two encoders have one name.
     """
     use, *others = map(_as_use, (encoder, *compare))
+    uses = {it.encoder.name: it for it in (use, *others)}
+    if len(uses) <= len(others):
+        raise ConfigError(f"two encoders have one name, of {', '.join(uses)}; give each its own")
     source = str(text if isinstance(text, str | Path) else keep_rows(text))
     examples = open_examples(source, columns, documents=documents, clean=clean)
     limit = getattr(use.encoder, "max_tokens", None) or _LONGEST
-    facts = describe(examples, getattr(use.encoder, "tokenizer", None), max_tokens=limit)
-    words = int(_WORDS_A_SECOND * (seconds or _SECONDS))
-    lengths = None if facts.documents is None else find_documents(examples).lengths
-    sample = sample_texts(examples, lengths, _TEXTS, words, min(limit, _LONGEST))
+    documents_found = find_documents(examples)
+    tokenizer = getattr(use.encoder, "tokenizer", None)
+    facts = describe(examples, tokenizer, documents=documents_found, max_tokens=limit)
+    words = int(_WORDS_A_SECOND * seconds)
+    sample = sample_texts(examples, documents_found.lengths, _TEXTS, words, min(limit, _LONGEST))
     tasks, undecided = text_tasks(sample)
     if not tasks:
         raise DataError(
@@ -125,9 +130,7 @@ def judge(
     fusion = f"{use.encoder.name} + {BM25}"
     if weight is not None:
         values[fusion] = fused
-    uses = {use.encoder.name: use}
     for other in others:
-        uses[other.encoder.name] = other
         values[other.encoder.name] = _values(tasks, _dense(other, tasks))
     bootstrap = Bootstrap()
     base, *rest = (
@@ -196,7 +199,7 @@ def _as_use(encoder: Judged) -> EncoderUse:
     return EncoderUse(loaded, getattr(loaded, "resolve_precision", str)("fp32"))
 
 
-def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[Matrix]:
+def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]:
     """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
     queries, corpus = (
         list(dict.fromkeys(chain.from_iterable(texts)))
@@ -205,8 +208,8 @@ def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[Matrix]:
     rows = [of.astype(np.float32) for of in embed(queries, corpus, use)]
     places = [{text: n for n, text in enumerate(texts)} for texts in (queries, corpus)]
 
-    def chosen(side: int, texts: Sequence[str]) -> Matrix:
-        of_texts: Matrix = rows[side][[places[side][text] for text in texts]]
+    def chosen(side: int, texts: Sequence[str]) -> ScoreMatrix:
+        of_texts: ScoreMatrix = rows[side][[places[side][text] for text in texts]]
         return of_texts
 
     return [
@@ -215,24 +218,19 @@ def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[Matrix]:
     ]
 
 
-def _values(tasks: Sequence[RetrievalTask], scores: Sequence[Matrix]) -> Values:
+def _values(tasks: Sequence[RetrievalTask], scores: Sequence[ScoreMatrix]) -> Values:
     values = []
     for task, of_task in zip(tasks, scores, strict=True):
-        ranked = [
-            relevant_ranks(row, [*wanted], [*wanted.values()], left_out)
-            for row, wanted, left_out in zip(of_task, task.relevant, task.left_out, strict=True)
-        ]
-        of_metric = {
-            it: np.array([metric_value(it, *one) for one in ranked]) for it in task.metrics
-        }
-        values.append(of_metric)
+        found = zip(of_task, task.relevant, task.left_out, strict=True)
+        ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
+        values.append(query_scores(task, ranked))
     return values
 
 
 def _fusion(
     tasks: Sequence[RetrievalTask],
-    dense: Sequence[Matrix],
-    by_words: Sequence[Matrix],
+    dense: Sequence[ScoreMatrix],
+    by_words: Sequence[ScoreMatrix],
     deciding: Collection[int],
 ) -> tuple[float | None, Values]:
     """The weight of the largest mean over tasks, and scores of queries by a weight of the others.
@@ -268,21 +266,12 @@ def _scores(
     bootstrap: Bootstrap,
 ) -> Scores:
     """Records with intervals, and what their comparison draws."""
-    records, ratios = [], {}
-    unused: dict[str, Any] = dict.fromkeys(_UNUSED)
-    for task, of_task in zip(tasks, values, strict=True):
-        known = {metric: Ratio(each, np.ones_like(each)) for metric, each in of_task.items()}
-        sure = intervals(known, bootstrap, task.name.label)
-        for metric, ratio in known.items():
-            score = Score(metric, ratio.value, len(ratio.top), "mean", interval=sure[metric])
-            record = score.record(task.name, task.sha256, use)
-            if name != use.encoder.name:
-                record = replace(record, encoder=name)
-            if name == BM25:
-                record = replace(record, pooler="words", similarity=BM25, **unused)
-            records.append(record)
-            ratios[task.name, metric] = ratio
-    return Scores(tuple(records), ratios=ratios)
+    parts = [mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]
+    own: dict[str, Any] = {"encoder": name}
+    if name == BM25:
+        own |= {"pooler": "words", "similarity": BM25, **dict.fromkeys(_UNUSED)}
+    records = tuple(replace(it, **own) for part in parts for it in part.records)
+    return Scores(records, ratios=dict(chain(*(part.ratios.items() for part in parts))))
 
 
 def _verdict(
@@ -296,8 +285,8 @@ def _verdict(
 
     def better(by: Compared) -> str:
         ends = by.interval
-        reach = f" [{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]" if ends else ""
-        return f"{100 * by.difference:+.1f}{reach} nDCG@10"
+        sure = f" [{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]" if ends else ""
+        return f"{100 * by.difference:+.1f}{sure} nDCG@10"
 
     if weight is None:
         solved = [it for it, why in undecided.items() if why.endswith("solved")]
@@ -308,7 +297,7 @@ def _verdict(
     by_words, fused = differences[BM25], differences[fusion]
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
-    on = f"on {len(deciding)} task{'s' * (len(deciding) != 1)} made of this text"
+    on = f"on {plural(len(deciding), 'task')} made of this text"
     hybrid = f"hybrid search with weight {weight:g}"
     if others:
         best = max(others, key=lambda it: gains[it].difference)
@@ -337,11 +326,11 @@ def _verdict(
 
 
 def _examples(
-    tasks: Sequence[RetrievalTask], dense: Sequence[Matrix], by_words: Sequence[Matrix]
+    tasks: Sequence[RetrievalTask], dense: Sequence[ScoreMatrix], by_words: Sequence[ScoreMatrix]
 ) -> Iterator[ExampleQuery]:
     """A query of each task, then the next of each."""
 
-    def found(task: RetrievalTask, scores: Vector, q: int) -> tuple[ExampleHit, ...]:
+    def first_hits(task: RetrievalTask, scores: Vector, q: int) -> tuple[ExampleHit, ...]:
         order = (row for row in np.argsort(-scores, kind="stable") if row != task.left_out[q])
         return tuple(
             ExampleHit(_short(task.corpus[row]), float(scores[row]), row in task.relevant[q])
@@ -352,7 +341,7 @@ def _examples(
         for task, *of_task in zip(tasks, dense, by_words, strict=True):
             if q < len(task.queries):
                 wanted = _short(task.corpus[next(iter(task.relevant[q]))])
-                hits = (found(task, scores[q], q) for scores in of_task)
+                hits = (first_hits(task, scores[q], q) for scores in of_task)
                 yield ExampleQuery(task.name.name, _short(task.queries[q]), wanted, *hits)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 
-from contrasent.data.examples import Examples, open_examples
+from contrasent.data.examples import Examples, open_training
 from contrasent.data.readers import dataset_parts, stop
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.suite import Suite
@@ -131,6 +131,7 @@ def find_overlap(
         return None
     data, settings = section(info, "data"), section(section(info, "recipe"), "data")
     file, columns = settings.get("file"), settings.get("columns")
+    labels = str(settings.get("labels", "none"))
     if not (isinstance(file, str) and file and "sha256" in data):
         return None
     files = [place for place in places_of(file, folder) if place.is_file()]
@@ -139,10 +140,11 @@ def find_overlap(
         trouble = "it is a data set on the hub, which is not read again"
     try:
         for known in files:
-            examples = open_examples(str(known), columns if isinstance(columns, list) else None)
+            names = columns if isinstance(columns, list) else None
+            examples = open_training(str(known), labels, names)
             if examples.sha256 == data["sha256"]:
                 return Overlap(file, find_leaks(examples, suite, advance).tasks)
-    except (ContrasentError, OSError, ValueError) as error:
+    except (ContrasentError, OSError, ValueError, LookupError) as error:
         trouble = " ".join(str(error).split())
     return Overlap(file, trouble=trouble)
 

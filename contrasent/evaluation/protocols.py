@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import pick
+from contrasent.errors import ConfigError, pick
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.task_names import SPLITS
 from contrasent.metrics import METRICS
@@ -156,6 +156,8 @@ class Options:
     @classmethod
     def of(cls, given: EvaluationOptions) -> Options:
         """The reading that options ask for; ConfigError if one is unknown."""
+        if given.clean or given.documents is not None:
+            raise ConfigError("--clean, --documents and --lines are for --text FILE, not for tasks")
         return cls(
             given.data_dir,
             given.splits,

@@ -17,7 +17,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from contrasent.data.documents import find_documents, sentences_of
+from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import Examples, keep_rows
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
@@ -109,7 +109,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
         kind, pairs = "pairs", _example_pairs
     elif lengths is not None:
         kind, pairs = "next sentences", next_pairs
-    smallest, count = _smallest(_units(examples, lengths), pairs)
+    smallest, count = _smallest(units_of(examples, lengths), pairs)
     most, out, texts = min(MOST, int(SHARE * count)), dict[int, Counter[Unit]](), 0
     for number, units in smallest.items():
         rows = sum(len(unit) * times for unit, times in units.items())
@@ -123,7 +123,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
         return None
 
     def rest() -> Iterator[str | Example]:
-        for unit in _units(examples, lengths):
+        for unit in units_of(examples, lengths):
             if _hash(unit) not in out:
                 yield from (e[0] if examples.views == 1 else e for e in unit)
                 yield from [""] * (lengths is not None)
@@ -131,7 +131,8 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     return HeldOutTask(task, keep_rows(rest()), texts)
 
 
-def _units(examples: Examples, lengths: Iterable[int] | None) -> Iterator[Unit]:
+def units_of(examples: Examples, lengths: Iterable[int] | None) -> Iterator[Unit]:
+    """The documents of some lengths, or every example by itself."""
     rows = iter(examples)
     if lengths is None:
         return ((row,) for row in rows)
@@ -154,10 +155,11 @@ def _smallest(
 
 
 def _hash(unit: Unit) -> int:
-    return _digest("\n".join(first for first, *_ in unit))
+    return digest("\n".join(first for first, *_ in unit))
 
 
-def _digest(text: str) -> int:
+def digest(text: str) -> int:
+    """64 bits that follow from a text, to draw by."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
@@ -180,12 +182,12 @@ class TextSample:
 def sample_texts(
     examples: Examples, lengths: Iterable[int] | None, texts: int, word_count: int, longest: int
 ) -> TextSample:
-    """Take whole documents of ``lengths``, or rows, until there are so many ``texts`` or words.
+    """Take the first fifty lines of documents, or rows, until there are so many ``texts`` or words.
 
     A text of more than ``longest`` words is cut. Of a source of pairs the positives are the texts.
     """
     smallest = dict[int, Unit]()
-    for unit in _units(examples, lengths):
+    for unit in units_of(examples, lengths):
         smallest.setdefault(_hash(unit), unit[:_LONGEST])
         if len(smallest) > 2 * texts:
             smallest = dict(sorted(smallest.items())[:texts])
@@ -206,7 +208,7 @@ def sample_texts(
     )
 
 
-class _Ask(NamedTuple):
+class Ask(NamedTuple):
     """A query, the rows that it is to find, and their text without what gives it away."""
 
     query: str
@@ -215,55 +217,61 @@ class _Ask(NamedTuple):
     itself: int | None = None  # the row of the query
 
 
-def _halves(sample: TextSample) -> Iterator[_Ask]:
+def _halves(sample: TextSample) -> Iterator[Ask]:
     for row, text in enumerate(sample.texts):
         if len(words(text)) >= 2 * _FEWEST_WORDS and (parts := halves(text)):
-            yield _Ask(parts[0], (row,), {row: parts[1]})
+            yield Ask(parts[0], (row,), {row: parts[1]})
 
 
-def _rest(sample: TextSample) -> Iterator[_Ask]:
+def _rest(sample: TextSample) -> Iterator[Ask]:
     for row, text in enumerate(sample.texts):
-        first, *rest = sentences_of(text)
+        first, *rest = split_sentences(text)
         if len(rest) > 1:
-            yield _Ask(first, (row,), {row: " ".join(rest)})
+            yield Ask(first, (row,), {row: " ".join(rest)})
 
 
-def _next(sample: TextSample) -> Iterator[_Ask]:
+def _next(sample: TextSample) -> Iterator[Ask]:
     for row, following in chain.from_iterable(map(pairwise, sample.documents)):
-        yield _Ask(sample.texts[row], (following,), {}, row)
+        yield Ask(sample.texts[row], (following,), {}, row)
 
 
-def _answers(sample: TextSample) -> Iterator[_Ask]:
+def _answers(sample: TextSample) -> Iterator[Ask]:
     for ask in _next(sample):
         if ask.query.endswith(_QUESTION) > sample.texts[ask.wanted[0]].endswith(_QUESTION):
             yield ask
 
 
-def _titles(sample: TextSample) -> Iterator[_Ask]:
+def is_title(text: str) -> bool:
+    """True if a line is short and does not end as a sentence does."""
+    title = text.strip("#= ")
+    ends = title.endswith((*_ENDS, ",", ";", ":"))
+    return bool(title) and not ends and len(title.split()) < _FEWEST_WORDS
+
+
+def _titles(sample: TextSample) -> Iterator[Ask]:
     for row, *rows in (it for it in sample.documents if len(it) > 1):
         title = sample.texts[row].strip("#= ")
-        short = len(title.split()) < _FEWEST_WORDS and not title.endswith((*_ENDS, ",", ";", ":"))
-        if title and short and len(sample.texts[rows[0]]) > 2 * len(title):
+        if is_title(title) and len(sample.texts[rows[0]]) > 2 * len(title):
             known = re.compile(re.escape(title), re.IGNORECASE)
             section = {it: known.sub("", sample.texts[it]).strip() for it in rows[:_SECTION]}
             section = {it: text for it, text in section.items() if text}
-            yield _Ask(title, tuple(section), section, row)
+            yield Ask(title, tuple(section), section, row)
 
 
-def _keywords(sample: TextSample) -> Iterator[_Ask]:
+def _keywords(sample: TextSample) -> Iterator[Ask]:
     of_text = [list(dict.fromkeys(words(text))) for text in sample.texts]
     often = Counter(chain.from_iterable(of_text))
     for row, known in enumerate(of_text):
         if len(known) > _KEYWORDS + 1:
             rare = sorted(known, key=lambda word: (often[word], word))[:_KEYWORDS]
-            yield _Ask(" ".join(sorted(rare, key=_digest)), (row,))
+            yield Ask(" ".join(sorted(rare, key=digest)), (row,))
 
 
-def _pairs(sample: TextSample) -> Iterator[_Ask]:
-    return (_Ask(anchor, (row,)) for anchor, row in sample.pairs)
+def _pairs(sample: TextSample) -> Iterator[Ask]:
+    return (Ask(anchor, (row,)) for anchor, row in sample.pairs)
 
 
-_MAKERS = {
+MAKERS = {
     "pairs": (_pairs, "the first column finds the second"),
     "halves": (_halves, "one half of a text finds the other"),
     "rest": (_rest, "the first of three or more sentences finds the others"),
@@ -274,15 +282,24 @@ _MAKERS = {
 }
 
 
+def asks_of(sample: TextSample, kind: str) -> Iterator[Ask]:
+    """The queries of a kind of :data:`MAKERS`; a text that equals one is no answer to it."""
+    places = {text: row for row, text in enumerate(sample.texts)}
+    for ask in MAKERS[kind][0](sample):
+        itself = places.get(ask.query) if ask.itself is None else ask.itself
+        if wanted := tuple(row for row in ask.wanted if row != itself):
+            yield ask._replace(wanted=wanted, itself=itself)
+
+
 def text_tasks(sample: TextSample) -> tuple[list[RetrievalTask], dict[str, str]]:
     """The tasks that can be made of a text, and why others cannot."""
     tasks, lacking = list[RetrievalTask](), dict[str, str]()
-    for kind, (make, what) in _MAKERS.items():
-        asks, corpus = dict[str, _Ask](), list(sample.texts)
+    for kind, (_, what) in MAKERS.items():
+        asks, corpus = dict[str, Ask](), list(sample.texts)
         taken = set[int]()
-        for ask in sorted(make(sample), key=lambda it: _digest(it.query)):
+        for ask in sorted(asks_of(sample, kind), key=lambda it: digest(it.query)):
             full = len(asks) == MOST_QUERIES or ask.query in asks
-            if ask.wanted and not full and taken.isdisjoint(ask.masked):
+            if not full and taken.isdisjoint(ask.masked):
                 asks[ask.query] = ask
                 taken.update(ask.masked)
         for ask in asks.values():

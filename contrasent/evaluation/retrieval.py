@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from contrasent.evaluation.embed import (
     require_usable,
     score_each,
 )
-from contrasent.evaluation.intervals import Ratio, intervals
+from contrasent.evaluation.intervals import Bootstrap, Ratio, intervals
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
@@ -307,20 +307,22 @@ def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> 
     return score_each((task.name, partial(_score, task, use, options)) for task in tasks)
 
 
-def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-    rows = embed(task.queries, task.corpus, use)
-    ranked = rankings(task, rows, use.similarity)
-    values = {
-        metric: np.array([metric_value(metric, *of_query) for of_query in ranked])
-        for metric in task.metrics
-    }
+def query_scores(task: RetrievalTask, ranked: Rankings) -> dict[str, Vector]:
+    """Scores ``(Q,)`` of the queries by metric."""
+    return {it: np.array([metric_value(it, *one) for one in ranked]) for it in task.metrics}
+
+
+def mean_scores(
+    task: RetrievalTask, values: Mapping[str, Vector], use: EncoderUse, bootstrap: Bootstrap | None
+) -> Scores:
+    """Means of :func:`query_scores` as records, with intervals, and what comparisons draw."""
     ratios = {}
     for metric, each in values.items():
         # The sentences of a pair look for one another, so their scores are drawn together.
         paired = task.name.name == STSB_RETRIEVAL
         drawn = each.reshape(2, -1).mean(axis=0) if paired else each
         ratios[metric] = Ratio(drawn, np.ones_like(drawn))
-    sure = intervals(ratios, options.bootstrap, task.name.label)
+    sure = intervals(ratios, bootstrap, task.name.label)
     roles = {role: role_options(use.encoder, role) for role in ROLES}
     prompts = {role: how["prompt"] for role, how in roles.items() if how}
     records = tuple(
@@ -329,11 +331,17 @@ def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
         ).record(task.name, task.sha256, use, prompts)
         for metric, each in values.items()
     )
-    columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
+    return Scores(records, ratios={(task.name, it): ratio for it, ratio in ratios.items()})
+
+
+def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
+    rows = embed(task.queries, task.corpus, use)
+    values = query_scores(task, rankings(task, rows, use.similarity))
+    scores = mean_scores(task, values, use, options.bootstrap)
     queries, corpus = (int((~side.any(axis=1)).sum()) for side in rows)
     note = (
         f"{task.name.heading}: {queries} of {len(rows[0])} queries and {corpus} of "
         f"{len(rows[1])} documents have no known word: such a query finds its documents last, "
         "such a document comes last"
     )
-    return Scores(records, ratios=columns, notes=(note,) if queries or corpus else ())
+    return replace(scores, notes=(note,) if queries or corpus else ())

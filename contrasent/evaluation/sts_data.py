@@ -195,7 +195,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class Reach:
     """Precision (1 if no pair is at or above a threshold), recall and F1, all in [0, 1]."""
 
     precision: float
@@ -216,9 +216,9 @@ class Calibration:
     similar: int  # how many of them are similar
     aim: str  # ``f1``, or the least precision that was asked for, such as ``precision>=0.9``
     threshold: float  # pairs with this similarity or a larger one are to count as similar
-    reached: Threshold  # on the pairs that the threshold was chosen on
+    reached: Reach  # on the pairs that the threshold was chosen on
     # on pairs that had no part in the choice, by cross-validation; None if there are too few pairs
-    held_out: Threshold | None
+    held_out: Reach | None
     data_sha256: str
 
 
@@ -259,7 +259,7 @@ def calibrate(
     )
 
 
-def held_out(scores: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
+def held_out(scores: Vector, similar: Flags, least_precision: float | None) -> Reach | None:
     """The reach of thresholds chosen on four fifths of the pairs on the other fifth, all together.
 
     None if a fifth would be without a similar pair or one that is not.
@@ -299,11 +299,11 @@ def propose(scores: Vector, similar: Flags, least_precision: float | None = None
     return float(middle if middle > below else lowest)
 
 
-def reach(taken: Flags, similar: Flags) -> Threshold:
+def reach(taken: Flags, similar: Flags) -> Reach:
     """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar; at least one is."""
     right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
     precision = right / chosen if chosen else 1.0
-    return Threshold(precision, right / all_similar, 2 * right / (chosen + all_similar))
+    return Reach(precision, right / all_similar, 2 * right / (chosen + all_similar))
 
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")

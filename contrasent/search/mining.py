@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.build import PAIR, TRIPLET, Example, example_writer
+from contrasent.data.build import Example, sentence_header, write_rows
 from contrasent.data.examples import Examples
 from contrasent.errors import DataError
-from contrasent.files import writing
 from contrasent.model.backbones.base import default_device
 from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
 from contrasent.progress import progress_bar
@@ -51,19 +50,11 @@ class Mined:
     @property
     def header(self) -> tuple[str, ...]:
         """Names of the sentences of an example."""
-        count = len(self.examples[0]) - 2
-        hard = TRIPLET[2:] if count == 1 else [f"hard_neg_{k}" for k in range(1, count + 1)]
-        return (*PAIR, *hard)
+        return sentence_header(len(self.examples[0]))
 
     def write(self, output: Path) -> None:
-        """Write the examples; in a ``.tsv``, which has no quotes, white space becomes one space."""
-        one_line = output.suffix.lower() == ".tsv"
-        with (
-            writing(output) as partial,
-            example_writer(partial, output.suffix.lower(), self.header) as write,
-        ):
-            for example in self.examples:
-                write(tuple(" ".join(it.split()) for it in example) if one_line else example)
+        """Write the examples."""
+        write_rows(output, self.header, self.examples)
 
 
 def letters(text: str) -> str:

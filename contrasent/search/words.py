@@ -6,24 +6,30 @@ Shapes: Q queries, N texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.clean import CHARACTERS
+
 Scores = NDArray[np.float32]
 
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
-_CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff"
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
 _SIGNS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u0900-\u0963\u0966-\u0dff"
-UNSPACED = re.compile(f"[{_CHARACTERS}]")
-_WORD = re.compile(f"[{_CHARACTERS}]|(?:[^\\W{_CHARACTERS}]|[{_SIGNS}])+")
+UNSPACED = re.compile(f"[{CHARACTERS}]")
+_WORD = re.compile(f"[{CHARACTERS}]|(?:[^\\W{CHARACTERS}]|[{_SIGNS}])+")
 
 
 def words(text: str) -> list[str]:
     """The words of a text in lower case; of scripts without spaces the characters."""
     return _WORD.findall(text.lower())
+
+
+def without_words(text: str, given: Container[str]) -> str:
+    """A text without some words, whatever their case."""
+    left = _WORD.sub(lambda word: "" if word[0].lower() in given else word[0], text)
+    return " ".join(left.split())
 
 
 class WordIndex:

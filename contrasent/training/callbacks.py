@@ -76,8 +76,8 @@ class DevScore:
 
 
 def metric_name(metric: str) -> str:
-    """``Spearman``, or ``MRR@10 (proxy)``: only proxies are retrieval."""
-    return f"{metric.upper()} (proxy)" if "@" in metric else metric.capitalize()
+    """``Spearman``, or ``MRR@10`` of retrieval."""
+    return metric.upper() if "@" in metric else metric.capitalize()
 
 
 class Selection(Callback):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from contrasent.data.examples import open_examples, open_pairs
+from contrasent.data.examples import open_examples, open_training
 from contrasent.data.loader import Loader
 from contrasent.data.views import open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
@@ -78,10 +78,7 @@ def prepare(
             "data set, with --data"
         )
     settings, order, evaluation = recipe.train, recipe.data, recipe.evaluation
-    if order.labels == "none":
-        examples = open_examples(order.file, order.columns)
-    else:
-        examples = open_pairs(order.file, order.labels, order.columns)
+    examples = open_training(order.file, order.labels, order.columns)
     logger.info("data: %s", examples.columns)
     refuse(Combination(recipe, examples.views))
     dev = final = held = followed = None

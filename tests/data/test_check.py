@@ -131,11 +131,23 @@ def test_the_command_prints_facts_and_writes_clean_text(run, write, tmp_path):
     ):
         run(text, *words, "--output", str(tmp_path / "out.txt"), "--overwrite")
         assert (tmp_path / "out.txt").read_text() == expected
+    said = run(text, "--output", str(tmp_path / "out.txt"), expect=2)
+    assert "exists already" in said.stderr and not said.stdout
+    cells = write("cells.csv", 'a,"b\n\tc"\nd,e\n')
+    run(cells, "--output", str(tmp_path / "out.tsv"))
+    assert (tmp_path / "out.tsv").read_text() == "sent0\tsent1\na\tb c\nd\te\n"
+    run(cells, "--columns", "1", "--output", str(tmp_path / "out.txt"), "--overwrite")
+    assert (tmp_path / "out.txt").read_text() == "b c\ne\n"
 
 
 READY = "ready\ntrain with: contrasent "
 VERDICTS = [
     ("my printer fails {n}", (), READY + "adapt all-MiniLM-L6-v2 --data {path}"),
+    (
+        "my printer fails {n}",
+        ("--lines", "--clean"),
+        READY + "adapt all-MiniLM-L6-v2 --data {path} --lines --clean",
+    ),
     (
         "{n}-x,my printer fails {n},turn it off {n}",
         ("--columns", "1,2"),
@@ -147,7 +159,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("row", "words", "verdict"), VERDICTS)
 def test_the_command_ends_with_a_verdict_and_what_to_run(run, write, row, words, verdict):
-    name = "a.csv" if words else "a.txt"
+    name = "a.csv" if "," in row else "a.txt"
     path = write(name, "".join(row.format(n=n) + "\n" for n in range(600)))
     said = run(path, *words).stdout
     assert said.endswith(verdict.format(path=path) + "\n"), said[-400:]

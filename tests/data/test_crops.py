@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from helpers.tiny_tokenizers import Letters
 
-from contrasent.data.documents import sentences_of
+from contrasent.data.documents import split_sentences
 from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
 from contrasent.errors import DataError
@@ -56,7 +56,7 @@ def runs(sentences, count):
     ],
 )
 def test_where_sentences_end(text, sentences):
-    assert sentences_of(text) == sentences
+    assert split_sentences(text) == sentences
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.5, {2}), (0.25, {3}), (0.3, {2, 3}), (0.99, {1})])

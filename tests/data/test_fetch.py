@@ -97,6 +97,8 @@ def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, monkeypatch,
     if named_by == "variable":
         monkeypatch.setenv("CONTRASENT_DATA", str(folder))
     option = ["--data-dir", folder] if named_by == "option" else []
+    if option:
+        folder.mkdir()
     result = said("--url", packed, *option)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{folder}: 3 files are the published ones\n"

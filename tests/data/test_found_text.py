@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import contrasent
-from contrasent.data.check import describe
 from contrasent.data.clean import without_markup
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import open_examples
@@ -175,25 +174,6 @@ def test_documents_or_lines_as_asked(write):
     assert find_documents(open_examples(path)).lengths.tolist() == [10] * 350
     with pytest.raises(ConfigError, match="every row is a text"):
         open_examples(write("c.csv", "a dog,a cat\n"), documents=True)
-
-
-def test_an_encoder_tells_documents_where_words_do_not(write):
-    """Sentences of a document share a hidden number, but no word."""
-    random_words = random.Random(0)
-    text = [
-        [f"{topic} {''.join(random_words.choices('abcdefgh', k=9))}" for _ in range(30)]
-        for topic in range(20)
-    ]
-    examples = open_examples(write("a.txt", joined(text)))
-
-    def similarity(first, second):
-        pairs = zip(first, second, strict=True)
-        return [-abs(int(a.split()[0]) - int(b.split()[0])) for a, b in pairs]
-
-    assert find_documents(examples).lengths is None
-    assert find_documents(examples, similarity).lengths.tolist() == [30] * 20
-    facts = describe(examples, similarity=similarity)
-    assert facts.documents.count == 20 and "nearer to the next" in facts.documents_why
 
 
 @pytest.mark.parametrize(

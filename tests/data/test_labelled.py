@@ -9,7 +9,7 @@ from helpers.tables import write
 from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
-from contrasent.data.examples import open_pairs
+from contrasent.data.examples import open_training
 from contrasent.data.loader import Columns, Loader, TokenStore, WithNeeds, tokenize
 from contrasent.errors import DataError
 
@@ -27,7 +27,7 @@ EXPECTED = [1, 0, 2, 0]
 @pytest.fixture
 def pairs(tmp_path):
     names = ("id", "sentence1", "sentence2", "gold_label")
-    return lambda rows: open_pairs(write(tmp_path / "nli.csv", names=names, rows=rows), "nli")
+    return lambda rows: open_training(write(tmp_path / "nli.csv", names=names, rows=rows), "nli")
 
 
 def test_labels_lie_beside_the_tokens_and_reach_the_batch(pairs):

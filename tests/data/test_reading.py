@@ -9,7 +9,7 @@ import pytest
 from contrasent.data.check import describe
 from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.documents import document_lengths
-from contrasent.data.examples import open_examples, open_pairs
+from contrasent.data.examples import open_examples, open_training
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number, open_rows_of
 from contrasent.data.word_vectors import word_lines
@@ -114,8 +114,8 @@ RATED = {"sentence1": "a dog", "sentence2": "a puppy"}
     [
         (open_examples, PAIR, {**PAIR, "negative": "a cat"}),
         (open_examples, PAIR, {**PAIR, "hard_neg_2": "a cat"}),
-        (partial(open_pairs, labels="nli"), NLI, {**NLI, "label": "neutral"}),
-        (partial(open_pairs, labels="scores"), RATED, {**RATED, "score": 1}),
+        (partial(open_training, labels="nli"), NLI, {**NLI, "label": "neutral"}),
+        (partial(open_training, labels="scores"), RATED, {**RATED, "score": 1}),
         (lambda path: open_rows_of(path, RATED_PAIRS), RATED, {**RATED, "score": 1}),
     ],
 )

@@ -63,6 +63,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
         (["--tasks", ","], "no task to score in an empty list"),
         (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--compare"], "name two or more"),
+        (["--lines"], "are for --text FILE"),
         (["--preset", "fastest"], "Did you mean 'fasttest'?"),
     ],
 )

@@ -11,9 +11,9 @@ import pytest
 from helpers.command_line import worked
 
 import contrasent
-from contrasent.data.documents import find_documents, sentences_of
+from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import open_examples
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.judgement import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
 from contrasent.metrics import ndcg_at_k, relevant_ranks
@@ -97,7 +97,7 @@ def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
             assert all(query not in text for text in found) or kind == "keywords"
             if kind in ("halves", "rest"):
                 (text,) = found
-                cut = halves if kind == "halves" else lambda it: (sentences_of(it)[0], None)
+                cut = halves if kind == "halves" else lambda it: (split_sentences(it)[0], None)
                 whole = next(it for it in texts if it.startswith(query) and it.endswith(text))
                 assert cut(whole)[0] == query
                 assert whole.split() == [*query.split(), *text.split()]
@@ -208,3 +208,22 @@ def test_too_little_text_is_refused_and_what_tells_nothing_is_said(tmp_path):
     )
     assert unrelated.verdict in ("unclear", "words")
     assert "halves of text.txt" in unrelated.undecided
+
+
+def test_no_query_is_its_own_answer(tmp_path):
+    draw, same = np.random.default_rng(4), ["Same line here."] * 2
+    lines = [[*same, f"{said(9, draw)} {n}", f"{n} is it"] for n in range(60)]
+    blocks = ["\n".join([*it, ""]) for it in lines]
+    tasks, _ = tasks_of(written(tmp_path / "text.txt", blocks), documents=True)
+    pairs = [json.dumps([f"{n} asks", f"{(n + 1) % 70} asks"]) for n in range(70)]
+    tasks |= tasks_of(written(tmp_path / "pairs.jsonl", pairs))[0]
+    assert set(tasks) >= {"next", "pairs"}
+    for kind in ("next", "pairs"):
+        task = tasks[kind]
+        for query, wanted, itself in zip(task.queries, task.relevant, task.left_out, strict=True):
+            assert task.corpus[itself] == query and itself not in wanted
+
+
+def test_two_encoders_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="two encoders have one name"):
+        judge(Noisy(), written(tmp_path / "text.txt", part_numbers()), compare=[Noisy()])

@@ -7,12 +7,13 @@ import pytest
 from helpers.command_line import worked
 from helpers.tiny_transfer import write_transfer
 
-from contrasent.data.examples import open_examples
+from contrasent.data.examples import open_examples, open_training
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.leaks import (
     Overlap,
     TaskOverlap,
     find_leaks,
+    find_overlap,
     overlap_of,
 )
 from contrasent.evaluation.protocols import Options
@@ -141,6 +142,17 @@ def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
     expected |= {"pairs": 7, "pairs_together": together}
     records = read_records(here / "scores.jsonl")
     assert records and all(record.overlap == expected for record in records)
+
+
+def test_a_run_on_labelled_pairs_is_held_to_the_tasks(here, tiny_encoder):
+    rows = "".join(f"{a},{b},entailment\n" for a, b, _ in TRIPLETS)
+    (here / "nli.csv").write_text(f"sent0,sent1,label\n{rows}")
+    data = {"source": "nli.csv", "sha256": open_training("nli.csv", "nli").sha256}
+    recipe = {"data": {"file": "nli.csv", "columns": None, "labels": "nli"}}
+    tiny_encoder.save(here / "mine", {"recipe": recipe, "data": data})
+    found = find_overlap("mine", load_suite(["own.tsv"]))
+    seen, _, together = counted_in_loops(letters, [row[:2] for row in TRIPLETS])
+    assert (found.tasks[0].seen, found.tasks[0].pairs_together) == (seen, together)
 
 
 @pytest.mark.parametrize(
