@@ -5,6 +5,7 @@ from .api import evaluate as evaluate
 from .api import fit as fit
 from .api import mine as mine
 from .api import pretrain as pretrain
+from .api import synthesize as synthesize
 from .api import train as train
 from .api import tune as tune
 from .model.encoder import SentenceEncoder as SentenceEncoder

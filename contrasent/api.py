@@ -22,6 +22,7 @@ from contrasent.options import (
     MiningOptions,
     PretrainOptions,
     RunOptions,
+    SynthesisOptions,
     TrainingOptions,
     TuneOptions,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.judgement import Judgement
     from contrasent.evaluation.suite import Suite
+    from contrasent.evaluation.synthesis import Synthesis
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives import Objective
@@ -326,7 +328,7 @@ def mine(
         encoder: an encoder, or the name of one.
         pairs: anchors and positives, as `train` takes data.
         corpus: sentences to take negatives from, as `train` takes data; else the positives.
-        output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``, each also ``.gz``.
+        output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``.
         show_progress: progress bars on standard error.
         **options: by name.
 
@@ -370,6 +372,60 @@ def mine(
     if output is not None:
         mined.write(Path(output))
     return mined
+
+
+@takes(SynthesisOptions)
+def synthesize(
+    text: str | Path | Rows,
+    *,
+    output: str | Path | None = None,
+    encoder: DescribedEncoder | str | Path | None = None,
+    show_progress: bool = False,
+    **options: Any,
+) -> Synthesis:
+    """Make pairs of query and passage from text, as ``contrasent data synthesize`` does.
+
+    Queries are headings, questions, first sentences and rare words of the text, or a language model
+    writes them. Kept are those that find their passage again (Dai et al. 2023, Promptagator).
+
+    Args:
+        text: text without labels, as `train` takes it.
+        output: the file to write: ``.jsonl``, ``.csv`` or ``.tsv``. With an ``endpoint`` the
+            answers are kept beside it, in ``OUTPUT.answers``.
+        encoder: an encoder, or the name of one, that is to find the passages; else BM25.
+        show_progress: progress bars on standard error.
+        **options: by name.
+
+    Returns:
+        The pairs, and how many were left out, by reason.
+
+    Raises:
+        ContrasentError: what is given cannot be used, or the endpoint fails.
+
+    Example:
+        >>> pairs = contrasent.synthesize("text.txt", output="pairs.jsonl")  # doctest: +SKIP
+        >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
+    """
+    from contrasent.data.build import require_output, write_rows
+    from contrasent.data.examples import keep_rows, open_examples
+    from contrasent.evaluation.synthesis import HEADER, find_pairs
+
+    how = checked(SynthesisOptions, options)
+    if how.endpoint and not (how.model and output):
+        raise ConfigError("an endpoint needs the name of its model, and an output to keep answers")
+    if not how.endpoint and (how.model or how.max_requests or how.resume):
+        raise ConfigError("--model, --max-requests and --resume are for an --endpoint")
+    source = str(text if isinstance(text, str | Path) else keep_rows(text))
+    examples = open_examples(source, how.columns, documents=how.documents, clean=how.clean)
+    if output is not None:
+        require_output(Path(output), [source], how.overwrite or how.resume)
+    use = None
+    if encoder is not None:
+        use = _use(encoder, Measuring(device=how.device), None, show_progress)
+    made = find_pairs(examples, how, Path(f"{output}.answers"), use, show_progress=show_progress)
+    if output is not None:
+        write_rows(Path(output), HEADER, made.pairs)
+    return made
 
 
 @takes(AnalysisOptions)

@@ -291,6 +291,47 @@ class MiningOptions(Replacing, InPrecision, OnDevice):
     """Columns of PAIRS, anchor and positive: names, or numbers from 0."""
 
 
+@settings
+class SynthesisOptions(FoundText, Replacing, OnDevice):
+    """Which queries are made for the passages of a text, and which are kept."""
+
+    columns: Listed | None = None
+    """The column of the text: a name, or a number from 0."""
+
+    kinds: Listed | None = None
+    """Comma-separated kinds of query: title, question, sentence, keywords, found in the text; or
+    with --endpoint question, keywords, title, statement; else all."""
+
+    words: PositiveInt = 120
+    """Words of a passage, at most: lines of a document are joined, longer texts are cut."""
+
+    endpoint: str | None = None
+    """Let a model write the queries: the address of a server of OpenAI's interface, such as
+    http://localhost:8000/v1. Its key is $CONTRASENT_API_KEY."""
+
+    model: str | None = None
+    """With --endpoint: the name of its model."""
+
+    concurrency: PositiveInt = 4
+    """With --endpoint: requests at once."""
+
+    max_requests: PositiveInt | None = None
+    """With --endpoint: requests in all, those of earlier runs included; else one for each passage
+    and kind."""
+
+    encoder: str | None = None
+    """Find passages by this encoder: a folder, a run or a Hugging Face id; else by BM25."""
+
+    top_k: PositiveInt = 10
+    """Keep a query that finds its passage among so many."""
+
+    exclude: Annotated[list[str] | None, Spelling(metavar="FILE")] = None
+    """Leave out queries that are sentences of this file, such as an evaluation's. Repeatable."""
+
+    resume: bool = False
+    """Take the answers that an earlier run with --endpoint left beside the output, and go on."""
+
+
 _SETTING = Spelling(of=TrainSettings, end="Else the recipe's.")
 
 

@@ -68,6 +68,9 @@ data fetch: WHAT --data-dir --url
 data leaks: TRAIN --tasks --splits --columns --data-dir --json
 data mine: MODEL PAIRS --output --corpus --negatives --margin --columns --device --precision
   --overwrite
+data synthesize: TEXT --output --columns --kinds --words --endpoint --model --concurrency
+  --max-requests --encoder --top-k --exclude --resume --documents/--lines --clean --device
+  --overwrite --json
 data build:
 data build nli: @building --make --per --contradictions --labels
 data build captions: @building
@@ -140,7 +143,9 @@ OWN = {"show_progress", "objective", "on_step", "on_evaluation", "on_trial", "se
 """What only a program can give."""
 
 
-@pytest.mark.parametrize("name", ["evaluate", "analyze", "train", "tune", "adapt", "data mine"])
+@pytest.mark.parametrize(
+    "name", ["evaluate", "analyze", "train", "tune", "adapt", "data mine", "data synthesize"]
+)
 def test_keyword_arguments_are_the_options_of_the_command(name):
     command = typer.main.get_command(app)
     for word in name.split():

@@ -41,7 +41,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
     "index": {"search": ("build", "add", "remove", "optimize", "info")},
-    "data": {"data": ("check", "fetch", "leaks", "mine")},
+    "data": {"data": ("check", "fetch", "leaks", "mine", "synthesize")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }
 """The commands of each group, by the module of ``cli`` that has their classes."""

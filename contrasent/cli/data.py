@@ -1,4 +1,4 @@
-"""``contrasent data``: check, fetch, leaks, build, mine."""
+"""``contrasent data``: check, fetch, leaks, build, mine, synthesize."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     encoder: str | None = None
     """Folder or Hugging Face id of the encoder to train: count in its tokens too."""
 
-    max_tokens: int = 32
+    max_tokens: PositiveInt = 32
     """With --encoder: count the sentences that this training limit cuts."""
 
     output: Path | None = None
@@ -52,6 +52,8 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
 
         how = shared(self, options.FoundText)
         examples = open_examples(self.file, self.columns, **how)
+        if self.output is not None:
+            build.require_output(self.output, [self.file], self.overwrite, examples.views)
         tokenizer = None
         if self.encoder is not None:
             from contrasent.data import Tokenizer
@@ -70,7 +72,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
             raise DataError(f"{rows} of {self.file} cannot be read, first: {first}")
         examples.require(2)
         if self.output is not None:
-            build.write_examples(examples, self.output, facts.documents is not None, self.overwrite)
+            build.write_examples(examples, self.output, facts.documents is not None)
             tell(str(self.output))
         if not self.json:
             cautions = list(facts.cautions())
@@ -85,6 +87,9 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
         words += [self.encoder or _ENCODER, "--data", str(self.output or facts.source)]
         if self.columns and not self.output:
             words += ["--columns", ",".join(self.columns)]
+        if adapts and self.documents is not None:
+            words += ["--documents" if self.documents else "--lines"]
+        words += ["--clean"] * (adapts and self.clean and not self.output)
         return shlex.join(words)
 
 
@@ -116,7 +121,7 @@ class FetchCommand:
                 rows = senteval.TRAINING_FILES[self.what][1]
                 say(f"{path}: {rows:,} rows, sha256 {sha256_of(path)}")
                 return
-            if not folder.is_dir():
+            if not folder.is_dir() or not any(folder.iterdir()):
                 senteval.fetch(folder, self.url or senteval.SENTEVAL_URL, advance)
         root = senteval.senteval_root(self.data_dir)
         wrong, files = senteval.differences(root), len(senteval.manifest())
@@ -296,3 +301,23 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
             f"passed over: {mined.within_margin:.1f} sentences in the mean over pairs, nearer than "
             "the margin lets a negative be"
         )
+
+
+@settings
+class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJson):
+    """Make pairs of query and passage from text without labels, to train and to evaluate on.
+
+    Queries are headings, questions, first sentences and rare words, which are taken out of the
+    passage where they give it away, or a language model writes them. Kept are those that find their
+    passage again. Writes query, passage and kind, as 'contrasent train sup-adapt' takes them.
+    """
+
+    text: Annotated[str, Spelling(argument=True, of=CheckCommand, name="file")]
+
+    def __call__(self) -> None:
+        how = shared(self, options.SynthesisOptions)
+        made = api.synthesize(self.text, output=self.output, show_progress=True, **how)
+        if self.json:
+            print_json(asdict(made), indent=2)
+        else:
+            say("\n".join(made.lines()))

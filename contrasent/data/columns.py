@@ -24,7 +24,9 @@ _LABEL = re.compile(
     r"(?:gold_|annotator_)?labels?_?\d*|(?:relatedness_|similarity_)?score|similarity|"
     r"is_duplicate|entailment_judgment"
 )
-_OTHER = re.compile(r"id|idx|index|row|(?:pair|prompt|caption)_?id|split|genre|category|file|year")
+_OTHER = re.compile(
+    r"id|idx|index|row|(?:pair|prompt|caption)_?id|split|genre|category|kind|file|year"
+)
 # These two names say that the second sentence is a positive; with the others a label may deny it.
 _SURE = {"anchor", "positive", "sent0", "entailment"}
 _SHOWN = 40

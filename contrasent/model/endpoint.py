@@ -1,4 +1,4 @@
-"""Encoders behind an address: OpenAI's form of embeddings, or that of Text Embeddings Inference."""
+"""Servers: what they are asked, and encoders of OpenAI's form or Text Embeddings Inference's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from contrasent.model.loading import LookupEncoder
 
 logger = logging.getLogger("contrasent")
 
-_KEY = "CONTRASENT_API_KEY"
+KEY = "CONTRASENT_API_KEY"
+"""The variable of the environment with the key of a server."""
 _AT_ONCE, _TOGETHER = 32, 4
 """Texts of a request, which is TEI's limit, and requests at a time."""
 _SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
@@ -41,6 +42,33 @@ class _Stay(HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
+    """The answer of a server to JSON, asked for again where that may help.
+
+    CheckpointError if it gives none, or none in so many ``seconds``.
+    """
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {key}"
+    for wait in (*_WAITS, None):
+        try:
+            request = Request(url, json.dumps(body).encode(), headers)
+            with build_opener(_Stay).open(request, timeout=seconds) as answer:
+                return bytes(answer.read(_MOST_BYTES))
+        except HTTPError as error:
+            said = error.read(2000).decode(errors="replace").strip()
+            problem = f"answers {error.code} {error.reason}: {said[:200]}"
+            passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
+        except (OSError, HTTPException, ValueError) as error:
+            problem, after = f"does not answer: {first_line(error)}", ""
+            passes = not isinstance(error, ValueError)  # of what is no address
+        if wait is None or not passes:
+            break
+        logger.warning("%s %s; asking again", url, problem)
+        time.sleep(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0))
+    raise CheckpointError(f"{url} {problem}")
 
 
 class EndpointEncoder(LookupEncoder):
@@ -59,7 +87,6 @@ class EndpointEncoder(LookupEncoder):
         if not (self.is_tei or self.url.endswith("/embeddings")):
             end = "/embeddings" if self.url.endswith("/v1") else "/v1/embeddings"
             self.url = self.url.rstrip("/") + end
-        self._open = build_opener(_Stay).open
         self._probe = self._ask(["A probe."])
 
     @property
@@ -92,30 +119,18 @@ class EndpointEncoder(LookupEncoder):
                 pool.shutdown(cancel_futures=True)
 
     def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of a few texts, asked for again where that may help."""
+        """The embeddings of a few texts."""
         body: dict[str, Any] = {"inputs": [*texts], "truncate": True}
         if not self.is_tei:
             body = {"input": [*texts], "encoding_format": "float"}
             body |= {"model": self.model} if self.model else {}
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(_KEY):
-            headers["Authorization"] = f"Bearer {key}"
-        request = Request(self.url, json.dumps(body).encode(), headers)
-        for wait in (*_WAITS, None):
-            try:
-                with self._open(request, timeout=_SECONDS) as answer:
-                    return self._rows(answer.read(_MOST_BYTES), len(texts))
-            except HTTPError as error:
-                said = error.read(2000).decode(errors="replace").strip()
-                problem = f"answers {error.code} {error.reason}: {said[:200]}"
-                passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
-            except (OSError, HTTPException) as error:
-                problem, passes, after = f"does not answer: {first_line(error)}", True, ""
-            if wait is None or not passes:
-                break
-            logger.warning("%s %s; asking again", self.url, problem)
-            time.sleep(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0))
-        raise self._error(problem)
+        try:
+            return self._rows(post(self.url, body), len(texts))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}. What was embedded so far is kept. An address ends with "
+                f"/v1/embeddings#MODEL or /embed; a key is read from the variable {KEY}"
+            ) from error
 
     def _rows(self, answer: bytes, count: int) -> NDArray[np.float32]:
         """The ``count`` rows of an answer."""
@@ -125,14 +140,11 @@ class EndpointEncoder(LookupEncoder):
                 told = [it["embedding"] for it in sorted(told["data"], key=lambda it: it["index"])]
             rows: NDArray[np.float32] = np.array(told, np.float32)
         except (ValueError, TypeError, LookupError) as error:
-            raise self._error(f"answers with no embeddings: {answer[:200]!r}") from error
+            raise CheckpointError(
+                f"{self.url} answers with no embeddings: {answer[:200]!r}"
+            ) from error
         width = (self.__dict__.get("_probe", rows)).shape[-1]
         if rows.shape != (count, width) or not rows.size or not np.isfinite(rows).all():
-            raise self._error(f"answers {[*rows.shape]} numbers, not all finite, for {count} texts")
+            told = f"{[*rows.shape]} numbers, not all finite, for {count} texts"
+            raise CheckpointError(f"{self.url} answers {told}")
         return rows
-
-    def _error(self, problem: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.url} {problem}. What was embedded so far is kept. An address ends with "
-            f"/v1/embeddings#MODEL or /embed; a key is read from the variable {_KEY}"
-        )

@@ -1,0 +1,312 @@
+"""Queries for the passages of a text: found in it, or written by a language model.
+
+Found are headings, questions, first sentences and rare words, of which the passage keeps nothing
+that would give it away; a model is asked for several kinds of query. Kept are those by which BM25,
+or an encoder, finds the passage again (Dai et al. 2023, Promptagator, arXiv:2209.11755), which
+nearly equal no other query, and which stand neither in their passage nor in a text to exclude.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from itertools import chain, islice, takewhile
+from math import ceil
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from contrasent.data.check import aligned, example_lines, plural
+from contrasent.data.documents import find_documents, split_sentences
+from contrasent.data.examples import Examples, open_examples
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.leaks import normalised
+from contrasent.evaluation.proxy import Ask, TextSample, asks_of, digest, is_title, units_of
+from contrasent.evaluation.retrieval import embed
+from contrasent.files import exclusive
+from contrasent.metrics import all_similarities
+from contrasent.model.endpoint import KEY, post
+from contrasent.options import SynthesisOptions
+from contrasent.progress import progress_bar
+from contrasent.search.words import WordIndex, without_words, words
+
+HEADER = ("query", "passage", "kind")
+Pair = tuple[str, str, str]
+"""A query, the passage that it is to find, and the kind of query."""
+
+_HEADING = re.compile(r"#{1,6} \S|(={1,6}) .+ \1$")
+_QUESTION = ("?", "\uff1f")
+_KEYWORDS, _FEWEST, _MOST, _ALIKE, _SHOWN, _AT_ONCE = 4, 8, 40, 0.8, 3, 64
+_PROMPTS = {
+    "question": "Write a question that this text answers, as one asks who has not read it.",
+    "keywords": "Write two to five keywords by which one searches for this text.",
+    "title": "Write a short title for this text.",
+    "statement": "Write a short sentence that says in other words something that this text says.",
+}
+_TOKENS, _SECONDS = 128, 600
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL)
+_MARKS = re.compile(r"[\W_]*(?:(?:question|query|keywords?|title|statement)\W*:)?[\W_]*", re.I)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Synthesis:
+    """Pairs of query and passage, and how many queries were left out, and why."""
+
+    source: str
+    documents: str  # how the text is read
+    passages: int
+    made: Mapping[str, int]  # queries of each kind, before any is left out
+    left_out: Mapping[str, int]  # pairs, by the reason
+    pairs: tuple[Pair, ...]
+
+    def lines(self) -> Iterator[str]:
+        """The counts, and the first pairs."""
+        yield aligned("file", self.source)
+        yield aligned("read", f"{self.passages:,} passages; {self.documents}")
+        yield aligned("made", ", ".join(f"{n:,} {kind}" for kind, n in self.made.items()))
+        for why, count in self.left_out.items():
+            yield aligned("left out", f"{count:,} {why}")
+        yield aligned("kept", f"{len(self.pairs):,} pairs of query and passage")
+        yield from example_lines(HEADER[:2], [pair[:2] for pair in self.pairs[:_SHOWN]])
+
+
+def find_pairs(
+    examples: Examples,
+    how: SynthesisOptions,
+    answers: Path,
+    use: EncoderUse | None = None,
+    *,
+    show_progress: bool = False,
+) -> Synthesis:
+    """Find or write queries for the passages of a text; answers of a model are in ``answers``."""
+    known = _PROMPTS if how.endpoint else FOUND
+    kinds = [pick("kind of query", kind, known) for kind in how.kinds or known]
+    excluded = {normalised(it) for file in how.exclude or () for it in chain(*open_examples(file))}
+    sample, documents = passages_of(examples, how.words)
+    if how.endpoint:
+        queries = _written(sample, kinds, how, answers, show_progress)
+    else:
+        queries = {kind: [*FOUND[kind](sample)] for kind in kinds}
+    pairs, left_out = kept_pairs(sample, queries, excluded, use, how.top_k)
+    return Synthesis(
+        source=examples.source,
+        documents=documents,
+        passages=len(sample.texts),
+        made={kind: len(asks) for kind, asks in queries.items()},
+        left_out=left_out,
+        pairs=tuple(pairs),
+    )
+
+
+def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
+    """The passages of a text with at most ``longest`` words, by sections, and how they are told.
+
+    A section is a document, what is below a heading of Markdown or of a wiki, or a row. Its first
+    line may be its title; the others are joined, and cut where a sentence ends.
+    """
+    if examples.views > 1:
+        raise DataError(f"{examples.source} holds {examples.columns}; give text of one column")
+    found, sections = find_documents(examples), list[list[str]]()
+    for document in units_of(examples, found.lengths):
+        for n, (text, *_) in enumerate(document):
+            headed = bool(sections and _HEADING.match(sections[-1][0]))
+            starts = n == 0 if found.found else not headed
+            if starts or _HEADING.match(text):
+                sections.append([])
+            sections[-1].append(text)
+    places, documents = dict[str, int](), list[tuple[int, ...]]()
+    for section in sections:
+        first = len(section) > 1 and is_title(section[0])
+        texts = [*section[:first], *_joined(section[first:], longest)]
+        documents.append(tuple(places.setdefault(it, len(places)) for it in texts))
+    sample = TextSample(examples.source, examples.sha256, tuple(places), tuple(documents), ())
+    return sample, found.why
+
+
+def _joined(texts: Iterable[str], longest: int) -> list[str]:
+    """Texts, or of a long one its sentences, each with the next ones while there is room."""
+    groups, count = list[list[str]](), longest
+    for text in texts:
+        for part in split_sentences(text) if len(words(text)) > longest else (text,):
+            size = len(words(part))
+            if count + size > longest:
+                groups.append([])
+                count = 0
+            groups[-1].append(part)
+            count += size
+    return [" ".join(group) for group in groups]
+
+
+def _questions(sample: TextSample) -> Iterator[Ask]:
+    """A question, and what follows it up to the next one."""
+    for row, text in enumerate(sample.texts):
+        parts = split_sentences(text)
+        for n, part in enumerate(parts, start=1):
+            answer = takewhile(lambda it: not it.endswith(_QUESTION), parts[n:])
+            if part.endswith(_QUESTION):
+                yield Ask(part, (row,), {row: " ".join(answer)})
+
+
+def _keywords(sample: TextSample) -> Iterator[Ask]:
+    """The rarest words; those that no other passage has give it away, and are taken out."""
+    of_text = [set(words(text)) for text in sample.texts]
+    often = Counter(chain.from_iterable(of_text))
+    for row, known in enumerate(of_text):
+        rarest = sorted(known, key=lambda word: (often[word], digest(word)))
+        own = [word for word in rarest if often[word] == 1][: _KEYWORDS // 2]
+        query = [*own, *[word for word in rarest if often[word] > 1][: _KEYWORDS - len(own)]]
+        if len(query) == _KEYWORDS:
+            masked = without_words(sample.texts[row], own)
+            yield Ask(" ".join(sorted(query, key=digest)), (row,), {row: masked})
+
+
+FOUND: dict[str, Callable[[TextSample], Iterator[Ask]]] = {
+    "title": partial(asks_of, kind="titles"),
+    "question": _questions,
+    "sentence": partial(asks_of, kind="rest"),
+    "keywords": _keywords,
+}
+"""The kinds of query that are found in a text."""
+
+
+def _written(
+    sample: TextSample, kinds: Sequence[str], how: SynthesisOptions, path: Path, show_progress: bool
+) -> dict[str, list[Ask]]:
+    """The queries that a model writes, each passage asked for one kind before any for the next.
+
+    An answer is a line of a file that only grows, so that nothing is asked for twice.
+    """
+    url = f"{str(how.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
+    if path.exists() and not (how.resume or how.overwrite):
+        raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")
+    whole = path.read_bytes() if path.exists() and how.resume else b""
+    whole = whole[: whole.rfind(b"\n") + 1]  # without the last line of a process that was killed
+    answers: dict[str, str] = dict(map(json.loads, whole.splitlines()))
+    rows = sorted(range(len(sample.texts)), key=lambda row: digest(sample.texts[row]))
+    rows = [row for row in rows if len(words(sample.texts[row])) >= _FEWEST]
+    turns = ((row, n + turn) for turn in range(len(kinds)) for n, row in enumerate(rows))
+    asked = dict[str, tuple[str, int, str]]()
+    for row, n in islice(turns, how.max_requests):
+        kind = kinds[n % len(kinds)]
+        prompt = f"{_PROMPTS[kind]} In its language, and nothing else.\n\n{sample.texts[row]}"
+        asked[sha256(f"{how.model} {prompt}".encode()).hexdigest()] = kind, row, prompt
+    missing = {name: prompt for name, (*_, prompt) in asked.items() if name not in answers}
+    bar = progress_bar("asking", len(missing), shown=show_progress, log="asked: {done:,}")
+    pool, lock = ThreadPoolExecutor(how.concurrency), Lock()
+    with exclusive(path), bar as advance, path.open("ab") as file, pool:
+        file.truncate(len(whole))
+
+        def ask(name: str, prompt: str) -> None:
+            message = {"role": "user", "content": prompt}
+            body = {"model": how.model, "messages": [message], "max_tokens": _TOKENS}
+            said = post(url, body, _SECONDS)
+            try:
+                answer = str(json.loads(said)["choices"][0]["message"]["content"] or "")
+            except (ValueError, LookupError, TypeError) as error:
+                raise CheckpointError(f"{url} answers no completion: {said[:200]!r}") from error
+            with lock:
+                file.write(f"{json.dumps([name, answer])}\n".encode())
+                file.flush()
+                answers[name] = answer
+
+        try:
+            for _ in pool.map(ask, missing, missing.values()):
+                advance(1)
+        except CheckpointError as error:
+            kept = f"{plural(len(answers), 'answer')} of {len(asked):,} are in {path}"
+            raise CheckpointError(
+                f"{error}. {kept}, and --resume goes on; a key is read from the variable {KEY}"
+            ) from error
+    queries: dict[str, list[Ask]] = {kind: [] for kind in kinds}
+    for name, (kind, row, _) in asked.items():
+        first = _THOUGHT.sub("", answers[name]).strip().partition("\n")[0]
+        queries[kind].append(Ask(_MARKS.sub("", first, 1).rstrip(" \"'*\u201d"), (row,)))
+    return queries
+
+
+def kept_pairs(
+    sample: TextSample,
+    queries: Mapping[str, Sequence[Ask]],
+    excluded: Collection[str] = (),
+    use: EncoderUse | None = None,
+    top_k: int = 10,
+) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs that pass the filters, and how many do not, by the reason.
+
+    ``excluded`` are the :func:`~contrasent.evaluation.leaks.normalised` texts that are no query.
+    """
+    left_out, candidates = Counter[str](), list[tuple[Pair, int, Ask]]()
+    asked = [(kind, ask) for kind, asks in queries.items() for ask in asks]
+    repeats = _repeats([ask.query for _, ask in asked])
+    for (kind, ask), repeat in zip(asked, repeats, strict=True):
+        form, size = normalised(ask.query), len(words(ask.query))
+        for row in ask.wanted:
+            passage = ask.masked.get(row, sample.texts[row])
+            reasons = {
+                f"without a query of 1 to {_MOST} words or a passage of {_FEWEST}": not form
+                or size > _MOST
+                or len(words(passage)) < _FEWEST,
+                "with nearly the query of another": repeat,
+                "with a query that is to be excluded": form in excluded,
+                "with a query that stands in the passage": form in normalised(passage),
+            }
+            if why := [reason for reason, holds in reasons.items() if holds]:
+                left_out[why[0]] += 1
+            else:
+                candidates.append(((ask.query, passage, kind), row, ask))
+    found, finder = _found(sample, candidates, use, top_k), use.encoder.name if use else "BM25"
+    left_out[f"with a passage that {finder} does not find among {top_k}"] = found.count(False)
+    return [it[0] for it, ok in zip(candidates, found, strict=True) if ok], dict(left_out)
+
+
+def _repeats(queries: Sequence[str]) -> list[bool]:
+    """True for a query that has four fifths of all words in common with an earlier one.
+
+    Such two have one of their rarest words in common (Xiao et al. 2008, prefix filtering).
+    """
+    of_query = [frozenset(words(query)) for query in queries]
+    often = Counter(chain.from_iterable(of_query))
+    earlier, repeats = defaultdict[str, list[frozenset[str]]](list), list[bool]()
+    for own in of_query:
+        rarest = sorted(own, key=lambda word: (often[word], word))
+        rarest = rarest[: len(own) - ceil(_ALIKE * len(own)) + 1]
+        others = chain.from_iterable(earlier[word] for word in rarest)
+        repeats.append(any(len(own & it) >= _ALIKE * len(own | it) for it in others))
+        for word in rarest if not repeats[-1] else ():
+            earlier[word].append(own)
+    return repeats
+
+
+def _found(
+    sample: TextSample,
+    candidates: Sequence[tuple[Pair, int, Ask]],
+    use: EncoderUse | None,
+    top_k: int,
+) -> list[bool]:
+    """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
+    variants = {text: row for row, text in enumerate(sample.texts)}
+    for (_, passage, _), row, _ in candidates:
+        variants.setdefault(passage, row)
+    places, owner = {text: n for n, text in enumerate(variants)}, np.array([*variants.values()])
+    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex(variants)
+    rows = embed(queries, [*variants], use) if use and queries else None
+    found = list[bool]()
+    for start in range(0, len(candidates), _AT_ONCE):
+        block = slice(start, start + _AT_ONCE)
+        if use and rows:
+            scores = all_similarities(use.similarity, rows[0][block], rows[1])
+        else:
+            scores = by_words.scores(queries[block])
+        for ((_, passage, _), _, ask), of_query in zip(candidates[block], scores, strict=True):
+            own = of_query[places[passage]]
+            nearer = set(owner[of_query > own].tolist()) - {*ask.wanted, ask.itself}
+            found.append(bool(use or own > 0) and len(nearer) < top_k)
+    return found
