@@ -9,6 +9,7 @@ from .api import synthesize as synthesize
 from .api import train as train
 from .api import tune as tune
 from .model.encoder import SentenceEncoder as SentenceEncoder
+from .model.loading import Router as Router
 from .model.loading import load_encoder as load_encoder
 from .recipe import load_recipe as load_recipe
 from .records import Record as Record

@@ -98,6 +98,9 @@ class Sharding(InPrecision):
     normalize: bool | None = None
     """Scale every row to length 1; else as the encoder was saved."""
 
+    role: Literal["query", "document"] | None = None
+    """query or document: embed texts as an index embeds these; else with the default prompt."""
+
     shard_size: PositiveInt = 65536
     """Sentences written at a time; a kill loses no more than that."""
 

@@ -46,6 +46,7 @@ mteb: @loading MODELS... --tasks --benchmark --precision --output --json --overw
 reproduce: TABLES... --output --encoder
   --from-records --material --scale --seeds --rows --tasks --jobs --data-dir --device --overwrite
 encode: @loading MODEL SOURCE OUTPUT --precision --batch-tokens --normalize/--no-normalize
+  --role
   --columns --shard-size --shards --workers --shard --overwrite
 similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir
@@ -57,7 +58,7 @@ index add: INDEX SOURCE --columns --ids --clean --encoder --device
 index info: INDEX
 push: RUN REPOSITORY --private --dry-run
 search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
-export: MODEL OUTPUT --format --pooler --head --tolerance --overwrite --json
+export: MODEL OUTPUT --format --query --pooler --head --tolerance --overwrite --json
 serve: @loading MODEL --index --precision --host --port --workers --threads --name
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --payload-limit --max-texts
   --max-requests --drain --cors --allowed-host

@@ -10,6 +10,7 @@ from pydantic import Field
 from contrasent import api, options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
+from contrasent.errors import ConfigError
 from contrasent.serve import ServeOptions
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
@@ -106,9 +107,13 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     output: Annotated[Path, ARGUMENT]
     """The folder of the export."""
 
-    format: str
+    format: str | None = None
     """onnx (for sentence-transformers' backend, and fastembed), or simcse (a Hugging Face folder
     with the head as pooler.dense)."""
+
+    query: str | None = None
+    """In place of a format: an encoder of queries. The export is a Router of sentence-transformers,
+    with MODEL for documents."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
     """The largest gap of the cosine of two embeddings to 1; above it nothing is written."""
@@ -116,8 +121,20 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     def __call__(self) -> None:
         from dataclasses import asdict
 
-        from contrasent.model import SentenceEncoder, export
+        from contrasent.files import refuse_existing
+        from contrasent.model import Router, SentenceEncoder, export, load_encoder
 
+        if self.query is not None and self.format is None:
+            if not self.overwrite:
+                refuse_existing(self.output, "pass --overwrite to replace it")
+            document = load_encoder(self.model, pooler=self.pooler, head=self.head, device="cpu")
+            Router(load_encoder(self.query, device="cpu"), document).save(self.output)
+            tell(f"{self.output}: queries by {self.query}, documents by {self.model}")
+            if self.json:
+                print_json({"output": str(self.output), "format": "router"})
+            return
+        if self.format is None or self.query is not None:
+            raise ConfigError("give --format, or for a Router --query")
         encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
         parity = export(
             encoder, self.output, self.format, tolerance=self.tolerance, overwrite=self.overwrite

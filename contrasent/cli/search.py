@@ -92,7 +92,7 @@ class EncodeCommand(
         if written.resumed:
             tell(f"{written.resumed} rows came from shards of an earlier run")
         if written.truncated:
-            limit = encoder.max_tokens
+            limit = encoder.limit(self.role)
             tell(f"{written.truncated} sentences were longer than {limit} tokens and cut")
         new = written.rows - written.resumed
         rate = f", {new / written.seconds:.0f} sentences/s" if new else ""

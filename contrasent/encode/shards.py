@@ -177,15 +177,15 @@ def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blo
         yield block, [read.popleft() for _ in block]
 
 
-def count_cut(encoder: Encoder, texts: list[str]) -> int:
-    """How many texts are longer than the encoder reads."""
+def count_cut(encoder: Encoder, texts: list[str], prompt: str, task: str | None = None) -> int:
+    """How many texts are longer than the encoder reads, behind the ``prompt``."""
     # A token stands for at least one byte, so only these can be too long: the others need not be
     # tokenized a second time.
-    conventions: Conventions = getattr(encoder, "conventions", Conventions())
-    specials = getattr(getattr(encoder, "tokenizer", None), "specials", 2)
-    room = encoder.max_tokens - specials - len(conventions.resolve().encode())
-    long = [text for text in texts if len(text.encode()) > room]
-    return encoder.count_truncated(long) if long else 0
+    part = encoder.route(task)
+    specials = getattr(getattr(part, "tokenizer", None), "specials", 2)
+    room = encoder.limit(task) - specials - len(prompt.encode())
+    long = [prompt + text for text in texts if len(text.encode()) > room]
+    return sum(part.cut(long, task)) if long else 0
 
 
 class Shards:
@@ -285,6 +285,9 @@ class Shards:
             name: getattr(self._settings, name)
             for name in ("batch_tokens", "normalize", "precision")
         }
+        role = self._settings.role
+        how |= {} if role is None else role_options(encoder, role)
+        prompt = how.get("prompt", encoder.conventions.resolve())
         blocks = blocks_with_texts(encoder, texts, chunk=_CHUNK, on_overflow="truncate", **how)
         with files.writing(path) as partial:
             with _row_writer(partial, path.suffix, encoder) as append:
@@ -296,7 +299,7 @@ class Shards:
                         )
                     append(block, names)
                     rows += len(block)
-                    truncated += count_cut(encoder, names)
+                    truncated += count_cut(encoder, names, prompt, how.get("task"))
                     advance(len(block))
             digest = files.sha256_of(partial)
         return {"rows": rows, "truncated": truncated, "sha256": digest}
@@ -400,6 +403,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         "normalize": settings.normalize,
         "precision": encoder.resolve_precision(settings.precision),
         "shard_size": settings.shard_size,
+        **({"role": settings.role} if settings.role else {}),
         **({"kind": keep} if keep else {}),
     }
     require_output(output, overwrite, keep)
@@ -451,10 +455,10 @@ class FinishedShards:
         similarity, how = similarity_of(encoder), role_options(encoder, "document")
         conventions: Conventions = getattr(encoder, "conventions", Conventions())
         default, given = conventions.resolve(), self.manifest.get("normalize")
+        usual = "task" not in how and how.get("prompt", default) == default
+        other_text = self.manifest.get("role", "document" if usual else "") != "document"
         other_length = similarity != "cosine" and given not in (None, encoder.normalize)
-        if encoder.fingerprint() != self.manifest["encoder"] or (
-            other_length or how.get("prompt", default) != default or "task" in how
-        ):
+        if encoder.fingerprint() != self.manifest["encoder"] or other_length or other_text:
             raise CheckpointError(
                 f"{self.folder} was written by another encoder, with another prompt, or cut or "
                 f"scaled to another length, than {encoder.name} gives texts of an index, which it "

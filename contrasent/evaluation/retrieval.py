@@ -47,7 +47,6 @@ from contrasent.metrics import (
     recall_at_k,
     relevant_ranks,
 )
-from contrasent.model.loading import LookupEncoder
 from contrasent.model.protocol import ROLES, role_options
 
 
@@ -240,7 +239,7 @@ def embed(
         rows = np.concatenate([by_role(corpus, "document"), by_role(queries, "query")])
     else:
         rows = by_role(texts, None)
-    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, LookupEncoder))
+    require_usable(encoder.name, texts, rows, zeros=getattr(encoder, "gives_zeros", False))
     rows = rows.astype(np.float64)
     if use.similarity == "cosine":
         norms = np.linalg.norm(rows, axis=1, keepdims=True)

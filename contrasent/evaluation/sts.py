@@ -39,7 +39,6 @@ from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities, pearson
-from contrasent.model.loading import LookupEncoder
 from contrasent.records import Interval
 
 Rows = Callable[[Sequence[str]], Embeddings]
@@ -93,7 +92,7 @@ def _score(
     protocol = options.protocol
     for part in (task, *(task.fitted or ())):
         texts = list(dict.fromkeys(part.sentences))
-        zeros = isinstance(use.encoder, LookupEncoder)
+        zeros = getattr(use.encoder, "gives_zeros", False)
         require_usable(use.encoder.name, texts, rows(texts), zeros=zeros)
     columns = _similarities(task, use, rows, regressors)
     records = []

@@ -16,9 +16,11 @@ from .hub import publish as publish
 from .hub import published_files as published_files
 from .hub import resolve as resolve
 from .loading import LoadedEncoder as LoadedEncoder
+from .loading import Router as Router
 from .loading import WordEncoder as WordEncoder
 from .loading import load_encoder as load_encoder
 from .masked_lm import MaskedLm as MaskedLm
+from .protocol import ROLES as ROLES
 from .protocol import role_options as role_options
 from .protocol import similarity_of as similarity_of
 from .protocol import unit_rows as unit_rows

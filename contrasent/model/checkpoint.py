@@ -30,6 +30,7 @@ from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
 from contrasent.model.st_modules import (
     FittedTransform,
     TransformerConfig,
+    default_route,
     is_in,
     is_static,
     mode_of,
@@ -73,22 +74,25 @@ _ALWAYS_OFF = "pooling_mode_mean_sqrt_len_tokens"
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
-def read(name: str | Path, *, pooler: str | None = None, head: str | None = None) -> EncoderParts:
-    """Read the parts of an encoder; arguments and errors as `SentenceEncoder.load`."""
+def read(
+    name: str | Path, pooler: str | None = None, head: str | None = None, route: str | None = None
+) -> EncoderParts:
+    """Read the parts of an encoder, or of a Router's ``route``, as `SentenceEncoder.load`."""
     for kind, asked, known in (("pooler", pooler, POOLERS), ("head", head, HEADS)):
         if asked is not None:
             pick(kind, asked, known)
     folder = resolve(name)
-    if is_static(folder):
+    if route is None and (is_static(folder) or default_route(folder)):
         raise CheckpointError(
-            f"{folder} holds a static table, and no transformer; load it with "
-            f"contrasent.load_encoder({str(name)!r}), which takes every kind"
+            f"{folder} holds a static table or a Router, and no transformer alone; load it with "
+            f"contrasent.load_encoder({str(name)!r}), which takes every kind; of a Router, "
+            ".route('query').save(FOLDER) gives one encoder"
         )
-    modules = read_modules(folder)
+    modules = read_modules(folder, route)
     paths, is_plain = dict(modules), len(modules) == 1
     linear = [path for kind, path in modules if kind == "Dense"]
     fitted = paths.get("FittedTransform")
-    info = _info(folder)
+    info = _info(folder if route is None else modules[0][1])
     stated = TransformerConfig() if is_plain else read_settings(*modules[0])
     lengths = {name: getattr(stated, name, None) for name in LENGTHS}
     backbone, tokenizer, limit = _read_backbone(paths, stated)
@@ -136,11 +140,11 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     )
 
 
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The modules of a folder, by name; a plain one is a Transformer alone."""
+def read_modules(folder: Path, route: str | None = None) -> list[tuple[str, Path]]:
+    """The modules of a folder, or of a ``route``, by name; a plain one is a Transformer alone."""
     if not is_in(folder):
         return [("Transformer", folder)]
-    modules = read_rows(folder)
+    modules = read_rows(folder, route)
     for number, (name, path) in enumerate(modules):
         if name == "Dense" and read_settings(name, path).activation_function.endswith("Tanh"):
             modules[number] = _HEAD, path

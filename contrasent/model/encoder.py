@@ -70,7 +70,7 @@ class SentenceEncoder(nn.Module, Encoder):
 
         Args:
             name: a folder (ours, sentence-transformers', Hugging Face's, a training run of ours)
-                or a Hugging Face id; or parts in memory, which the next four are not for.
+                or a Hugging Face id; or parts in memory, which the next three are not for.
             pooler: overrides what the folder says; `cls` if it says nothing.
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
@@ -89,15 +89,12 @@ class SentenceEncoder(nn.Module, Encoder):
         """
         super().__init__()
         loads = not isinstance(name, EncoderParts)
-        if isinstance(name, EncoderParts):
-            parts = name
-        else:
-            require_engine(engine, device)
-            parts = checkpoint.read(name, pooler=pooler, head=head)
-            if engine == "int8":
-                from contrasent.model.int8 import Int8Bert
+        require_engine(engine, device)
+        parts = name if isinstance(name, EncoderParts) else checkpoint.read(name, pooler, head)
+        if engine == "int8":
+            from contrasent.model.int8 import Int8Bert
 
-                parts = replace(parts, backbone=Int8Bert.from_backbone(parts.backbone))
+            parts = replace(parts, backbone=Int8Bert.from_backbone(parts.backbone))
         self.backbone = parts.backbone
         self.tokenizer = parts.tokenizer
         self.convolutions = parts.convolutions
@@ -220,9 +217,9 @@ class SentenceEncoder(nn.Module, Encoder):
             ]
         return ids, cut
 
-    def count_truncated(self, texts: Sequence[str]) -> int:
-        prompt = self.conventions.resolve()
-        return self.tokenizer.ids([prompt + text for text in texts], self.max_tokens)[1]
+    def cut(self, texts: Sequence[str], task: str | None = None) -> list[bool]:
+        """Of each text, its prompt included, whether it is longer than the encoder reads."""
+        return self.cut_ids(texts, task)[1]
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,18 +17,29 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
-from contrasent.errors import CheckpointError, ConfigError, first_line, warn
+from contrasent.errors import CheckpointError, ConfigError, first_line, pick, warn
 from contrasent.files import read_json
 from contrasent.model import checkpoint
-from contrasent.model.backbones.base import require_engine, resolve_precision
+from contrasent.model.backbones.base import default_device, require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import INFO_FILE, are_words, resolve
-from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_modules import STATIC, is_in, is_static, read_conventions, read_rows
-from contrasent.model.weights import read_tensors
+from contrasent.model.hub import INFO_FILE, are_words, resolve, write_card
+from contrasent.model.protocol import ROLES, Conventions, Encoder, EncodingOptions
+from contrasent.model.st_modules import (
+    STATIC,
+    default_route,
+    is_in,
+    is_static,
+    read_conventions,
+    read_rows,
+    write_conventions,
+    write_router,
+    write_rows,
+)
+from contrasent.model.weights import SAFE, read_tensors
 from contrasent.progress import sentence_progress
 
 _MODEL2VEC_TOKENS = 512
@@ -42,6 +53,7 @@ class LookupEncoder(Encoder):
 
     head_name = "none"
     max_tokens = 0
+    gives_zeros = True
     known_part: str  # what has a vector, in messages
     at_once = 4_096
 
@@ -56,13 +68,9 @@ class LookupEncoder(Encoder):
     def resolve_precision(self, name: str) -> str:
         return resolve_precision(name, ("fp32",), f"the mean of the vectors in {self.name}")
 
-    def cut(self, texts: Sequence[str]) -> list[bool]:
-        """Of each text whether it is longer than ``max_tokens``; no prompt is added."""
+    def cut(self, texts: Sequence[str], task: str | None = None) -> list[bool]:
+        """Of each text, its prompt included, whether it is longer than the encoder reads."""
         return [False] * len(texts)
-
-    def count_truncated(self, texts: Sequence[str]) -> int:
-        prompt = self.conventions.resolve()
-        return sum(self.cut([prompt + text for text in texts]))
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         rest, done, unknown = iter(sentences), 0, 0
@@ -95,11 +103,11 @@ class StaticEncoder(LookupEncoder):
         self.normalize, self.name = normalize, name
 
     @classmethod
-    def load(cls, name: str | Path) -> Self:
-        """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
+    def load(cls, name: str | Path, route: str | None = None) -> Self:
+        """Read a folder, or a Router's ``route``; CheckpointError if it has other modules too."""
         folder = resolve(name)
         if is_modular := is_in(folder):
-            rows = read_rows(folder)
+            rows = read_rows(folder, route)
         else:
             is_normal = read_json(folder / "config.json").get("normalize")
             rows = [(STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
@@ -132,6 +140,20 @@ class StaticEncoder(LookupEncoder):
             encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
         return encoder
 
+    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
+        """Write a sentence-transformers folder, whole, with `info` in its `contrasent.json`."""
+        table, rows = self.table.clone(), [(STATIC, ""), ("Normalize", "1_Normalize")]
+        if self.unknown is not None:
+            if not self.normalize:
+                raise ConfigError(f"{self.name} leaves words out of means: save it with normalize")
+            table[self.unknown] = 0  # the direction of a mean stays
+        with checkpoint.writing_encoder(folder) as partial:
+            self.tokenizer.save(partial)
+            save_file({_TABLES[0]: table}, partial / SAFE)
+            write_rows(partial, rows if self.normalize else rows[:1])
+            write_conventions(partial, self.conventions)
+            checkpoint.write_info(partial, {"pooler": self.pooler, "head": "none", **(info or {})})
+
     @property
     def full_width(self) -> int:
         return self.table.shape[1]
@@ -144,7 +166,7 @@ class StaticEncoder(LookupEncoder):
         digest.update(self.table.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def cut(self, texts: Sequence[str]) -> list[bool]:
+    def cut(self, texts: Sequence[str], task: str | None = None) -> list[bool]:
         if not self.max_tokens:
             return super().cut(texts)
         ids, offsets = self.tokenizer.pieces(texts, self.max_tokens + 1)
@@ -260,7 +282,112 @@ class WordEncoder(LookupEncoder):
         return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
 
 
-LoadedEncoder: TypeAlias = SentenceEncoder | LookupEncoder
+def _of_default(name: str) -> Any:
+    return property(lambda router: getattr(router.route(), name, None))
+
+
+class Router(Encoder):
+    """Queries by one encoder and documents by another, in one space; on disk as its namesake."""
+
+    pooler, head_name = "router", "none"
+    full_width, max_tokens, normalize = map(_of_default, ("full_width", "max_tokens", "normalize"))
+    tokenizer = _of_default("tokenizer")
+
+    def __init__(
+        self,
+        query: str | Path | LoadedEncoder,
+        document: str | Path | LoadedEncoder,
+        *,
+        default: str = "document",
+        conventions: Conventions | None = None,
+    ) -> None:
+        """Put two encoders together, or those that `load_encoder` loads by two names.
+
+        A text that is neither query nor document goes to the ``default``. Conventions are by
+        default those of documents, with the prompt that each has for its role. ConfigError if
+        widths differ.
+
+        Example:
+            >>> contrasent.Router("runs/student", "teacher").save("router")  # doctest: +SKIP
+        """
+        self.name, self.default, given = "router", pick("route", default, ROLES), (query, document)
+        loaded = [load_encoder(it) if isinstance(it, str | Path) else it for it in given]
+        self.routes = {role: it.route(role) for role, it in zip(ROLES, loaded, strict=True)}
+        prompts = {role: it.conventions.prompt_of(role) for role, it in self.routes.items()}
+        usual = self.routes["document"].conventions
+        usual = replace(usual, prompts={**usual.prompts, **prompts}, chosen=False)
+        self.conventions = conventions or usual
+        self.encoders: list[Any] = [*dict.fromkeys(self.routes.values())]
+        self.gives_zeros = any(encoder.gives_zeros for encoder in self.encoders)
+        widths = {min(it.full_width, self.truncate_dim or it.full_width) for it in self.encoders}
+        if len(widths) > 1:
+            raise ConfigError(
+                f"a Router of {min(widths)} and {max(widths)} dimensions compares nothing: train "
+                "one encoder in the space of the other (train distil, objective.space)"
+            )
+
+    @classmethod
+    def load(cls, name: str | Path, *, engine: str = "torch", device: str | None = None) -> Self:
+        """Read a folder with a Router; errors as of `SentenceEncoder`."""
+        folder, encoders = resolve(name), list[Any]()
+        for role in ROLES:
+            if is_static(folder, role):
+                encoders.append(StaticEncoder.load(folder, role))
+                continue
+            parts = checkpoint.read(folder, route=role)
+            encoders.append(SentenceEncoder(parts, engine=engine).eval())
+            encoders[-1].to(device or (default_device() if engine == "torch" else "cpu"))
+            encoders[-1].name = f"{name} ({role})"
+        conventions, default = read_conventions(folder), default_route(folder)
+        router = cls(*encoders, default=str(default), conventions=conventions)
+        router.name = str(name)
+        return router
+
+    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
+        """Write a sentence-transformers folder, whole, that holds the two encoders' folders."""
+        with checkpoint.writing_encoder(folder) as partial:
+            for role, encoder in self.routes.items():
+                if not isinstance(encoder, SentenceEncoder | StaticEncoder):
+                    raise ConfigError(f"{encoder.name} is no model that a Router's folder can hold")
+                encoder.save(partial / role)
+            write_router(partial, self.default)
+            write_conventions(partial, self.conventions)
+            about = {"pooler": self.pooler, "head": self.head_name, "width": self.width}
+            checkpoint.write_info(partial, {**about, **(info or {})})
+            write_card(partial)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the default encoder computes."""
+        return torch.device(getattr(self.route(), "device", "cpu"))
+
+    @property
+    def engine(self) -> str:
+        return next((it.engine for it in self.encoders if it.engine != "static"), "static")
+
+    def route(self, task: str | None = None) -> Any:
+        return self.routes[self.default if task is None else pick("task", task, ROLES)]
+
+    def to(self, device: str | torch.device) -> Self:
+        for encoder in self.encoders:
+            encoder.to(device)
+        return self
+
+    def resolve_precision(self, name: str) -> str:
+        """That of both, or ``name`` where each resolves it in its own way."""
+        found = {encoder.resolve_precision(name) for encoder in self.encoders}
+        return found.pop() if len(found) == 1 else name
+
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        yield from self.route(options.task).blocks(sentences, options)
+
+    def fingerprint(self) -> str:
+        routed = [self.routes[role].fingerprint() for role in ROLES]
+        described = repr((self.default, *routed, *self.conventions.identity))
+        return hashlib.sha256(described.encode()).hexdigest()
+
+
+LoadedEncoder: TypeAlias = SentenceEncoder | LookupEncoder | Router
 
 
 def load_encoder(
@@ -276,9 +403,9 @@ def load_encoder(
     """Load an encoder of any kind: a transformer, a static table or word vectors.
 
     Args:
-        name: as `SentenceEncoder` takes it; or a folder with a StaticEmbedding, or of model2vec; a
-            ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder that ``contrasent
-            fit sif`` made of one.
+        name: as `SentenceEncoder` takes it; or a folder with a Router (for which ``encode`` takes
+            its default route) or a StaticEmbedding, or of model2vec; a ``.txt`` or ``.vec`` file of
+            word vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one.
         pooler: of a transformer, as `SentenceEncoder` takes it.
         head: of a transformer, as there.
         engine: of a transformer, as there.
@@ -295,19 +422,23 @@ def load_encoder(
     """
     encoder: LoadedEncoder
     served, words = str(name).startswith(("http://", "https://")), are_words(name)
-    if served or words or is_static(resolve(name)):
+    routed = not (served or words) and default_route(resolve(name))
+    if served or words or routed or is_static(resolve(name)):
         require_engine("torch" if engine == "static" else engine, device)
         if served:
             from contrasent.model.endpoint import EndpointEncoder
 
             encoder = EndpointEncoder(str(name))
+        elif routed:
+            encoder = Router.load(name, engine=engine, device=device)
         else:
             encoder = WordEncoder.load(name) if words else StaticEncoder.load(name)
         given = {"pooler": pooler, "head": head, "engine": None if engine == "torch" else engine}
         used = {"pooler": encoder.pooler, "head": encoder.head_name, "engine": encoder.engine}
         for part, value in given.items():
             if value not in (None, used[part]):
-                raise ConfigError(f"{name} holds word vectors, which have no {part}: leave it out")
+                what = "two encoders" if routed else "word vectors"
+                raise ConfigError(f"{name} holds {what}, which have no {part}: leave it out")
     else:
         encoder = SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
     if truncate_dim is not None:

@@ -126,7 +126,8 @@ def role_options(encoder: object, role: str) -> dict[str, str]:
             "sentence-transformers, which takes 'document' alone; load the encoder with "
             f"prompts={{'document': {text!r}}}, or encode with prompt_name={unused!r}"
         )
-    if conventions.length_of(role) or conventions.expansion_of(role):
+    is_routed = getattr(encoder, "route", lambda _: encoder)(role) is not encoder
+    if is_routed or conventions.length_of(role) or conventions.expansion_of(role):
         return {"prompt": prompt, "task": role}
     return {"prompt": prompt} if any(prompts.values()) else {}
 
@@ -257,6 +258,7 @@ class Encoder(ABC):
     name: str  # what it was loaded from
     normalize: bool  # rows have length 1, unless a call says otherwise
     max_tokens: int  # longer sentences are cut, if that is not 0
+    gives_zeros = False  # for a sentence without a known word
     conventions: Conventions = Conventions()
     prompts = _stated("prompts")  # texts to put before a sentence, by name
     default_prompt_name = _stated("default_prompt_name")  # of the one that `encode` uses, or None
@@ -312,7 +314,8 @@ class Encoder(ABC):
 
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
-        self.max_tokens = _within("max_seq_length", tokens, self.most_tokens)
+        for part in {self.route(role) for role in ROLES}:
+            part.max_tokens = _within("max_seq_length", tokens, part.most_tokens)
 
     @property
     def most_tokens(self) -> int:
@@ -321,7 +324,8 @@ class Encoder(ABC):
 
     def limit(self, task: str | None = None) -> int:
         """The most tokens of a text, or of a query or document."""
-        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
+        part: Encoder = self.route(task)
+        return min(part.conventions.length_of(task) or part.max_tokens, part.most_tokens)
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -332,16 +336,16 @@ class Encoder(ABC):
         """The precision that `encode` uses when asked for ``name``; errors as there."""
 
     @abstractmethod
-    def count_truncated(self, texts: Sequence[str]) -> int:
-        """The number of ``texts`` that are longer than ``max_tokens``, the default prompt added."""
-
-    @abstractmethod
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         """The embeddings of ``sentences``, of at most ``options.chunk`` at a time."""
 
     @abstractmethod
     def to(self, device: str | torch.device) -> Self:
         """Move it to ``device``; ConfigError if it cannot compute there."""
+
+    def route(self, task: str | None = None) -> Any:
+        """The encoder of a query, a document or another text: itself, unless it is a `Router`."""
+        return self
 
     def encode_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[np.ndarray]:
         """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
@@ -353,12 +357,13 @@ class Encoder(ABC):
         sentences = sentences_of(sentences)
         given = {name: value for name, value in options.items() if value is not None}
         precision = str(given.pop("precision", "auto"))
-        usual = {"normalize": self.normalize, "truncate_dim": self.truncate_dim}
+        part = self.route(given.get("task"))
+        usual = {"normalize": part.normalize, "truncate_dim": self.truncate_dim}
         made = EncodingOptions(
             prompt=self.conventions.resolve(
                 given.pop("prompt", None), given.pop("prompt_name", None)
             ),
-            precision=self.resolve_precision(precision.replace("float32", "fp32")),
+            precision=part.resolve_precision(precision.replace("float32", "fp32")),
             normalize_last=bool(given.get("normalize")),
             **{**usual, **given},
         )
@@ -416,7 +421,8 @@ class Encoder(ABC):
             convert_to_tensor: give a tensor on the encoder's device, in place of an array.
             convert_to_numpy: if false, and no tensor is asked for, give a list of tensors.
             device: move the encoder there first.
-            task: `query` or `document`, for an encoder that reads these to another length.
+            task: `query` or `document`, for an encoder that reads these to another length, or by
+                another encoder.
 
         Returns:
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.

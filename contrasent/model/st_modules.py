@@ -22,7 +22,7 @@ from contrasent.model.weights import SAFE, load_exact
 from contrasent.records import installed_versions
 from contrasent.settings import OddInt, settings
 
-STATIC = "StaticEmbedding"
+STATIC, ROUTERS = "StaticEmbedding", ("Router", "Asym")
 _ROWS, _USE = "modules.json", "config_sentence_transformers.json"
 _FLAG = "pooling_mode_"
 _TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -232,6 +232,13 @@ class _WordVectors:
     max_seq_length: int | None
 
 
+@settings
+class _Router:
+    types: dict[str, str]  # of each module, by its folder
+    structure: Annotated[dict[Literal["query", "document"], list[str]], Field(min_length=2)]
+    parameters: Annotated[_Options, _only("default_route", "allow_empty_key")]
+
+
 _SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
     "Transformer": (tuple(f"sentence_{it}_config.json" for it in _TRANSFORMERS), TransformerConfig),
     "WeightedLayerPooling": (("config.json",), _Layers),
@@ -242,6 +249,7 @@ _SETTINGS: Mapping[str, tuple[tuple[str, ...], Any]] = {
     "Dense": (("config.json",), _Dense),
     "Normalize": (("config.json",), _Normalize),
     "FittedTransform": (("config.json",), dict),
+    **dict.fromkeys(ROUTERS, (("router_config.json", "config.json"), _Router)),
 }
 """Of each module the files that may hold its settings, the first of which counts, and these."""
 
@@ -251,22 +259,55 @@ def is_in(folder: Path) -> bool:
     return (folder / _ROWS).is_file()
 
 
-def is_static(folder: Path) -> bool:
-    """True if ``folder`` is one with a StaticEmbedding, or one that model2vec saved."""
+def is_static(folder: Path, route: str | None = None) -> bool:
+    """True if ``folder``, or its route, has a StaticEmbedding, or if model2vec saved it."""
     if is_in(folder):
-        return [kind for kind, _ in read_rows(folder)][:1] == [STATIC]
+        return [kind for kind, _ in read_rows(folder, route)][:1] == [STATIC]
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else None
     return isinstance(config, dict) and config.get("model_type") == "model2vec"
 
 
-def read_rows(folder: Path) -> list[tuple[str, Path]]:
-    """The name and folder of each module but Dropout; of somebody's own, its whole type."""
+def read_rows(folder: Path, route: str | None = None) -> list[tuple[str, Path]]:
+    """The name and folder of each module but Dropout; of somebody's own, its whole type.
+
+    With a ``route``, its modules stand in place of a Router.
+    """
     rows: list[_ModuleRow] = read_config(list[_ModuleRow], folder / _ROWS)
-    known = ("sentence_transformers.", "contrasent.")
-    names = [it.type.rpartition(".")[2] if it.type.startswith(known) else it.type for it in rows]
-    modules = zip(names, rows, strict=True)
-    return [(name, inside(folder, row.path)) for name, row in modules if name != "Dropout"]
+    modules = [(_name_of(row.type), inside(folder, row.path)) for row in rows]
+    for number, (name, path) in enumerate(modules):
+        if name in ROUTERS and route is not None:
+            router = read_settings(name, path)
+            parts = [(router.types.get(it, it), inside(path, it)) for it in router.structure[route]]
+            modules[number : number + 1] = [(_name_of(kind), part) for kind, part in parts]
+            break
+    return [(name, path) for name, path in modules if name != "Dropout"]
+
+
+def _name_of(kind: str) -> str:
+    known = kind.startswith(("sentence_transformers.", "contrasent."))
+    return kind.rpartition(".")[2] if known else kind
+
+
+def default_route(folder: Path) -> str | None:
+    """The route of texts that are neither query nor document; None if there is no Router."""
+    for name, path in read_rows(folder) if is_in(folder) else ():
+        if name in ROUTERS:
+            router = read_settings(name, path)
+            return str(router.parameters.get("default_route") or next(iter(router.structure)))
+    return None
+
+
+def write_router(folder: Path, default: str) -> None:
+    """Write a Router of the encoders that are in the sub-folders ``query`` and ``document``."""
+    types, structure = dict[str, str](), dict[str, list[str]]()
+    for route in ROLES:
+        rows: list[_ModuleRow] = read_config(list[_ModuleRow], folder / route / _ROWS)
+        parts = {Path(route, row.path).as_posix(): row.type for row in rows}
+        types, structure[route] = types | parts, list(parts)
+    content = {"types": types, "structure": structure, "parameters": {"default_route": default}}
+    write_module(ROUTERS[0], folder, content)
+    write_rows(folder, [(ROUTERS[0], "")])
 
 
 def read_settings(name: str, path: Path) -> Any:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import CheckpointError, ContrasentError, DataError
-from contrasent.model import LoadedEncoder, SentenceEncoder, by_length, embed
+from contrasent.model import ROLES, LoadedEncoder, SentenceEncoder, by_length, embed
 
 if TYPE_CHECKING:
     from contrasent.serve.application import Metrics
@@ -147,14 +147,14 @@ class Batcher:
 
     def warm_up(self) -> None:
         """Lay out weights, on one thread as others do not live through a fork; measure speed."""
-        encoder = self.encoder
-        if isinstance(encoder, SentenceEncoder):
-            self._open.enter_context(encoder.serving())
-        ids = self._ids(_PROBES)[0]
-        for _ in range(2):
-            start = time.perf_counter()
-            self._rows(ids, _PROBES)
-            self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
+        for encoder in {self.encoder.route(role) for role in ROLES}:
+            if isinstance(encoder, SentenceEncoder):
+                self._open.enter_context(encoder.serving())
+            ids = self._ids(encoder, _PROBES)[0]
+            for _ in range(2):
+                start = time.perf_counter()
+                self._rows(encoder, ids, _PROBES)
+                self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
 
     async def start(self) -> None:
         """Start to embed, on the running event loop."""
@@ -265,17 +265,17 @@ class Batcher:
     def _set_ids(self, works: Sequence[_Queued]) -> None:
         for task in {work.text[1] for work in works}:
             some = [work for work in works if work.text[1] == task]
-            ids, cut = self._ids([work.text[0] for work in some], task)
+            encoder = self.encoder.route(task)
+            ids, cut = self._ids(encoder, [work.text[0] for work in some], task)
             for work, row, truncated in zip(some, ids, cut, strict=True):
                 if not len(row):
                     raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
                 work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
     def _ids(
-        self, texts: Sequence[str], task: str | None = None
+        self, encoder: Any, texts: Sequence[str], task: str | None = None
     ) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
-        encoder = self.encoder
         if not isinstance(encoder, SentenceEncoder):
             return [np.zeros(len(it.split()) or 1, np.int32) for it in texts], encoder.cut(texts)
         return encoder.cut_ids(texts, task)
@@ -289,10 +289,12 @@ class Batcher:
                     works.append(self._ready.popleft())
                     tokens += works[-1].tokens
                 self.metrics.put(te_batch_next_size=len(works), te_batch_next_tokens=tokens)
-                # The shortest first: their answers do not wait for the long ones.
-                for numbers in reversed(self._batches([work.tokens for work in works])):
-                    if part := [works[n] for n in numbers if works[n].waiters]:
-                        self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
+                for encoder in {self.encoder.route(work.text[1]) for work in works}:
+                    some = [it for it in works if self.encoder.route(it.text[1]) is encoder]
+                    # The shortest first: their answers do not wait for the long ones.
+                    for numbers in reversed(self._batches([work.tokens for work in some])):
+                        if part := [some[n] for n in numbers if some[n].waiters]:
+                            self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
 
     def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
         """Cut the numbers of texts into batches, the longest first; for equal bits one by one."""
@@ -301,16 +303,17 @@ class Batcher:
         return [batch.tolist() for batch in by_length(lengths, self.options.batch_tokens)]
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
+        """Embed texts that one encoder takes."""
+        encoder = self.encoder.route(works[0].text[1])
         ids = [work.ids for work in works if work.ids is not None]
-        rows = self._rows(ids, [work.text[0] for work in works])
+        rows = self._rows(encoder, ids, [work.text[0] for work in works])
         loop.call_soon_threadsafe(self._deliver, works, rows)
 
-    def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
+    def _rows(self, encoder: Any, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
         """``(N, D)``, of the same texts in both forms."""
-        encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
-            budget = self.options.batch_tokens
-            return embed(encoder, ids, budget, self.precision, lambda _: None)
+            precision = encoder.resolve_precision(self.precision)
+            return embed(encoder, ids, self.options.batch_tokens, precision, lambda _: None)
         how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
         return np.asarray(encoder.encode(texts, normalize=False, **how))
 

@@ -74,7 +74,7 @@ def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
     bert = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
     tokenizer = bert.tokenizer.with_prompt("the house of {text} is {mask} .")
     parts = EncoderParts(backbone=bert.backbone, tokenizer=tokenizer, pooler="mean", max_tokens=32)
-    assert count_cut(SentenceEncoder(parts).eval(), ["." * 28, "a dog"]) == 1
+    assert count_cut(SentenceEncoder(parts).eval(), ["." * 28, "a dog"], "") == 1
 
 
 # What is refused

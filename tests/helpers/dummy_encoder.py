@@ -5,6 +5,8 @@ from itertools import islice
 
 import numpy as np
 
+from contrasent.model.protocol import Conventions
+
 
 class DummyEncoder:
     """Vectors drawn from the text's own hash, or taken from ``vectors``."""
@@ -23,8 +25,16 @@ class DummyEncoder:
     def resolve_precision(self, name):
         return name
 
-    def count_truncated(self, texts):
-        return sum(len(text.split()) > self.max_tokens for text in texts)
+    conventions = Conventions()
+
+    def route(self, _):
+        return self
+
+    def limit(self, _):
+        return self.max_tokens
+
+    def cut(self, texts, _):
+        return [len(text.split()) > self.max_tokens for text in texts]
 
     def vector(self, text):
         if text in self.vectors:

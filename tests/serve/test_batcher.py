@@ -44,11 +44,11 @@ class Slow:
         self.begun, self.go, self.texts = threading.Event(), threading.Event(), []
         rows = batcher._rows
 
-        def slow(ids, texts):
+        def slow(encoder, ids, texts):
             self.texts += texts
             self.begun.set()
             assert self.go.wait(30)
-            return rows(ids, texts)
+            return rows(encoder, ids, texts)
 
         monkeypatch.setattr(batcher, "_rows", slow)
 
@@ -109,10 +109,10 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
     batcher = batcher_of(encoder)
     rows = batcher._rows
 
-    def fails(ids, texts):
+    def fails(encoder, ids, texts):
         if any("fire" in text for text in texts):
             raise RuntimeError("no room")
-        return rows(ids, texts)
+        return rows(encoder, ids, texts)
 
     monkeypatch.setattr(batcher, "_rows", fails)
     texts = keys(["a dog", "a fire", "a \ud800", "a cat"])
