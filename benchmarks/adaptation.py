@@ -2,6 +2,7 @@
 
     python -m benchmarks.adaptation prepare DATA WORK     # DATA has senteval, paraphrase and wiki
     python -m benchmarks.adaptation run WORK --starts minilm,mlm --methods dropout,tsdae
+    python -m benchmarks.adaptation run WORK --starts minilm --methods hybrid,adapt --minutes 15
     python -m benchmarks.adaptation table WORK            # Markdown, with intervals
 
 A run that is there already is not made again.
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ import numpy as np
 import typer
 
 import contrasent
-from contrasent.evaluation import Bootstrap, EncoderUse, Options, load_suite
+from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
+from contrasent.metrics import ndcg_at_k, relevant_ranks
 from contrasent.model import SentenceEncoder
+from contrasent.search import WordIndex, fuse
 
 Cell = tuple[str, str, str, int]
 """A start, a domain, a method and a seed."""
@@ -40,18 +44,22 @@ GENERAL = "stsb"
 
 @dataclass(frozen=True)
 class Domain:
-    """Text to train on, and what an encoder is scored on."""
+    """Text to train on, and what an encoder is scored on: searches, rated pairs, labels."""
 
     text: str
-    tasks: Mapping[str, str] = field(default_factory=dict)
+    searches: Mapping[str, str] = field(default_factory=dict)
+    rated: Mapping[str, str] = field(default_factory=dict)
     labelled: tuple[str, ...] = ()
     documents: str = ""
     texts: str = ""
 
 
+QUICKSTART = Path(str(files("contrasent") / "quickstart_data"))
 DOMAINS = {
     "questions": Domain("questions/train.txt", {"duplicates": "questions/test"}),
-    "forum": Domain("forum/train.txt", {"rated pairs": "forum/pairs.tsv"}),
+    "forum": Domain(
+        "forum/train.txt", {"rated 4 or 5": "forum/test"}, {"rated pairs": "forum/pairs.tsv"}
+    ),
     "reviews": Domain("reviews/train.txt", labelled=("MR", "CR")),
     "wikipedia": Domain(
         "wikipedia/train.txt",
@@ -60,6 +68,11 @@ DOMAINS = {
         texts="wikipedia/texts.txt",
     ),
     "captions": Domain("captions/train.txt", {"same image": "captions/test"}),
+    "quickstart": Domain(
+        str(QUICKSTART / "wikipedia.txt"),
+        {"same document": str(QUICKSTART / "wikipedia_search")},
+        documents=str(QUICKSTART / "wikipedia.txt"),
+    ),
 }
 
 
@@ -90,9 +103,10 @@ METHODS = {
     "diffcse": Method("diffcse", {"train.learning_rate": 3e-5, "train.epochs": 1}, starts=("mlm",)),
     "distil": Method("distil", {"objective.teacher": STARTS["minilm"]}, starts=("mlm",)),
     "whitening": Method("whitening"),
+    "hybrid": Method("hybrid"),
     "adapt": Method("adapt"),
 }
-MINUTES = 7
+MINUTES = 15
 
 
 def load(start: str, root: Path) -> SentenceEncoder:
@@ -102,43 +116,67 @@ def load(start: str, root: Path) -> SentenceEncoder:
     return SentenceEncoder.load(STARTS[start])
 
 
-def make(work: Path, cell: Cell) -> SentenceEncoder:
-    """The encoder of a start, domain, method and seed."""
+def make(work: Path, cell: Cell, minutes: float) -> tuple[SentenceEncoder, float]:
+    """The encoder of a start, domain, method and seed, and the weight of BM25 in search."""
     start, domain, name, seed = cell
     data_root = root(work)
     if name == "start":
-        return load(start, data_root)
+        return load(start, data_root), 0
     method, text = METHODS[name], DOMAINS[domain]
     data = work / (getattr(text, method.data) or text.text)
     if name == "whitening":
-        return contrasent.fit(load(start, data_root), data=str(data))
+        return contrasent.fit(load(start, data_root), data=str(data)), 0
+    if name == "hybrid":
+        encoder = load(start, data_root)
+        judged = judge(EncoderUse(encoder, "fp32"), work / (text.documents or text.text))
+        print(domain, judged.sentence)
+        return encoder, (judged.weight or 0) if judged.verdict in ("hybrid", "words") else 0
     folder = work / "runs" / "-".join((start, domain, slug(name), str(seed)))
-    encoder = str(data_root / STARTS[start]) if start == "mlm" else STARTS[start]
+    base = str(data_root / STARTS[start]) if start == "mlm" else STARTS[start]
     common = {"evaluation.final": "none", "evaluation.task": "none", "train.seed": seed}
     if name == "adapt":
         data = work / (text.documents or text.text)
         options: dict[str, Any] = {"output": folder, "overwrite": True, "seed": seed}
-        return SentenceEncoder.load(
-            contrasent.adapt(encoder, data=data, minutes=MINUTES, **options).encoder
-        )
+        result = contrasent.adapt(base, data=data, minutes=minutes, **options)
+        print(domain, *result.sentences)
+        return SentenceEncoder.load(result.encoder), result.hybrid_weight or 0
     if start == "mlm":
         common["encoder.pooler"] = "mean"
     if method.first is not None:
         first = folder.with_name(f"{folder.name}-first")
         settings = {**STEPS, **method.first, "train.seed": seed}
-        contrasent.pretrain(encoder, data=data, output=first, overwrite=True, **settings)
-        encoder = str(first / "last")
+        contrasent.pretrain(base, data=data, output=first, overwrite=True, **settings)
+        base = str(first / "last")
     settings = {**STEPS, **common, **method.settings}
     run = contrasent.train(
-        method.recipe, encoder=encoder, data=data, output=folder, overwrite=True, **settings
+        method.recipe, encoder=base, data=data, output=folder, overwrite=True, **settings
     )
-    return SentenceEncoder.load(run.last)
+    return SentenceEncoder.load(run.last), 0
 
 
-def labels_are_right(encoder: SentenceEncoder, path: Path) -> dict[str, np.ndarray]:
+def found(encoder: SentenceEncoder, folder: Path, weight: float) -> np.ndarray:
+    """nDCG@10 of each query, ``(Q,)``, in search by the encoder and BM25 with a weight."""
+    (task,) = load_suite([str(folder)]).tasks("retrieval")
+    queries, corpus = (
+        np.asarray(encoder.encode(texts, normalize=True, precision="fp32"), np.float32)
+        for texts in (task.queries, task.corpus)
+    )
+    scores = queries @ corpus.T
+    if weight:
+        scores = fuse(scores, WordIndex(task.corpus).scores(task.queries), weight)
+    values = []
+    for row, wanted, itself in zip(scores, task.relevant, task.left_out, strict=True):
+        grades = [*wanted.values()]
+        ranks = relevant_ranks(row, [*wanted], grades, itself)
+        values.append(ndcg_at_k([ranks[0]], [ranks[1]], 10))
+    return np.array(values)
+
+
+def labels_are_right(encoder: SentenceEncoder, path: Path, weight: float) -> dict[str, np.ndarray]:
     """Whether each sentence's label is predicted, ``(N,)`` bool, by the others.
 
-    By most of the eleven nearest ones, and by a logistic regression, in five folds.
+    By most of the eleven nearest ones, by the encoder and BM25 with a weight, and by a logistic
+    regression of the embeddings, in five folds.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
@@ -148,7 +186,9 @@ def labels_are_right(encoder: SentenceEncoder, path: Path) -> dict[str, np.ndarr
     rows = np.asarray(encoder.encode(texts, normalize=True, precision="fp32"), dtype=np.float32)
     positive = np.array(labels) == "pos"
     cosines = rows @ rows.T
-    np.fill_diagonal(cosines, -2)
+    if weight:
+        cosines = fuse(cosines, WordIndex(texts).scores(texts), weight)
+    np.fill_diagonal(cosines, -np.inf)
     nearest = np.argpartition(-cosines, NEAREST, axis=1)[:, :NEAREST]
     predicted = cross_val_predict(LogisticRegression(C=10, max_iter=1000), rows, positive, cv=5)
     return {
@@ -162,14 +202,16 @@ def options_of(work: Path) -> Options:
     return Options(root(work) / "senteval")
 
 
-def score(encoder: SentenceEncoder, domain: Domain, work: Path) -> dict[str, Any]:
+def score(encoder: SentenceEncoder, domain: Domain, work: Path, weight: float) -> dict[str, Any]:
     """Scores of every measure of a domain, with what they are drawn again from."""
     options = options_of(work)
     scores: dict[str, Any] = {}
-    named = {**{name: str(work / task) for name, task in domain.tasks.items()}, "STS-B": GENERAL}
+    named = {**{name: str(work / task) for name, task in domain.rated.items()}, "STS-B": GENERAL}
     for name in domain.labelled:
-        right = labels_are_right(encoder, work / "reviews" / f"{name}.csv")
+        right = labels_are_right(encoder, work / "reviews" / f"{name}.csv", weight)
         scores |= {f"{name} {how}": each for how, each in right.items()}
+    for name, task in domain.searches.items():
+        scores[name] = found(encoder, work / task, weight)
     for name, task in named.items():
         scores[name] = load_suite([task], options).records(EncoderUse(encoder))
     return scores
@@ -194,7 +236,7 @@ def difference(
         drawn = draws @ (second.astype(float) - first) / len(first)
         low, high = np.quantile(drawn, [0.025, 0.975])
         return float(low), float(high)
-    task = domain.tasks.get(name)
+    task = domain.rated.get(name)
     text = str(work / task) if task else GENERAL
     suite = load_suite([text], options_of(work))
     ((comparison, *_),) = suite.compare(first, second, Bootstrap()).values()
@@ -280,7 +322,7 @@ def questions(data: Path, work: Path) -> None:
 
 def forum(data: Path, work: Path) -> None:
     """Stack Exchange sentences of STS15 and STS16: unrated ones to train on, rated pairs."""
-    rated, text = [], []
+    rated, text, same = [], [], []
     for year, part in (
         ("15", "answers-forums"),
         ("16", "answer-answer"),
@@ -294,8 +336,14 @@ def forum(data: Path, work: Path) -> None:
             sides = pair.split("\t")[:2]
             rated += ["\t".join([*sides, rating.strip()])] if rating.strip() else []
             text += [] if rating.strip() else sides
-    seen = {side for pair in rated for side in pair.split("\t")[:2]}
+    seen = dict.fromkeys(side for pair in rated for side in pair.split("\t")[:2])
     write(work / "forum/pairs.tsv", rated)
+    number = {text: str(n) for n, text in enumerate(seen)}
+    for first, second, rating in (pair.split("\t") for pair in rated):
+        same += [(number[first], number[second])] if float(rating) >= 4 and first != second else []
+    corpus = {key: text for text, key in number.items()}
+    queries = {first: corpus[first] for first, _ in same}
+    write_retrieval(work / "forum/test", corpus, queries, same)
     write(work / "forum/train.txt", shuffled(t for t in text if t not in seen))
 
 
@@ -387,15 +435,17 @@ def run(
     domains: str = ",".join(DOMAINS),
     methods: str = ",".join(("start", *METHODS)),
     seeds: str = "42",
+    minutes: float = MINUTES,
 ) -> None:
     """Make and score every cell that is not there."""
     (work / "cells").mkdir(exist_ok=True)
     wanted = product(methods.split(","), starts.split(","), domains.split(","), seeds.split(","))
     for method, start, domain, seed in wanted:
-        one(work, (start, domain, method, 0 if method in ("start", "whitening") else int(seed)))
+        alike = method in ("start", "whitening", "hybrid")
+        one(work, (start, domain, method, 0 if alike else int(seed)), minutes)
 
 
-def one(work: Path, cell: Cell) -> None:
+def one(work: Path, cell: Cell, minutes: float) -> None:
     """Make and score one encoder, unless that is done, or being done by another process."""
     start, domain, method, _ = cell
     kept = work / "cells" / f"{slug('-'.join(map(str, cell)))}.pkl"
@@ -409,11 +459,12 @@ def one(work: Path, cell: Cell) -> None:
         return
     os.close(claim)
     began = time.perf_counter()
-    scores = score(make(work, cell).eval(), DOMAINS[domain], work)
+    encoder, weight = make(work, cell, minutes)
+    scores = score(encoder.eval(), DOMAINS[domain], work, weight)
     seconds = time.perf_counter() - began
-    kept.write_bytes(pickle.dumps({"scores": scores, "seconds": seconds}))
+    kept.write_bytes(pickle.dumps({"scores": scores, "seconds": seconds, "weight": weight}))
     shown = {name: round(100 * value(each), 2) for name, each in scores.items()}
-    print(*cell, f"{seconds:.0f} s", shown, flush=True)
+    print(*cell, f"{seconds:.0f} s, weight {weight:g}", shown, flush=True)
 
 
 @app.command()

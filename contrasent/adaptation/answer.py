@@ -168,26 +168,22 @@ class Adaptation:
     why: str = ""  # nothing was trained
     # start and result on text that had no part in the search; its gains say whether it helped
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    trained: Judgement | None = None  # the result on held-out text, alone and with BM25
     report: Path  # a page with all of this
     seconds: float = 0.0
 
     @property
-    def failures(self) -> list[Trial]:
-        """The trials that could not be trained."""
-        return [trial for trial in self.trials if trial.score is None]
-
-    @property
     def hybrid_weight(self) -> float | None:
-        """The weight of BM25 in search where that helps; None where it does not."""
-        judged = self.judgement
+        """The weight of BM25 beside the best encoder where that helps; None where it does not."""
+        judged = self.judgement if self.recipe is None else self.trained
         helps = judged is not None and judged.verdict in ("hybrid", "words")
         return judged.weight if judged and helps else None
 
     @property
-    def outcome(self) -> Literal["trained", "hybrid", "start"]:
-        """What is best: a trained encoder, the start in hybrid search, or the start alone."""
+    def outcome(self) -> Literal["trained", "both", "hybrid", "start"]:
+        """What is best: a trained encoder, alone or in hybrid search, or the start, likewise."""
         if self.recipe is not None:
-            return "trained"
+            return "trained" if self.hybrid_weight is None else "both"
         return "start" if self.hybrid_weight is None else "hybrid"
 
     @property
@@ -208,6 +204,7 @@ class Adaptation:
         else:
             said.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
         said += [gain.sentence for gain in self.scores.gains]
+        said += [f"On held-out text {self.trained.sentence}"] if self.trained else []
         if self.outcome == "hybrid":
             said.append("Hybrid search is the answer, and it needs no training.")
         elif self.outcome == "start" and not (judged and judged.verdict == "other"):
@@ -286,6 +283,14 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             run.rename(made)
         else:
             result = replace(result, recipe=run / "recipe.yaml")
+            if ground.tests:
+                trained = judge(
+                    _use(str(result.encoder), rungs.options.device),
+                    folder / f"{_PARTS[-1]}.txt",
+                    documents=ground.in_documents,
+                    seconds=_JUDGED / 3,
+                )
+                result = replace(result, trained=trained)
     if result.recipe is None and ground.depth and not result.encoder.exists():
         start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
     rungs.save()
@@ -420,6 +425,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         if (needs := CANDIDATES[name].needs) not in has:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
     ground.candidates = names or [name for name, it in CANDIDATES.items() if it.needs in has]
+    ground.in_documents = text.in_documents
     ground.text = f"{chosen.data} has {text.described}"
     answer = Adaptation(
         text=ground.text,

@@ -107,6 +107,7 @@ class Ground:
     """What a search found out before its trials, and the time that it took."""
 
     text: str = ""  # what it is
+    in_documents: bool = False
     why: str = ""  # nothing is trained
     ended: bool = False  # it does not go on
     candidates: list[str] = field(default_factory=list)  # names of what is tried

@@ -103,19 +103,26 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     many = len(below) >= _FEWEST_ROWS
     texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
     like_names = texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count
+    main = [name for name, *it in zip(names, *below, strict=True) if not _is_beside(it)]
+    alone = like_names and (count == 1 or (len(texts) == 1 and main == texts))
+    at = names.index(texts[0]) if alone else None
     problem = ""
     if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
         what = f"{_shortened(names[0])!r} looks like {len(joined)} cells"
         problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
+    elif at is not None and len(names[at].split()) < min(len(row[at].split()) for row in below):
+        ignored = ", ".join(name for name in names if name != names[at])
+        rest = f"; ignored: {ignored}" if ignored else ""
+        described = (
+            f"{names[at]} as the sentence (the first row is a header, shorter than text{rest})"
+        )
+        return ColumnMap((at,), True, described, "order")
     elif any(_is_sentence(name.lower()) for name in names) or (like_names and count > 1):
         choice = shlex.quote(",".join((texts or names)[:2]))
         problem = (
             f"is this a header? {unknown[0]!r} is no known name; choose by name if it is, "
             f"as --columns {choice}, and by number from 0 if this row is an example"
         )
-    elif like_names and len(names[0].split()) < min(len(row[0].split()) for row in below):
-        described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
-        return ColumnMap((0,), True, described, "order")
     if problem:
         raise DataError(f"{where}: {problem}")
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
@@ -202,6 +209,11 @@ def _is_sentence(name: str) -> bool:
 
 def _is_text(cells: Sequence[str]) -> bool:
     return not _holds_codes(cells) and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
+
+
+def _is_beside(cells: Sequence[str]) -> bool:
+    """True if a column holds ids, numbers or dates, or a few values again and again."""
+    return _holds_codes(cells) or 2 * len(set(cells)) <= len(cells)
 
 
 def _holds_codes(cells: Sequence[str]) -> bool:

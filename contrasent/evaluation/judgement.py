@@ -126,7 +126,8 @@ def judge(
     values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}
     deciding, reasons = _decide(tasks, *values.values())
     undecided |= reasons
-    weight, fused = _fusion(tasks, dense, by_words, deciding)
+    asked = _asked_of_fusion(tasks, deciding)
+    weight, fused = _fusion(tasks, dense, by_words, asked)
     fusion = f"{use.encoder.name} + {BM25}"
     if weight is not None:
         values[fusion] = fused
@@ -137,17 +138,18 @@ def judge(
         _scores(name, uses.get(name, use), tasks, of, bootstrap) for name, of in values.items()
     )
     names = [task.name for task in tasks]
-    over = [names[n].name for n in deciding]
     records, differences = list(base.records), dict[str, Compared]()
     for name, scores in zip(list(values)[1:], rest, strict=True):
         of_system = list(scores.records)
+        over = [names[n].name for n in (asked if name == fusion else deciding)]
         for comparison in compare_ratios(names, base, scores, bootstrap=bootstrap, over=over):
             of_system = with_comparison(of_system, comparison)
             if comparison.metric == METRIC and over:
-                alone = comparison.tasks[names[deciding[0]]]
+                alone = next(it for task, it in comparison.tasks.items() if task.name in over)
                 differences[name] = comparison.average or alone
         records += of_system
-    verdict, sentence = _verdict(use.encoder.name, differences, weight, over, undecided)
+    over, fusing = ([names[n].name for n in rows] for rows in (deciding, asked))
+    verdict, sentence = _verdict(use.encoder.name, differences, weight, (over, fusing), undecided)
     return Judgement(
         encoder=use.encoder.name,
         text=source,
@@ -188,6 +190,18 @@ def _decide(
             deciding.remove(n)
             why[tasks[n].name.name] = "other tasks are nearer to what people ask"
     return deciding, why
+
+
+def _asked_of_fusion(tasks: Sequence[RetrievalTask], deciding: Sequence[int]) -> list[int]:
+    """The tasks that tell of the fusion: those that decide, and keywords, if any does.
+
+    Halves of a text share fewer words than what people ask, keywords more.
+    """
+    if not deciding:
+        return []
+    return [
+        n for n, task in enumerate(tasks) if n in deciding or task.name.name.startswith(KEYWORDS)
+    ]
 
 
 def _as_use(encoder: Judged) -> EncoderUse:
@@ -278,7 +292,7 @@ def _verdict(
     name: str,
     differences: Mapping[str, Compared],
     weight: float | None,
-    deciding: Sequence[str],
+    tasks: tuple[Sequence[str], Sequence[str]],
     undecided: Mapping[str, str],
 ) -> tuple[Verdict, str]:
     """The first that holds of: another encoder, BM25, or the fusion is better; it beats BM25."""
@@ -297,7 +311,7 @@ def _verdict(
     by_words, fused = differences[BM25], differences[fusion]
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
-    on = f"on {plural(len(deciding), 'task')} made of this text"
+    on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in tasks)
     hybrid = f"hybrid search with weight {weight:g}"
     if others:
         best = max(others, key=lambda it: gains[it].difference)
@@ -308,10 +322,10 @@ def _verdict(
             f"({better(fused)}), or BM25 alone."
         )
     if fusion in gains:
-        return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on}."
+        return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on_fusing}."
     ends = by_words.interval
     if ends and ends.high < 0:
-        only_halves = all(it.startswith(HALVES) for it in deciding)
+        only_halves = all(it.startswith(HALVES) for it in tasks[1])
         nothing = f"hybrid search brings nothing ({better(fused)})"
         hybrid = "halves of texts cannot tell if hybrid search helps" if only_halves else nothing
         return "good", (

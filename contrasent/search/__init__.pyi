@@ -3,3 +3,5 @@ from .nearest import MILVUS as MILVUS
 from .nearest import kind_for as kind_for
 from .nearest import text_similarity as text_similarity
 from .storage import Hit as Hit
+from .words import WordIndex as WordIndex
+from .words import fuse as fuse

@@ -101,6 +101,16 @@ def test_rows_of_text_are_read_with_and_without_a_header(first, below, header):
     assert (layout.header, layout.positions) == (header, tuple(range(len(first))))
 
 
+def test_the_one_column_of_text_beside_ids_dates_and_states_is_the_sentence():
+    rows = [[str(n), f"2024-05-0{n}", f"my printer number {n} fails", "open"] for n in range(1, 5)]
+    layout = sentence_columns(["no", "date", "body", "state"], None, "f.csv:1", below=rows)
+    assert (layout.header, layout.positions) == (True, (2,))
+    assert layout.described.endswith("ignored: no, date, state)")
+    names = [[*row[:3], f"Ann {row[0]} Low"] for row in rows]  # a second column of many values
+    with pytest.raises(DataError, match="is this a header"):
+        sentence_columns(["no", "date", "body", "who"], None, "f.csv:1", below=names)
+
+
 @pytest.mark.parametrize("columns", [["sent9"], ["7"], ["hard_neg", "hard_neg"], [], ["sent0"]])
 def test_a_choice_that_does_not_fit_is_refused(columns):
     with pytest.raises(ConfigError, match=columns[0] if columns else "''"):
