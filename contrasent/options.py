@@ -421,6 +421,13 @@ class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
     candidates: Listed | None = None
     """Comma-separated names of what is tried; else all that fit."""
 
+    teacher: str | None = None
+    """An encoder, or the address of one, that the candidate distil follows; with --layers, else the
+    encoder itself."""
+
+    layers: PositiveInt | None = None
+    """Look for a smaller encoder, of so many of its layers."""
+
     seed: int = 42
     """Seed of the held-out text and all runs."""
 

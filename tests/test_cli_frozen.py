@@ -23,7 +23,7 @@ PROMISED = """
   --data-dir
 contrasent: --version --install-completion --show-completion
 adapt: ENCODER --data --output --minutes --dev --test --candidates --seed --resume --overwrite
-  --compare --documents/--lines --clean --columns
+  --compare --documents/--lines --clean --columns --teacher --layers
   --device
 quickstart: --output --overwrite --device
 train: @training RECIPE --encoder --seeds

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -25,6 +26,7 @@ from contrasent.data.views import open_views
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model import endpoint
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import distil
 from contrasent.settings import EncoderSettings, ViewSettings
@@ -152,10 +154,10 @@ def test_evenly_spaced_layers_are_an_ordinary_smaller_encoder(count, student, tm
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((47, 4), np.float32), "47 rows, but .* has 48 sentences"),
+        (np.zeros((47, 4), np.float32), "47 rows, but .* 48 sentences"),
         (np.zeros(48, np.float32), r"shape \[48\]"),
         (np.zeros((48, 4), np.int64), "int64 numbers"),
-        (np.full((48, 4), np.nan, np.float32), "row 0, from 0, is not finite"),
+        (np.full((48, 4), np.nan, np.float32), "not finite in row 0"),
     ],
     ids=["count", "shape", "kind", "nan"],
 )
@@ -188,6 +190,7 @@ class _Odd(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.server.asked += 1
+        time.sleep(self.server.delay)
         texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
         status, body = 200, json.dumps([[len(it), 1.0] for it in texts]).encode()
         if self.server.asked > self.server.good:
@@ -202,9 +205,9 @@ class _Odd(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def odd_server(monkeypatch):
-    monkeypatch.setattr(endpoint, "_WAITS", (0.0, 0.0))
+    monkeypatch.setattr(endpoint, "_WAITS", (0.0,))
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Odd)
-    server.asked = 0
+    server.asked = server.delay = 0
     threading.Thread(target=server.serve_forever).start()
     yield server
     server.shutdown()
@@ -244,6 +247,16 @@ def test_sentences_that_the_student_has_no_token_of_take_no_target_from_others(t
     order = np.array([2, 0, 1])
     tokens, _ = views.source.gather(order, Draws(0, 0))
     assert np.array_equal(views.source.columns(order)[Need.TARGETS], tokens[:, None].repeat(2, 1))
+
+
+def test_a_server_that_is_slow_or_gone_is_told(odd_server, monkeypatch):
+    address = f"http://127.0.0.1:{odd_server.server_port}/embed"
+    monkeypatch.setattr(endpoint, "_SECONDS", 0.1)
+    odd_server.good, odd_server.delay = 10**9, 0.5
+    with pytest.raises(CheckpointError, match=r"/embed does not answer: .*timed out"):
+        load_encoder(address)
+    with pytest.raises(CheckpointError, match=r"/v1/embeddings does not answer: .*refused"):
+        load_encoder("http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("count", [1, 2])

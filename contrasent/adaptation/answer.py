@@ -26,11 +26,13 @@ from contrasent.adaptation.rungs import (
     HEAD,
     NEEDS,
     PEFT,
+    TEACHER,
     TEXTS,
     TRAIN,
     Ground,
     Rungs,
     start_pooler,
+    teacher_of,
 )
 from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.data import Rows, find_documents, keep_rows, open_examples, split_sentences
@@ -165,6 +167,7 @@ class Adaptation:
     start_score: float | None = None  # the dev score of the start as it comes
     dev_metric: str = ""  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
     trials: list[Trial] = field(default_factory=list)  # in the order in which they were made
+    layers: int | None = None  # of the smaller encoder that was looked for
     why: str = ""  # nothing was trained
     # start and result on text that had no part in the search; its gains say whether it helped
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
@@ -198,6 +201,7 @@ class Adaptation:
         elif self.recipe is not None:
             helped = any(gain.verdict == "helped" for gain in self.scores.gains)
             found = "a better encoder" if helped else "an encoder that may be better"
+            found = f"an encoder of {self.layers} layers" if self.layers else found
             said.append(f"Training found {found}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
             said.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
@@ -226,12 +230,13 @@ class Adaptation:
     @property
     def _tried(self) -> Table:
         start, empty = self.start_score, Cell("")
-        rows = [(Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty)]
+        described = f"{self.layers} of its layers" if self.layers else "the encoder as it comes"
+        rows = [(Cell("start"), Cell(described), empty, score(start), empty)]
         for it in self.trials:
             gain = None if it.score is None or start is None else it.score - start
-            described = Cell(it.failure or CANDIDATES[it.candidate].description)
+            about = Cell(it.failure or CANDIDATES[it.candidate].description)
             numbers = number(it.steps, 0), score(it.score), score(gain, sign="+")
-            rows.append((Cell(it.candidate), described, *numbers))
+            rows.append((Cell(it.candidate), about, *numbers))
         heading = f"dev {metric_name(self.dev_metric)}"
         headings = ("tried", "what it trains on", "steps", heading, "gain")
         return Table(
@@ -268,6 +273,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         start_score=ground.start_score,
         dev_metric=ground.dev_metric,
         trials=rungs.search.state.trials,
+        layers=rungs.options.layers,
         why=why,
         report=folder / REPORT,
     )
@@ -275,11 +281,12 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         if (made := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
             made.rename(run)
-        made_by, how = load_recipe(run / "recipe.yaml"), rungs.search.run_options
+        whole = {"encoder.layers": None}  # a smaller encoder is compared with it
+        made_by, how = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
         scores = score_result(rungs.final_tasks(), made_by, result.encoder, False, **how)
         result = replace(result, scores=scores)
         verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
-        if "hurt" in verdicts and "helped" not in verdicts:
+        if "hurt" in verdicts and "helped" not in verdicts and not result.layers:
             run.rename(made)
         else:
             result = replace(result, recipe=run / "recipe.yaml")
@@ -355,6 +362,25 @@ def _hold_out(
     return made, text.split(*lines)[-1]
 
 
+def _depth(start: Any, layers: int | None) -> int:
+    """Layers of what is trained; 0 of an encoder that is not."""
+    fitted = getattr(start, "transform", None)
+    if not isinstance(start, SentenceEncoder) or (fitted is not None and not fitted.is_trained):
+        return 0
+    depth = start.backbone.depth
+    if layers is not None and layers >= depth:
+        raise ConfigError(f"--layers is {layers}, but {start.name} has {depth}; ask for fewer")
+    return layers or depth
+
+
+def _seconds_of(encoder: Any, sample: Sequence[str]) -> float:
+    """Seconds in which it embeds a sample."""
+    encoder.encode(sample[:8])
+    since = time.monotonic()
+    encoder.encode(sample)
+    return time.monotonic() - since
+
+
 def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     """Judge the start and write the answer so far; the parts of the text, and tasks of them."""
     if chosen.dev:
@@ -366,17 +392,16 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     ground, budget = Ground(), 60 * chosen.minutes
     use = _use(chosen.encoder, chosen.device)
     start: Any = use.encoder
-    if not isinstance(start, SentenceEncoder) or start.transform is not None:
+    ground.depth = _depth(start, chosen.layers)
+    if not ground.depth:
         ground.why = f"{chosen.encoder} is no transformer without a fitted map"
-    else:
-        ground.depth = start.backbone.depth
 
     shuffled = text.shuffled(chosen.seed)
     sample = list(islice(chain.from_iterable(shuffled.documents), 64))
-    start.encode(sample[:8])
-    since = time.monotonic()
-    start.encode(sample)
-    took, letters = time.monotonic() - since, sum(map(len, sample))
+    took, letters = _seconds_of(start, sample), sum(map(len, sample))
+    slowest = took
+    if teacher := teacher_of(chosen):
+        slowest = max(took, _seconds_of(load_encoder(teacher, device=chosen.device), sample))
     ground.letter_seconds, seconds = took / letters, took / len(sample)  # of a letter, of a line
     words = sum(len(line.split()) for line in sample) / took  # in a second
     judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED) / (1 + len(chosen.compare))
@@ -409,11 +434,12 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         else:
             ground.why = "no task that can be made of the text tells encoders apart"
     trained = rest if ground.tests else shuffled
-    trained = trained.first(max(_HELD_OUT, int(budget / (6 * seconds))))
+    trained = trained.first(max(_HELD_OUT, int(budget * len(sample) / (6 * slowest))))
     trained.write(folder / TRAIN)
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
     has = {"", *trained.needs_met(getattr(start, "width", 0))}
+    has |= {TEACHER} if teacher else set()
     if find_spec(PEFT) is not None:
         has.add(PEFT)
     if not (ground.why or is_sentence_encoder(chosen.encoder)):

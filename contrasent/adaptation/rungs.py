@@ -10,6 +10,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import chain
@@ -59,10 +60,12 @@ _CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
 _NEXT = {"view.name": "next_sentence"}
 _WHITENED = {"train.whitening_sentences": 5000}
 _LORA = {"encoder.lora": 16, "train.learning_rate": 1e-4}
-TEXTS, HEAD, PEFT = "more_texts_than_dimensions", "masked_lm", "peft"
+_FOLDED = {"objective.space": "folded"}
+TEXTS, HEAD, PEFT, TEACHER = "more_texts_than_dimensions", "masked_lm", "peft", "teacher"
 CANDIDATES = {
     it.name: it
     for it in (
+        Candidate("distil", "the embeddings of the teacher", _FOLDED, "distil", TEACHER, 0.5),
         Candidate("next-sentence", "a sentence and the next one", _NEXT, needs="documents"),
         Candidate(
             "sentences", "two crops of the sentences of a text", _SENTENCE_CROPS, needs="texts"
@@ -84,6 +87,7 @@ NEEDS = {
     "documents": "a .txt whose documents have an empty line between them",
     HEAD: "a masked language model to start from",
     PEFT: "the extra lora",
+    TEACHER: "a --teacher, or --layers",
     TEXTS: "more texts than an embedding has dimensions",
 }
 """What a candidate may need, in words."""
@@ -92,6 +96,8 @@ FIXED = {
     "encoder.name": "ENCODER",
     "data.file": "--data",
     "data.columns": "--columns",
+    "encoder.layers": "--layers",
+    "objective.teacher": "--teacher",
     "objective.name": "--candidates",
     **dict.fromkeys(("train.max_steps", "train.epochs", "evaluation.every"), "--minutes"),
     "train.seed": "--seed",
@@ -206,6 +212,11 @@ class Rungs:
         ground.score_seconds = (times[-1] - times[-2]) / (1 + len(recipe.train.start_shares))
         known = result.seconds + 3 * ground.score_seconds
         ground.other_seconds = max(0.0, time.monotonic() - began - known)
+        if "distil" in ground.candidates:  # the teacher's embeddings are kept for its trials
+            recipe = self._recipe(CANDIDATES["distil"], 1, 1)
+            with suppress(ContrasentError):
+                train(load_recipe(recipe, {"evaluation.task": "none"}), folder, **how)
+            shutil.rmtree(folder, ignore_errors=True)
         self.save()
 
     def _check_time(self, step: StepMetrics) -> None:
@@ -289,6 +300,7 @@ class Rungs:
         }
         fixed = {
             "encoder.name": options.encoder,
+            "encoder.layers": options.layers,
             "data.file": str(folder / TRAIN),
             "data.columns": None,
             "train.max_steps": steps,
@@ -298,6 +310,8 @@ class Rungs:
             "evaluation.every": every,
             "evaluation.final": "none",
         }
+        if candidate.needs == TEACHER:
+            fixed["objective.teacher"] = teacher_of(options)
         return load_recipe(candidate.recipe, {**given, **fixed})
 
     def _make(self, settings: Settings, folder: Path) -> None:
@@ -323,6 +337,12 @@ class Rungs:
         """What start and result are scored on: ``test``, held-out text, and general pairs."""
         held_out = [str(self.search.folder / task) for task in self.ground.tests]
         return load_suite([*dict.fromkeys([*self.options.test, *held_out, str(GENERAL_PAIRS)])])
+
+
+def teacher_of(options: AdaptOptions) -> str | None:
+    """The encoder that is followed: by a smaller one the whole encoder, if it is for sentences."""
+    own = options.layers is not None and start_pooler(options.encoder) is None
+    return options.teacher or (options.encoder if own else None)
 
 
 def start_pooler(encoder: str) -> str | None:

@@ -10,17 +10,15 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urldefrag
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, first_line
-from contrasent.files import cached
 from contrasent.model.loading import LookupEncoder
 
 logger = logging.getLogger("contrasent")
@@ -33,15 +31,6 @@ _SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
 """Of an answer, and between tries."""
 _PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 """Answers that another try may change."""
-_SAME = 0.999
-"""Least cosine of two embeddings of a text by one model; servers round by what else they embed."""
-
-
-class _Stay(HTTPRedirectHandler):
-    """Follow no redirection, which would take the key elsewhere."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
@@ -49,13 +38,13 @@ def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
 
     CheckpointError if it gives none, or none in so many ``seconds``.
     """
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(KEY):
-        headers["Authorization"] = f"Bearer {key}"
+    key, headers = os.environ.get(KEY), {"Content-Type": "application/json"}
     for wait in (*_WAITS, None):
         try:
             request = Request(url, json.dumps(body).encode(), headers)
-            with build_opener(_Stay).open(request, timeout=seconds) as answer:
+            if key:  # it stays here where the server sends elsewhere
+                request.add_unredirected_header("Authorization", f"Bearer {key}")
+            with urlopen(request, timeout=seconds) as answer:
                 return bytes(answer.read(_MOST_BYTES))
         except HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
@@ -94,29 +83,17 @@ class EndpointEncoder(LookupEncoder):
         return int(self._probe.shape[1])
 
     def fingerprint(self) -> str:
-        """A hash of the address and the embedding of a text, as it was first seen."""
+        """A hash of the address, and of where the embedding of a text is largest.
 
-        def read(entry: Path) -> NDArray[np.float32]:
-            kept: NDArray[np.float32] = np.load(entry / "probe.npy").astype(np.float32)
-            product = float(np.vdot(kept, self._probe))
-            if product < _SAME * float(np.linalg.norm(kept) * np.linalg.norm(self._probe)):
-                raise ValueError("the server has another model now")
-            return kept
-
-        def write(entry: Path) -> None:
-            np.save(entry / "probe.npy", self._probe)
-
-        kept = cached("endpoints", "the embedding of a text", [self.name], read, write)
-        return hashlib.sha256(f"{self.name} {kept.tobytes().hex()}".encode()).hexdigest()
+        Its numbers would not do: a server rounds them by what else it embeds.
+        """
+        known = ("endpoint", self.name, self.full_width, int(np.abs(self._probe).argmax()))
+        return hashlib.sha256(repr(known).encode()).hexdigest()
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
         with ThreadPoolExecutor(_TOGETHER) as pool:
-            asked = [pool.submit(self._ask, part) for part in parts]
-            try:
-                return np.concatenate([it.result() for it in asked]), 0
-            finally:
-                pool.shutdown(cancel_futures=True)
+            return np.concatenate([*pool.map(self._ask, parts)]), 0
 
     def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of a few texts."""
@@ -125,7 +102,7 @@ class EndpointEncoder(LookupEncoder):
             body = {"input": [*texts], "encoding_format": "float"}
             body |= {"model": self.model} if self.model else {}
         try:
-            return self._rows(post(self.url, body), len(texts))
+            return self._rows(post(self.url, body, _SECONDS), len(texts))
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}. What was embedded so far is kept. An address ends with "
@@ -143,7 +120,7 @@ class EndpointEncoder(LookupEncoder):
             raise CheckpointError(
                 f"{self.url} answers with no embeddings: {answer[:200]!r}"
             ) from error
-        width = (self.__dict__.get("_probe", rows)).shape[-1]
+        width = getattr(self, "_probe", rows).shape[-1]
         if rows.shape != (count, width) or not rows.size or not np.isfinite(rows).all():
             told = f"{[*rows.shape]} numbers, not all finite, for {count} texts"
             raise CheckpointError(f"{self.url} answers {told}")

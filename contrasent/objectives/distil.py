@@ -34,7 +34,7 @@ from contrasent.objectives import Objective, Start, Terms
 from contrasent.progress import sentence_progress
 from contrasent.settings import settings
 
-_FORMAT, _TARGETS, _WHAT = 2, "targets.npy", "the embeddings of the teacher"
+_FORMAT, _ROWS, _STORED, _WHAT = 2, "rows.npy", ".npy", "the embeddings of the teacher"
 _SAMPLE = 20_000
 """Sentences whose embeddings the principal components are of."""
 _BLOCK = 8_192
@@ -72,7 +72,7 @@ class Distil(Objective):
         self.views, self._width = start.data_views, start.width
         self._device = str(start.encoder.device) if start.encoder else None
         if config.teacher and config.space != "student":
-            self._width = width_of(config.teacher, self._device)
+            self._width = self._teacher_width(config.teacher)
             encoder = start.require_encoder()
             if encoder.transform is None:
                 encoder.transform = Projection(start.width, self._width).to(encoder.device)
@@ -82,34 +82,26 @@ class Distil(Objective):
                     f"{config.teacher} has {self._width}; set objective.space to student"
                 )
 
+    def _teacher_width(self, name: str) -> int:
+        stored = name.endswith(_STORED)
+        return read_rows(name).shape[1] if stored else load_encoder(name, device=self._device).width
+
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        name, width, views = self.config.teacher or "", self._width, examples.views
-        if is_stored(name):
-            rows, teachers = read_rows(name), list[LoadedEncoder]()
-            require_rows(rows, name, examples)
-            own, of_teacher = rows.shape[1], [sha256_of(name)]
+        name, every = self.config.teacher or "", partial(chain.from_iterable, examples)
+        if name.endswith(_STORED):
+            rows, key = read_rows(name, examples), [_FORMAT, sha256_of(name)]
         else:
             teacher = load_encoder(name, device=self._device)
-            rows, teachers, own = np.empty((0, 0)), [teacher], teacher.width
-            of_teacher = [teacher.fingerprint(), teacher.resolve_precision("auto")]
+            key = [_FORMAT, examples.sha256, examples.views, *_identity(teacher)]
 
-        def write(folder: Path) -> None:
-            path, wanted = folder / ("teacher.npy" if own > width else _TARGETS), rows
-            if teachers:
-                every = partial(chain.from_iterable, examples)
-                wanted = write_rows(path, every, teachers, show_progress=show_progress)
-            if own > width:  # what may be more than memory holds
-                axes = principal_axes(wanted[:: -(-len(wanted) // _SAMPLE)], width)
-                shape = len(wanted), width
-                targets = np.lib.format.open_memmap(folder / _TARGETS, "w+", np.float32, shape)
-                for start in range(0, len(wanted), _SAMPLE):
-                    targets[start : start + _SAMPLE] = wanted[start : start + _SAMPLE] @ axes.T
-                path.unlink(missing_ok=True)
+            def write(folder: Path) -> None:
+                write_rows(folder / _ROWS, every, [teacher], show_progress=show_progress)
 
-        if teachers or own > width:
-            key = [_FORMAT, examples.sha256, views, min(width, own), *of_teacher]
-            rows = cached_rows("targets", _TARGETS, key, write)
-        return {Need.TARGETS: rows.reshape(len(rows) // views, -1)}
+            rows = cached_rows("teacher", _ROWS, key, write)
+        if rows.shape[1] > self._width:
+            write_them = partial(write_components, rows, self._width)
+            rows = cached_rows("targets", _ROWS, [*key, self._width], write_them)
+        return {Need.TARGETS: rows.reshape(len(rows) // examples.views, -1)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         student, wanted = encoded.pooled.float(), batch.column(Need.TARGETS).float()
@@ -129,45 +121,37 @@ class Distil(Objective):
             encoder.transform = trained
 
 
-def width_of(teacher: str, device: str | None) -> int:
-    """E, dimensions of the embeddings of a teacher, which is loaded for them."""
-    if is_stored(teacher):
-        return int(read_rows(teacher).shape[1])
-    return load_encoder(teacher, device=device).width
+def read_rows(name: str, examples: Examples | None = None) -> np.ndarray:
+    """The ``(N, E)`` rows of a .npy file, mapped.
 
-
-def is_stored(name: str) -> bool:
-    """True if a teacher is a file of its embeddings."""
-    return name.endswith(".npy")
-
-
-def read_rows(name: str) -> np.ndarray:
-    """The ``(N, E)`` rows of a .npy file, mapped; DataError if it holds anything else."""
+    DataError if it holds anything else, or not a finite row for each sentence of ``examples``.
+    """
+    problem = ""
     try:
         rows: np.ndarray = np.load(Path(name).expanduser(), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the teacher {name}: {error}") from error
     if rows.ndim != 2 or rows.dtype.kind != "f":
+        problem = f"holds {rows.dtype} numbers of shape {[*rows.shape]}"
+    elif examples is not None and len(rows) != (count := sum(map(len, examples))):
+        problem = f"has {len(rows):,} rows, but {examples.source} {count:,} sentences to train on"
+    for start in range(0, 0 if problem or examples is None else len(rows), _BLOCK):
+        if not (finite := np.isfinite(rows[start : start + _BLOCK]).all(axis=1)).all():
+            problem = f"has numbers that are not finite in row {start + int(finite.argmin())}"
+    if problem:
         raise DataError(
-            f"{name} holds {rows.dtype} numbers of shape {[*rows.shape]}; give one row of floating "
-            "point numbers for each sentence"
+            f"{name} {problem}; give a row of floating point numbers for each sentence, in their "
+            "order. The task held-out takes some away: choose another --evaluation.task, or none"
         )
     return rows
 
 
-def require_rows(rows: np.ndarray, name: str, examples: Examples) -> None:
-    """Raise DataError unless there is a finite row for each sentence."""
-    count = sum(map(len, examples))
-    if len(rows) != count:
-        raise DataError(
-            f"{name} has {len(rows):,} rows, but {examples.source} has {count:,} sentences to "
-            "train on; give one for each, in their order. The task held-out takes some of them "
-            "away: name another with --evaluation.task, or none"
-        )
-    for start in range(0, count, _BLOCK):
-        finite = np.isfinite(rows[start : start + _BLOCK]).all(axis=1)
-        if not finite.all():
-            raise DataError(f"{name}: row {start + int(finite.argmin())}, from 0, is not finite")
+def write_components(rows: np.ndarray, count: int, folder: Path) -> None:
+    """Write ``(N, count)`` principal components of rows, which may be more than memory holds."""
+    axes, shape = principal_axes(rows[:: -(-len(rows) // _SAMPLE)], count), (len(rows), count)
+    written = np.lib.format.open_memmap(folder / _ROWS, "w+", np.float32, shape)
+    for start in range(0, len(rows), _SAMPLE):
+        written[start : start + _SAMPLE] = rows[start : start + _SAMPLE] @ axes.T
 
 
 def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
@@ -217,25 +201,29 @@ def write_rows(
     return rows
 
 
+def _identity(teacher: LoadedEncoder) -> list[Any]:
+    return [teacher.fingerprint(), teacher.resolve_precision("auto")]
+
+
 def _kept_blocks(
     teacher: LoadedEncoder, texts: Iterable[str], normalize: bool | None
 ) -> Iterator[np.ndarray]:
     """The embeddings in blocks, kept until the last one is had, should the teacher break off."""
-    key = [teacher.fingerprint(), teacher.resolve_precision("auto"), normalize]
+    key = [*_identity(teacher), normalize]
     rest, overflow, entries = iter(texts), "warn", list[Path]()
 
     def read(entry: Path) -> np.ndarray:
-        block: np.ndarray = np.load(entry / _TARGETS)
+        block: np.ndarray = np.load(entry / _ROWS)
         entries.append(entry)
         return block
 
     def write(block: list[str], overflow: str, entry: Path) -> None:
         rows = teacher.encode(block, normalize=normalize, on_overflow=overflow)
-        np.save(entry / _TARGETS, rows)
+        np.save(entry / _ROWS, rows)
 
     while block := list(islice(rest, getattr(teacher, "at_once", _BLOCK))):
         named = [*key, hashlib.sha256("\n".join(block).encode()).hexdigest()]
-        yield cached("teacher", _WHAT, named, read, partial(write, block, overflow))
+        yield cached("blocks", _WHAT, named, read, partial(write, block, overflow))
         overflow = "truncate"  # warned of once
     for entry in entries:
         remove_folder(entry)

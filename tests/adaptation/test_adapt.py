@@ -15,9 +15,10 @@ from contrasent.adaptation import rungs as searching
 from contrasent.adaptation.answer import Text
 from contrasent.adaptation.rungs import CANDIDATES
 from contrasent.adaptation.trials import Search, State
-from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluation import proxy
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives import distil
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
 from contrasent.records import Interval
@@ -120,6 +121,42 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(adapt, tiny_bert, tmp_p
     # One candidate needs no comparison: a single trial takes all of the time.
     assert [(t.settings["rung"], t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+@pytest.fixture
+def sentence_encoder(tiny_bert, tmp_path):
+    folder = tmp_path / "sentence-encoder"
+    SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu").save(folder)
+    return folder
+
+
+def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
+    adapt, sentence_encoder, monkeypatch, tmp_path
+):
+    with pytest.raises(ConfigError, match="distil needs a --teacher"):
+        adapt(candidates=["distil"])
+    given = {"candidates": ["distil", "dropout"], "teacher": str(sentence_encoder)}
+    assert tried(adapt("taught", **given).trials)[:2] == ["distil", "dropout"]
+
+    def breaks_off(*_, **__):
+        raise CheckpointError("the server does not answer")
+
+    monkeypatch.setattr(distil, "_kept_blocks", breaks_off)
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "empty"))
+    result = adapt("alone", **given)
+    assert [it.failure for it in result.failures] == ["the server does not answer"]
+    assert result.outcome == "trained"
+
+
+def test_a_smaller_encoder_follows_the_whole_one_and_is_compared_with_it(adapt, sentence_encoder):
+    with pytest.raises(ConfigError, match=r"--layers is 2, but .* has 2; ask for fewer"):
+        adapt("as-large", sentence_encoder, layers=2)
+    result = adapt(encoder=sentence_encoder, candidates=["distil"], layers=1)
+    assert tried(result.trials) == ["distil"]
+    assert load_recipe(result.recipe).objective["teacher"] == str(sentence_encoder)
+    assert SentenceEncoder.load(result.encoder, device="cpu").backbone.depth == 1
+    assert "an encoder of 1 layers, by distil" in " ".join(result.sentences)
+    assert {it.encoder for it in result.scores.before} == {str(sentence_encoder)}
 
 
 def test_what_was_stopped_has_an_answer_and_goes_on_to_the_same_end(adapt, monkeypatch):
@@ -310,7 +347,7 @@ def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypat
     rungs.began -= 59 * 60
     rungs._choose()
     rungs.began -= 60
-    with pytest.raises(ConfigError, match=r"60 minutes leave no time for next-sentence; 60\.\d"):
+    with pytest.raises(ConfigError, match=r"60 minutes leave no time for distil; 60\.\d"):
         rungs._choose()
 
 
