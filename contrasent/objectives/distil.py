@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,8 +72,9 @@ class Distil(Objective):
         self.views, self._width = start.data_views, start.width
         self._device = str(start.encoder.device) if start.encoder else None
         if config.teacher and config.space != "student":
-            self._width = self._teacher_width(config.teacher)
-            encoder = start.require_encoder()
+            stored, encoder = config.teacher.endswith(_STORED), start.require_encoder()
+            teacher = None if stored else load_encoder(config.teacher, device=self._device)
+            self._width = read_rows(config.teacher).shape[1] if teacher is None else teacher.width
             if encoder.transform is None:
                 encoder.transform = Projection(start.width, self._width).to(encoder.device)
             elif start.width != self._width:
@@ -81,10 +82,6 @@ class Distil(Objective):
                     f"{encoder.name} has a linear layer to {start.width} dimensions, but "
                     f"{config.teacher} has {self._width}; set objective.space to student"
                 )
-
-    def _teacher_width(self, name: str) -> int:
-        stored = name.endswith(_STORED)
-        return read_rows(name).shape[1] if stored else load_encoder(name, device=self._device).width
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         name, every = self.config.teacher or "", partial(chain.from_iterable, examples)
@@ -187,17 +184,16 @@ def write_rows(
 
     ``(N, E)`` float32, mapped from the file.
     """
-    shape = (sum(1 for _ in texts()), sum(it.width for it in teachers))
+    ends = [0, *accumulate(it.width for it in teachers)]
+    shape = sum(1 for _ in texts()), ends[-1]
     rows: np.ndarray = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-    first = 0
     with sentence_progress(len(teachers) * len(rows), show_progress) as advance:
-        for teacher in teachers:
-            start, end = 0, first + teacher.width
+        for teacher, (first, end) in zip(teachers, pairwise(ends), strict=True):
+            start = 0
             for block in _kept_blocks(teacher, texts(), normalize):
                 rows[start : start + len(block), first:end] = block
                 start += len(block)
                 advance(len(block))
-            first = end
     return rows
 
 
