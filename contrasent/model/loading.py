@@ -405,7 +405,8 @@ def load_encoder(
     Args:
         name: as `SentenceEncoder` takes it; or a folder with a Router (for which ``encode`` takes
             its default route) or a StaticEmbedding, or of model2vec; a ``.txt`` or ``.vec`` file of
-            word vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one.
+            word vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; or
+            the address of a server, such as ``http://host/v1/embeddings#MODEL``.
         pooler: of a transformer, as `SentenceEncoder` takes it.
         head: of a transformer, as there.
         engine: of a transformer, as there.
