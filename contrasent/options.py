@@ -175,6 +175,30 @@ class MovedEncoder(OnDevice):
 
 
 @settings
+class SearchOptions:
+    """How an index is searched."""
+
+    top_k: PositiveInt = 10
+    """Hits to show."""
+
+    threshold: float | None = None
+    """Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests one."""
+
+    only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
+    """Search texts with ids like this; % stands for any characters, _ for one."""
+
+    mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
+    """dense: by the encoder's similarity; words: by BM25; hybrid: by both; auto: hybrid where that
+    was measured to be better when the index was built or tuned, else dense."""
+
+    weight: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The share of BM25 in hybrid search; else the one that the index has."""
+
+    fusion: Literal["scores", "ranks"] = "scores"
+    """In hybrid search the weighted sum of standardised scores, or of reciprocal ranks."""
+
+
+@settings
 class AsJson:
     """The form of what is printed."""
 

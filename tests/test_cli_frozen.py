@@ -52,12 +52,14 @@ similarity: @loading MODEL TEXT_A TEXT_B --precision --json
 calibrate: @loading MODEL PAIRS --columns --min-precision --precision --data-dir
 index:
 index build: @loading MODEL SOURCE INDEX --columns --ids --clean --precision --kind --overwrite
+  --words/--no-words --weight
 index remove: INDEX IDS... --missing-ok
 index optimize: INDEX --kind
 index add: INDEX SOURCE --columns --ids --clean --encoder --device
+index tune: INDEX --queries --weight --encoder --device
 index info: INDEX
 push: RUN REPOSITORY --private --dry-run
-search: INDEX QUERY... --top-k --threshold --only --encoder --device --json
+search: INDEX QUERY... --top-k --threshold --only --mode --weight --fusion --encoder --device --json
 export: MODEL OUTPUT --format --query --pooler --head --tolerance --overwrite --json
 serve: @loading MODEL --index --precision --host --port --workers --threads --name
   --api-key --bitwise --batch-tokens --max-wait --cache-mb --payload-limit --max-texts

@@ -40,14 +40,11 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "fit": ("export", "push", "serve"),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
-    "index": {"search": ("build", "add", "remove", "optimize", "info")},
+    "index": {"search": ("build", "add", "remove", "optimize", "tune", "info")},
     "data": {"data": ("check", "fetch", "leaks", "mine", "synthesize")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }
 """The commands of each group, by the module of ``cli`` that has their classes."""
-
-_WITH_SETTINGS = ("adapt", "train", "tune", "pretrain")
-"""Commands of which every other word may be a setting of the recipe: --section.key value."""
 
 
 def say(message: str, *, err: bool = False, nl: bool = True) -> None:
@@ -149,7 +146,8 @@ def _command(name: str, cls: Any) -> Any:
         options = checked(cls, given, lambda name: flags[name][0] if name in flags else name)
         options(*((context.args,) if takes_settings else ()))
 
-    command, takes_settings = _guarded(run), name in _WITH_SETTINGS
+    # Every other word may be a setting of the recipe: --section.key value.
+    command, takes_settings = _guarded(run), len(inspect.signature(cls.__call__).parameters) > 1
     own = vars(cls).get("__annotations__", {})
     first = sorted(fields, key=lambda it: it not in own and not _spelling(fields[it]).argument)
     taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in first]

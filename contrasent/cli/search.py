@@ -7,21 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import PositiveInt, StringConstraints
+from pydantic import Field, PositiveInt, StringConstraints
 
-from contrasent import options
+from contrasent import api, options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import load, print_json
 from contrasent.errors import ConfigError
 from contrasent.progress import one_line
-from contrasent.settings import ARGUMENT, Spelling, settings
+from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from contrasent.encode import Sentences
     from contrasent.model import LoadedEncoder
-    from contrasent.search import Index
+    from contrasent.search import Index, WordsInfo
 
 
 @settings
@@ -173,11 +173,17 @@ class BuildCommand(
     """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
     texts; milvus (exact) or milvus-hnsw: in Milvus Lite."""
 
+    words: Annotated[bool, Spelling(flag="--words/--no-words")] = True
+    """Keep what searches by words need, and measure on the texts if these help."""
+
+    weight: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The share of words in hybrid search, which is then not measured."""
+
     def __call__(self) -> None:
         from contrasent.encode import FinishedShards, open_sentences
         from contrasent.search import Index, kind_for
 
-        how: dict[str, Any] = {"kind": self.kind, "overwrite": self.overwrite}
+        how: dict[str, Any] = {"kind": self.kind, "words": self.words, "overwrite": self.overwrite}
         if Path(self.source).is_dir():
             if (self.columns, self.ids, self.precision) != (None, None, "auto"):
                 raise ConfigError(
@@ -193,6 +199,18 @@ class BuildCommand(
                 encoder = load(self, self.model)
                 built = Index.build(encoder, sentences, self.index, show_progress=True, **how)
         _report(self.index, built)
+        if built.manifest.words is not None:
+            _tell_fusion(api.tune_index(built, encoder, weight=self.weight))
+
+
+def _tell_fusion(words: WordsInfo) -> None:
+    """Say what the mode auto does, and why."""
+    why = "as given" if words.chosen_by == "weight" else "the texts cannot tell"
+    if words.queries:
+        gain, low, high = (f"{100 * it:+.1f}" for it in (words.gain, words.low, words.high))
+        why = f"{gain} [{low}, {high}] nDCG@10 over vectors alone"
+    mode = f"hybrid, weight {words.weight:g}" if words.hybrid else "dense"
+    tell(f"searches are {mode} unless --mode says otherwise ({why})")
 
 
 def _report(folder: Path, index: Index) -> None:
@@ -253,6 +271,24 @@ class OptimizeCommand(options.OfIndex):
 
 
 @settings
+class TuneCommand(options.OfIndex, options.MovedEncoder):
+    """Choose the weight of words in hybrid search, and if it is better than vectors alone."""
+
+    queries: str | None = None
+    """A file of queries, each with the id of a text that it is to find; else tasks are made of the
+    texts of the index."""
+
+    weight: Annotated[float | None, Spelling(of=BuildCommand)] = None
+
+    def __call__(self) -> None:
+        from contrasent.search import Index
+
+        opened = Index.open(self.index)
+        loaded = None if self.weight is not None else opened.encoder(self.encoder, self.device)
+        _tell_fusion(api.tune_index(opened, loaded, queries=self.queries, weight=self.weight))
+
+
+@settings
 class InfoCommand(options.OfIndex):
     """Say as JSON what an index holds, and which encoder made it."""
 
@@ -285,33 +321,20 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchCommand(options.OfIndex, options.MovedEncoder, options.AsJson):
+class SearchCommand(options.OfIndex, options.MovedEncoder, options.SearchOptions, options.AsJson):
     """Print the texts of an index that are nearest to a query, or to each of several."""
 
     query: Annotated[list[str], ARGUMENT]
     """Texts to look for, or - for lines of standard input."""
-
-    top_k: PositiveInt = 10
-    """Hits to show."""
-
-    threshold: float | None = None
-    """Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests one."""
-
-    only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
-    """Search texts with ids like this; % stands for any characters, _ for one."""
 
     def __call__(self) -> None:
         from contrasent.search import Index
 
         queries = _lines(self.query)
         opened = Index.open(self.index)
-        results = opened.search(
-            opened.encoder(self.encoder, self.device),
-            queries,
-            self.top_k,
-            self.threshold,
-            self.only,
-        )
+        by_words = self.mode == "words"
+        encoder = None if by_words else opened.encoder(self.encoder, self.device)
+        results = opened.search(encoder, queries, **shared(self, options.SearchOptions))
         several = len(queries) > 1
         for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
             if several and not self.json:
@@ -319,8 +342,7 @@ class SearchCommand(options.OfIndex, options.MovedEncoder, options.AsJson):
             for rank, hit in enumerate(hits, 1):
                 if self.json:
                     row: dict[str, Any] = {"query": text} if several else {}
-                    row |= {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-                    print_json(row)
+                    print_json(row | {"rank": rank} | hit.known)
                 else:
                     found = f"{one_line(hit.id)}  {one_line(hit.text)}"
                     say(f"{rank:>4} {hit.score:>7.4f}  {found}")

@@ -350,6 +350,10 @@ TEXTS = ColumnSpec(
     bare=(2,),
 )
 """Queries or documents of retrieval."""
+WANTED = ColumnSpec(
+    ("query", "id of a text"), (f"query,question,text,{_QUERY_IDS}", f"_id,id,{_IDS}"), bare=(2, 3)
+)
+"""Queries, and what they are to find in an index."""
 RELEVANCE = ColumnSpec(
     ("query's id", "document's id", "relevance"),
     (

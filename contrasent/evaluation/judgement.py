@@ -23,11 +23,20 @@ from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import compare_ratios, with_comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
-from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.proxy import FEWEST, sample_texts, text_tasks
-from contrasent.evaluation.retrieval import RetrievalTask, embed, mean_scores, query_scores
+from contrasent.evaluation.intervals import Bootstrap, Ratio, interval, ratio_draws
+from contrasent.evaluation.proxy import FEWEST, TextSample, sample_texts, text_tasks
+from contrasent.evaluation.retrieval import (
+    RetrievalTask,
+    embed,
+    mean_scores,
+    metric_value,
+    query_scores,
+)
 from contrasent.metrics import Vector, all_similarities, relevant_ranks
+from contrasent.model.protocol import Encoder
 from contrasent.records import Compared, Record
+from contrasent.search.index import Index
+from contrasent.search.storage import WordsInfo
 from contrasent.search.words import Scores as ScoreMatrix
 from contrasent.search.words import WordIndex, fuse
 
@@ -38,6 +47,7 @@ decides nothing; and half an interval that is too wide to tell."""
 
 METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
 _TEXTS, _WORDS_A_SECOND, _LONGEST = 20_000, 2_000, 512
+_INDEXED_WORDS, _DEPTH, _TRIED, _TELLING = 40_000, 10, 3, 0.1
 _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
@@ -121,7 +131,7 @@ def judge(
             f"{source} is too little text: its {len(sample.texts)} different texts make no task of "
             f"{FEWEST} queries; give more, or longer ones"
         )
-    by_words = [WordIndex(task.corpus).scores(task.queries) for task in tasks]
+    by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
     dense = _dense(use, tasks)
     values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}
     deciding, reasons = _decide(tasks, *values.values())
@@ -164,6 +174,64 @@ def judge(
         sentence=sentence,
         queries=tuple(islice(_examples(tasks, dense, by_words), _SHOWN)),
     )
+
+
+def fusion_for(
+    index: Index, encoder: Encoder, wanted: Mapping[str, Sequence[str]] | None = None
+) -> WordsInfo:
+    """Choose the fusion for an index by the ids that queries are to find, or by its own texts.
+
+    The mode ``auto`` is to fuse if the interval of what that adds to mean nDCG@10 is above 0.
+    Tasks of texts ask for rare words and for meaning: without the latter nothing is chosen.
+    """
+    if wanted is None:
+        scores = _scores_of_texts(index, EncoderUse(encoder, index.manifest.encoder.precision))
+    else:
+        scores = dict[float, list[Vector]]()
+        for weight in (0.0, *WEIGHTS):
+            found = index.search(encoder, [*wanted], _DEPTH, mode="hybrid", weight=weight)
+            places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in found)
+            both = zip(places, wanted.values(), strict=True)
+            ranks = (np.array([of.get(name, np.inf) for name in names]) for of, names in both)
+            values = [metric_value(METRIC, it, np.ones_like(it)) for it in ranks]
+            scores[weight] = [np.array(values)]
+    base = scores.pop(0.0)
+    if not base:
+        return WordsInfo()
+    weight, even, odd = _crossed(scores)
+    each = zip(scores[even], scores[odd], base, strict=True)
+    gains = [_alternate(a, b) - old for a, b, old in each]
+    drawn = [
+        ratio_draws([Ratio(it, np.ones_like(it))], Bootstrap(), str(n))
+        for n, it in enumerate(gains)
+    ]
+    ends = interval(np.mean(drawn, axis=0)[0], Bootstrap())
+    chosen_by: Literal["text", "queries"] = "text" if wanted is None else "queries"
+    low, high = (ends.low, ends.high) if ends else (0.0, 0.0)
+    gain = fmean(float(it.mean()) for it in gains)
+    return WordsInfo(weight, chosen_by, low > 0, sum(map(len, base)), gain, low, high)
+
+
+def _scores_of_texts(index: Index, use: EncoderUse) -> dict[float, list[Vector]]:
+    """Scores of queries for each task made of an index's texts, by weight of BM25."""
+    places, left, step = dict[str, int](), _INDEXED_WORDS, len(index) // _TEXTS + 1
+    texts = [text for block in index.blocks() for text in block.texts[::step]]
+    for text in np.random.default_rng(0).permutation(np.array(texts, object)):
+        known = text.split()[: getattr(use.encoder, "max_tokens", None) or _LONGEST]
+        left -= len(known)
+        if left < 0:
+            break
+        places.setdefault(" ".join(known), len(places))
+    tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
+    if not tasks:
+        return {0.0: []}
+    by_words = (WordIndex.of(task.corpus).scores(task.queries) for task in tasks)
+    both = [*zip(_dense(use, tasks), by_words, strict=True)]
+    fused = _weighed(tasks, both, (0.0, *WEIGHTS[:_TRIED]))
+    kept = [n for n, of in enumerate(fused[0.0]) if of[METRIC].mean() >= _TELLING]
+    if all(tasks[n].name.name.startswith(KEYWORDS) for n in kept):
+        kept = []
+    return {it: [of[n][METRIC] for n in kept] for it, of in fused.items()}
 
 
 def _decide(
@@ -253,23 +321,33 @@ def _fusion(
     """
     if not deciding:
         return None, []
-    fused = {
-        weight: _values(tasks, [fuse(*it, weight) for it in zip(dense, by_words, strict=True)])
-        for weight in WEIGHTS
-    }
+    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], WEIGHTS)
+    decided = {it: [of[n][METRIC] for n in deciding] for it, of in fused.items()}
+    weight, even, odd = _crossed(decided)
+    both = zip(fused[even], fused[odd], strict=True)
+    return weight, [{it: _alternate(a[it], b[it]) for it in a} for a, b in both]
 
-    def best(first: int, step: int = 2) -> float:
-        def mean(weight: float) -> float:
-            return fmean([fused[weight][n][METRIC][first::step].mean() for n in deciding])
 
-        return max(WEIGHTS, key=mean)
+def _weighed(
+    tasks: Sequence[RetrievalTask],
+    both: Sequence[tuple[ScoreMatrix, ScoreMatrix]],
+    weights: Sequence[float],
+) -> dict[float, Values]:
+    """Scores of the fusion by its weight."""
+    return {weight: _values(tasks, [fuse(*it, weight) for it in both]) for weight in weights}
 
-    of_even, of_odd = fused[best(1)], fused[best(0)]
-    crossed = [
-        {it: np.where(np.arange(len(even[it])) % 2, odd[it], even[it]) for it in even}
-        for even, odd in zip(of_even, of_odd, strict=True)
-    ]
-    return best(0, 1), crossed
+
+def _crossed(scores: Mapping[float, Sequence[Vector]]) -> tuple[float, float, float]:
+    """The weight of the largest mean over tasks, for even queries by odd ones, and vice versa."""
+
+    def best(first: int, step: int) -> float:
+        return max(scores, key=lambda it: fmean(of[first::step].mean() for of in scores[it]))
+
+    return best(0, 1), best(1, 2), best(0, 2)
+
+
+def _alternate(even: Vector, odd: Vector) -> Vector:
+    return np.where(np.arange(len(even)) % 2, odd, even)
 
 
 def _scores(

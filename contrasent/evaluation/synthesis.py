@@ -296,7 +296,7 @@ def _found(
     for (_, passage, _), row, _ in candidates:
         variants.setdefault(passage, row)
     places, owner = {text: n for n, text in enumerate(variants)}, np.array([*variants.values()])
-    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex(variants)
+    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex.of([*variants])
     rows = embed(queries, [*variants], use) if use and queries else None
     found = list[bool]()
     for start in range(0, len(candidates), _AT_ONCE):

@@ -5,3 +5,4 @@ from .nearest import text_similarity as text_similarity
 from .storage import Hit as Hit
 from .words import WordIndex as WordIndex
 from .words import fuse as fuse
+from .storage import WordsInfo as WordsInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from math import inf
@@ -17,6 +17,7 @@ from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, 
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
 from contrasent.model.protocol import Encoder, role_options, similarity_of
+from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
 from contrasent.search.nearest import MILVUS, kind_for
 from contrasent.search.storage import (
@@ -25,18 +26,21 @@ from contrasent.search.storage import (
     IndexManifest,
     IndexRows,
     Snapshot,
+    WordsInfo,
     close_milvus,
     read_manifest,
     rows_with,
     write_manifest,
     write_segment,
 )
+from contrasent.settings import checked, takes
 
 if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.milvus import MilvusRows
 
 _CHUNK = 16_384
+_NO_WORDS = "has no words to search by; an index that is not in Milvus gets them by: index tune"
 
 
 class Index:
@@ -64,6 +68,7 @@ class Index:
         *,
         precision: str = "auto",
         kind: str = "auto",
+        words: bool = True,
         overwrite: bool = False,
         show_progress: bool = False,
     ) -> Index:
@@ -78,6 +83,8 @@ class Index:
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
                 one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
                 the texts in Milvus Lite.
+            words: write what BM25 needs as well, for searches by words and hybrid ones; not in
+                Milvus Lite. `contrasent.tune_index` measures if these are better.
             overwrite: replace an index that is there already.
             show_progress: a progress bar on standard error.
 
@@ -108,8 +115,9 @@ class Index:
 
                 manifest = MilvusRows.build(partial, manifest, rows)
             else:
-                first = write_segment(partial, 1, rows, encoder.width)
-                manifest = replace(manifest, segments=(first,))
+                first = write_segment(partial, 1, rows, encoder.width, words)
+                fusion = WordsInfo() if words else None
+                manifest = replace(manifest, segments=(first,), words=fusion)
                 with progress_bar("indexing", first.rows, shown=show_progress) as advance:
                     asked = None if kind == "auto" else kind
                     manifest = Snapshot.open(partial, manifest).optimized(asked, advance)
@@ -138,7 +146,7 @@ class Index:
         return self._rows.kind
 
     def facts(self) -> dict[str, Any]:
-        """Size, kind, similarity, recall and encoder."""
+        """Size, kind, similarity, recall, fusion with words, and encoder."""
         manifest = self.manifest
         return {
             "texts": len(self),
@@ -146,6 +154,7 @@ class Index:
             "similarity": manifest.similarity,
             "segments": len(manifest.segments),
             "approximate": None if manifest.ann is None else asdict(manifest.ann),
+            "words": None if manifest.words is None else asdict(manifest.words),
             "encoder": asdict(manifest.encoder),
         }
 
@@ -215,28 +224,55 @@ class Index:
         ):
             write_manifest(self.folder, now.optimized(kind, advance))
 
+    def set_words(self, words: WordsInfo) -> None:
+        """Take a weight of BM25 for hybrid searches, and write tables of words if there are none.
+
+        `contrasent.tune_index` chooses one. ConfigError if the index is in Milvus Lite.
+        """
+        with self._writing() as now:
+            if not isinstance(now, Snapshot):
+                raise ConfigError(f"{self.folder} {_NO_WORDS}")
+            write_manifest(self.folder, now.with_words(words))
+
     def close(self) -> None:
         """Let other processes open an index in Milvus; this one is of no more use then."""
         close_milvus(self.folder)
 
+    @takes(SearchOptions)
     def search(
         self,
-        encoder: Encoder,
+        encoder: Encoder | None,
         queries: Sequence[str],
         top_k: int = 10,
         threshold: float | None = None,
         only: str | None = None,
+        **options: Any,
     ) -> list[list[Hit]]:
-        """The ``top_k`` texts nearest to each query by the index's similarity, best first.
+        """The ``top_k`` best texts for each query, best first, equal scores in the order of rows.
 
-        Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
-        the index holds fewer texts, or fewer have a score of ``threshold`` or more, or an id that
-        is like the pattern ``only``, in which % stands for any characters and _ for one.
-        CheckpointError if another encoder built the index, which is checked when an encoder
-        searches for the first time; DataError if a query is empty.
+        Fewer come back only when the index holds fewer, or fewer are at least as similar as
+        ``threshold``, have an id that is like the pattern ``only``, in which % stands for any
+        characters and _ for one, or, by words, have a word of the query.
+
+        Args:
+            encoder: the one that built the index, which is checked when it searches for the first
+                time, with CheckpointError; None will do by words.
+            queries: what to look for.
+            top_k: hits to find.
+            threshold: least similarity of a hit.
+            only: pattern of ids.
+            **options: by name.
+
+        Raises:
+            ConfigError: a query is empty, or what is asked for cannot be searched by.
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
-        require_search(top_k, threshold, manifest.similarity, queries)
+        given = {"top_k": top_k, "threshold": threshold, "only": only, **options}
+        asked = self._asked(queries, given)
+        if asked.mode == "words":
+            return self._rows.search(None, asked, queries)
+        if encoder is None:
+            raise ConfigError(f"a search of the mode {asked.mode} needs the encoder of the index")
         if self._checked is not encoder:  # hashing all weights takes longer than a search
             self.require(encoder)
             self._checked = encoder
@@ -246,24 +282,28 @@ class Index:
             **role_options(encoder, "query"),
         }
         blocks = list(encoder.encode_stream(queries, **how))
-        if not blocks:
-            return []
-        return self._rows.search(np.concatenate(blocks), top_k, threshold, only)
+        return self._rows.search(np.concatenate(blocks), asked, queries) if blocks else []
 
+    @takes(SearchOptions)
     def search_vectors(
         self,
         queries: np.ndarray,
         top_k: int = 10,
         threshold: float | None = None,
         only: str | None = None,
+        texts: Sequence[str] | None = None,
+        **options: Any,
     ) -> list[list[Hit]]:
-        """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length."""
-        similarity = self.manifest.similarity
-        require_search(top_k, threshold, similarity)
-        queries = self._matrix(queries, len(queries))
-        if similarity == "cosine":
+        """`search` for ``(Q, D)`` embeddings by the index's encoder, for cosines of any length.
+
+        Hybrid searches, and those by words, need the ``texts`` of the queries too.
+        """
+        given = {"top_k": top_k, "threshold": threshold, "only": only, **options}
+        asked = self._asked(texts, given)
+        queries = self._matrix(queries, len(queries if texts is None else texts))
+        if self.manifest.similarity == "cosine":
             queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-        return self._rows.search(queries, top_k, threshold, only)
+        return self._rows.search(queries, asked, texts or ())
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
@@ -295,6 +335,25 @@ class Index:
         encoder = load_encoder(name or built_by.name, device=device, **how)
         self.require(encoder)
         return encoder
+
+    def _asked(self, queries: Sequence[str] | None, given: Mapping[str, Any]) -> SearchOptions:
+        """Check a search, and decide how it ranks."""
+        how, words = checked(SearchOptions, given), self.manifest.words
+        require_search(how.top_k, how.threshold, self.manifest.similarity, queries or ())
+        mode, weighted, problem = how.mode, how.weight is not None, ""
+        if mode == "auto":
+            fused = words and queries is not None and (words.hybrid or weighted)
+            mode = "hybrid" if fused else "dense"
+        if mode != "dense" and (queries is None or words is None):
+            problem = f"{self.folder} {_NO_WORDS}" if queries else "give the texts of the queries"
+        elif mode == "words" and how.threshold is not None:
+            problem = "a threshold is one of similarity, which the mode words does not know"
+        elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
+            problem = "a weight is one of hybrid searches that sum scores"
+        if problem:
+            raise ConfigError(problem)
+        weight = how.weight if weighted or words is None else words.weight
+        return replace(how, mode=mode, weight=weight)
 
     def _matrix(self, vectors: np.ndarray, rows: int) -> np.ndarray:
         """``(rows, D)`` vectors that were given: finite, and for cosines none of length 0."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import BusyError, exclusive, inside, write_text
+from contrasent.options import SearchOptions
 from contrasent.search.nearest import KINDS, best_rows
 from contrasent.search.storage import (
     MILVUS_FOLDER,
@@ -104,20 +105,19 @@ class MilvusRows:
         """How Milvus searches them."""
         return self.manifest.kind
 
-    def search(
-        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
-    ) -> list[list[Hit]]:
+    def search(self, queries: Any, how: SearchOptions, _: object) -> list[list[Hit]]:
         """The hits of ``(Q, D)`` queries, best first; their scores are computed in float64."""
-        count, least = top_k + _EXTRA, -np.inf if threshold is None else threshold
+        least, only = -np.inf if how.threshold is None else how.threshold, how.only
+        top_k, count = how.top_k, how.top_k + _EXTRA
         params = {"params": {"ef": max(_LEAST_EF, count)}}
-        how = {"limit": count, "output_fields": _FIELDS[1:], "search_params": params}
+        way = {"limit": count, "output_fields": _FIELDS[1:], "search_params": params}
         if only is not None:
-            how["filter"] = f"id like {json.dumps(only, ensure_ascii=False)}"
+            way["filter"] = f"id like {json.dumps(only, ensure_ascii=False)}"
         hits: list[list[Hit]] = []
         step = max(1, _FOUND_AT_ONCE // count)
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
-            for query, matches in zip(block, self._call("search", data=block, **how), strict=True):
+            for query, matches in zip(block, self._call("search", data=block, **way), strict=True):
                 entities = ({"id": it["id"], **it["entity"]} for it in matches)
                 found = sorted(entities, key=lambda it: int(it["row"]))
                 vectors = np.array([it["vector"] for it in found], np.float32).reshape(

@@ -12,7 +12,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from itertools import accumulate, chain
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -23,18 +25,28 @@ from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
 from contrasent.errors import CheckpointError, shown
 from contrasent.files import inside, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
-from contrasent.search.nearest import KINDS, Ann, AnnInfo, kind_for, nearest, write_ann
+from contrasent.options import SearchOptions
+from contrasent.search.nearest import (
+    KINDS,
+    Ann,
+    AnnInfo,
+    best_rows,
+    kind_for,
+    nearest,
+    write_ann,
+)
+from contrasent.search.words import Found, WordIndex, nearest_by_both, nearest_by_words, word_table
 
 MILVUS_FOLDER = "milvus.db"
-_VECTORS, _TABLE = "segments/{}.npy", "segments/{}.arrow"
+_VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.words"
 _FILES = (_VECTORS, _TABLE)
-"""Files of a segment: another table beside the vectors is another name here."""
+"""Files of a segment, and of an index with words that of its words."""
 _COLUMNS = ("id", "text")
 """Strings of a row, the columns of its table."""
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
 _STRICT = ConfigDict(strict=True, extra="forbid")
-_BLOCK = 16_384
+_BLOCK, _CANDIDATES = 16_384, 200
 _LARGE = 65_536  # rows from which a segment is merged with no other, except by `optimized`
 
 
@@ -87,6 +99,20 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class WordsInfo:
+    """How BM25 is fused with the similarity, and if that was measured to be better."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    weight: float = 0.1  # of BM25
+    chosen_by: Literal["default", "text", "queries", "weight"] = "default"
+    hybrid: bool = False  # whether the mode ``auto`` fuses
+    queries: int = 0  # that it was measured with
+    gain: float = 0.0  # mean nDCG@10 of the fusion less that of the similarity alone
+    low: float = 0.0  # the ends of its interval
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class IndexManifest:
     """What an index holds."""
 
@@ -102,9 +128,8 @@ class IndexManifest:
     # the function that texts are ranked by, as the encoder states it; vectors are kept as they are,
     # and of length 1 for the cosine, by which all older indexes rank
     similarity: str = "cosine"
-    format: Literal["contrasent-index-1", "contrasent-index-2", "contrasent-index-3"] = (
-        "contrasent-index-3"
-    )
+    words: WordsInfo | None = None  # None without tables of words, as in all older indexes
+    format: Annotated[str, Field(pattern="^contrasent-index-[1-4]$")] = "contrasent-index-4"
 
     @property
     def rows(self) -> int:
@@ -124,14 +149,15 @@ class IndexManifest:
     @property
     def files(self) -> set[str]:
         """Names of its files in the folder."""
-        segments = (path.format(s.name) for s in self.segments for path in _FILES)
+        paths = _FILES if self.words is None else (*_FILES, _WORDS)
+        segments = (path.format(s.name) for s in self.segments for path in paths)
         others = (self.removed, self.ann.file if self.ann else None)
         return {*segments, *(name for name in others if name)}
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    content = asdict(replace(manifest, format="contrasent-index-3"))
+    content = asdict(replace(manifest, format="contrasent-index-4"))
     write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
@@ -200,7 +226,9 @@ def _read_segment(folder: Path, segment: Segment, width: int) -> IndexRows:
     return IndexRows(vectors, table)
 
 
-def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
+def write_segment(
+    folder: Path, number: int, blocks: Iterable[IndexRows], width: int, with_words: bool
+) -> Segment:
     """Write rows as the files of a segment."""
     import pyarrow as pa
 
@@ -218,7 +246,19 @@ def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width:
             append(block.vectors, ())
             table.write_table(block.table)
             rows += len(block.vectors)
+    if with_words:
+        _write_words(folder, name)
     return Segment(name, rows)
+
+
+def _write_words(folder: Path, name: str) -> None:
+    """Write the table of the words of a segment's texts."""
+    from pyarrow import feather
+
+    column = feather.read_table(str(folder / _TABLE.format(name)), ["text"]).column(0)
+    texts = (text for chunk in column.chunks for text in chunk.to_pylist())
+    with writing(folder / _WORDS.format(name)) as path:
+        feather.write_feather(word_table(texts), str(path), compression="uncompressed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +267,19 @@ class Hit:
 
     id: str  # the id it was given, or its number
     text: str
-    score: float  # its similarity with the query, as the encoder states it; else the cosine
+    score: float  # its similarity with the query as the encoder states it, BM25, or their fusion
+    dense: float | None = None  # in a hybrid search, its similarity
+    dense_rank: int | None = None  # by it, from 1; None if too many texts are nearer
+    words: float | None = None  # of a search by words, its BM25
+    words_rank: int | None = None
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What there is of it, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """An open index, mapped from disk; its N rows are numbered through all segments."""
 
@@ -240,11 +289,13 @@ class Snapshot:
     table: Any  # of all segments, zero-copy
     live: np.ndarray  # ``(N,)`` bool: the rows that were not removed
     ann: Ann | None
+    word_tables: list[Any]  # of each segment, if there are any
 
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest) -> Self:
         """Open the files of a manifest, which need not be the one of the folder yet."""
         import pyarrow as pa
+        from pyarrow import feather
 
         live = np.ones(manifest.rows, bool)
         if manifest.removed is not None:
@@ -254,7 +305,12 @@ class Snapshot:
         segments = [_read_segment(folder, it, manifest.encoder.width) for it in manifest.segments]
         table = pa.concat_tables([segment.table for segment in segments])
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
-        return cls(folder, manifest, [it.vectors for it in segments], table, live, ann)
+        words = list[Any]()
+        for it in manifest.segments if manifest.words else ():
+            path = folder / _WORDS.format(it.name)
+            with readable(path, _REBUILD):
+                words.append(feather.read_table(str(path), ["word", "rows", "counts"]))
+        return cls(folder, manifest, [it.vectors for it in segments], table, live, ann, words)
 
     @property
     def texts(self) -> int:
@@ -266,24 +322,51 @@ class Snapshot:
         """How it is searched."""
         return "flat" if self.manifest.ann is None else self.manifest.ann.kind
 
+    @cached_property
+    def words(self) -> WordIndex:
+        """BM25 over all texts that were not removed."""
+        return WordIndex(self.word_tables, [*map(len, self.vectors)], self.live)
+
     def search(
-        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
+        self, queries: np.ndarray | None, how: SearchOptions, texts: Sequence[str]
     ) -> list[list[Hit]]:
-        """The hits of ``(Q, D)`` queries, best first; ``only`` is a LIKE pattern of their ids."""
+        """The hits of ``(Q, D)`` queries, best first; by words alone they need no vectors."""
         import pyarrow.compute as pc
 
-        live, ids, texts = self.live, self.table.column("id"), self.table.column("text")
-        if only is not None:
-            live = live & pc.match_like(ids, only).to_numpy()
-        kept, similarity = None if live.all() else live, self.manifest.similarity
+        live, ids, stored = self.live, self.table.column("id"), self.table.column("text")
+        if how.only is not None:
+            live = live & pc.match_like(ids, how.only).to_numpy()
+        kept, similarity, top_k = None if live.all() else live, self.manifest.similarity, how.top_k
+        found: Iterable[list[Found]] = [[] for _ in texts]
+        if queries is None or how.mode == "words":
+            found = (nearest_by_words(self.words.scores_of(it) * live, top_k) for it in texts)
+        elif how.mode == "dense":
+            near = nearest(self.vectors, queries, top_k, kept, self.ann, similarity)
+            found = ([(*it, None, None, None, None) for it in hits] for hits in near)
+        elif live.any():
+            count = max(_CANDIDATES, 10 * top_k)
+            near = nearest(self.vectors, queries, count, kept, self.ann, similarity)
+            rows, weight = np.flatnonzero(live), None if how.fusion == "ranks" else how.weight
+            found = (
+                nearest_by_both(
+                    [row for row, _ in hits],
+                    partial(self._exact, query),
+                    *(self.words.scores_of(text) * live, rows, top_k, weight),
+                )
+                for hits, query, text in zip(near, queries, texts, strict=True)
+            )
+        least = -inf if how.threshold is None else how.threshold
         return [
             [
-                Hit(ids[row].as_py(), texts[row].as_py(), score)
-                for row, score in hits
-                if threshold is None or score >= threshold
+                Hit(ids[it[0]].as_py(), stored[it[0]].as_py(), *it[1:])
+                for it in hits
+                if (it[1] if it[2] is None else it[2]) >= least
             ]
-            for hits in nearest(self.vectors, queries, top_k, kept, self.ann, similarity)
+            for hits in found
         ]
+
+    def _exact(self, query: np.ndarray, rows: np.ndarray) -> list[tuple[int, float]]:
+        return best_rows(self.vectors, query, rows, len(rows), self.manifest.similarity)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""
@@ -345,10 +428,18 @@ class Snapshot:
         """The manifest after segments from ``first`` on and ``new`` rows are one; its live rows."""
         start = sum(segment.rows for segment in then.segments[:first])
         rows = chain(self.blocks(first), new)
-        segment = write_segment(self.folder, then.writes, rows, then.encoder.width)
+        how = then.encoder.width, then.words is not None
+        segment = write_segment(self.folder, then.writes, rows, *how)
         given = then.next_number + segment.rows - int(self.live[start:].sum())
         then = replace(then, segments=(*then.segments[:first], segment), given=given)
         return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])
+
+    def with_words(self, words: WordsInfo) -> IndexManifest:
+        """The manifest with the fusion, after tables of words are there."""
+        if self.manifest.words is None:
+            for segment in self.manifest.segments:
+                _write_words(self.folder, segment.name)
+        return replace(self.manifest, words=words)
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""

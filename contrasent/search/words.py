@@ -1,19 +1,33 @@
 """Words: BM25, which ranks texts by the words that they share with a query, and its fusion.
 
-Shapes: Q queries, N texts.
+A segment of an index has a table of its words, each with its rows and how often it is in them.
+What BM25 needs of all texts is counted when one searches, so that tables are never written again
+for what other segments gain or lose.
+
+Shapes: Q queries, N texts, D dimensions of a vector.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.clean import CHARACTERS
+from contrasent.search.nearest import Live
 
 Scores = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+K1, B, RANKS = 1.5, 0.75, 60
+_SAMPLE = 4_096
 
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
 _SIGNS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u0900-\u0963\u0966-\u0dff"
@@ -32,6 +46,25 @@ def without_words(text: str, given: Container[str]) -> str:
     return " ".join(left.split())
 
 
+def word_table(texts: Iterable[str]) -> Any:
+    """A row for each word of texts, in their order: the rows that have it, and how often."""
+    import pyarrow as pa
+
+    numbers, ids, lengths = dict[str, int](), array("i"), array("i")
+    for text in texts:
+        known = words(text)
+        ids.extend([numbers.setdefault(word, len(numbers)) for word in known])
+        lengths.append(len(known))
+    sorted_words, count = sorted(numbers), max(1, len(lengths))
+    place = np.empty(len(numbers), np.int64)
+    place[[numbers[word] for word in sorted_words]] = np.arange(len(numbers))
+    of_text = np.repeat(np.arange(len(lengths)), lengths)
+    pairs, often = np.unique(place[np.asarray(ids)] * count + of_text, return_counts=True)
+    starts = np.searchsorted(pairs, count * np.arange(len(numbers) + 1)).astype("i4")
+    lists = (pa.ListArray.from_arrays(starts, it.astype("i4")) for it in (pairs % count, often))
+    return pa.table([pa.array(sorted_words, pa.string()), *lists], ["word", "rows", "counts"])
+
+
 class WordIndex:
     r"""BM25 as Lucene has it (Robertson and Zaragoza 2009), over N texts.
 
@@ -39,30 +72,68 @@ class WordIndex:
 
     .. math:: \sum_{w \in q} \ln(1 + \frac{N - n + 0.5}{n + 0.5})
         \frac{f}{f + k_1 (1 - b + b |d| / \overline{|d|})}, \quad k_1 = 1.5, b = 0.75
+
+    Rows that are not ``live`` count as if they were not there, and have the score 0.
     """
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        import bm25s
+    def __init__(self, tables: Sequence[Any], lengths: Sequence[int], live: Live = None) -> None:
+        self._live = np.ones(sum(lengths), bool) if live is None else live
+        self._parts, counted = list[Any](), list[Any]()
+        for first, table, count in zip(accumulate([0, *lengths]), tables, lengths, strict=False):
+            word, *lists = (table[it].combine_chunks() for it in ("word", "rows", "counts"))
+            starts, (rows, often) = (
+                lists[0].offsets.to_numpy(),
+                (it.values.to_numpy() for it in lists),
+            )
+            self._parts.append((first, word, starts, rows, often))
+            counted.append(np.bincount(rows, often, count))
+        size = np.maximum(np.concatenate(counted), 1)  # a text without words counts as one
+        mean = size[self._live].mean() if self._live.any() else 1.0
+        self._added = (K1 * (1 - B + B * size / mean)).astype(np.float32)
 
-        self.vocabulary = {"": 0}  # of the texts without a word
-        number = self.vocabulary.setdefault
-        ids = [[number(word, len(self.vocabulary)) for word in words(it) or [""]] for it in texts]
-        self._index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-        self._index.index((ids, self.vocabulary), create_empty_token=False, show_progress=False)
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> WordIndex:
+        """That of texts."""
+        return cls([word_table(texts)], [len(texts)])
 
     def scores(self, queries: Sequence[str]) -> Scores:
         """Scores ``(Q, N)``; 0 where no word is shared."""
-        known = [[n for w in words(query) if (n := self.vocabulary.get(w))] for query in queries]
-        return np.stack([self._index.get_scores_from_ids(numbers) for numbers in known])
+        return np.stack([self.scores_of(query) for query in queries])
 
-    def nearest(self, queries: Sequence[str], top_k: int) -> list[list[tuple[int, float]]]:
-        """For each query the ``top_k`` texts of the largest scores above 0, equal ones by row."""
-        hits = []
-        for query in queries:
-            (scores,) = self.scores([query])
-            order = np.lexsort((np.arange(len(scores)), -scores))[:top_k]
-            hits.append([(int(row), float(scores[row])) for row in order if scores[row] > 0])
-        return hits
+    def scores_of(self, query: str) -> Scores:
+        """Scores ``(N,)`` of one query."""
+        scores, texts = np.zeros(len(self._live), np.float32), int(self._live.sum())
+        for word, times in Counter(words(query)).items():
+            found = [*self._having(word)]
+            having = sum(int(self._live[rows].sum()) for rows, _ in found)
+            weight = times * np.log(1 + (texts - having + 0.5) / (having + 0.5))
+            for rows, often in found:
+                scores[rows] += np.float32(weight) * (often / (often + self._added[rows]))
+        scores[~self._live] = 0
+        return scores
+
+    def _having(self, word: str) -> Iterator[tuple[Rows, Scores]]:
+        for first, known, starts, rows, often in self._parts:
+            place = bisect_left(known, word, key=lambda it: it.as_py())
+            if place < len(known) and known[place].as_py() == word:
+                own = slice(starts[place], starts[place + 1])
+                yield first + rows[own], often[own].astype(np.float32)
+
+
+def best_by_words(scores: Scores, top_k: int) -> Rows:
+    """The rows of the ``top_k`` largest scores ``(N,)`` above 0, equal ones by row."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > top_k:
+        rows = rows[scores[rows] >= np.partition(scores[rows], -top_k)[-top_k]]
+    return rows[np.lexsort((rows, -scores[rows]))[:top_k]]
+
+
+def _standardised(scores: Any, known: Any) -> Any:
+    """Z of scores, by mean and spread of ``known`` ones; 0 where these are all equal."""
+    spread = np.ptp(known, axis=-1, keepdims=True)
+    centred = scores - known.mean(axis=-1, keepdims=True, dtype=np.float64)
+    deviation = known.std(axis=-1, keepdims=True, dtype=np.float64)
+    return np.where(spread == 0, 0, centred / np.where(spread == 0, 1, deviation))
 
 
 def fuse(dense: Scores, by_words: Scores, weight: float) -> Scores:
@@ -70,13 +141,51 @@ def fuse(dense: Scores, by_words: Scores, weight: float) -> Scores:
 
     What is equal for all texts says nothing: its z is 0.
     """
+    z = (_standardised(scores, scores).astype(np.float32) for scores in (dense, by_words))
+    return np.asarray((1 - weight) * next(z) + weight * next(z), np.float32)
 
-    def standardised(scores: Scores) -> Scores:
-        spread = scores.std(axis=1, keepdims=True, dtype=np.float64)
-        centred = scores - scores.mean(axis=1, keepdims=True, dtype=np.float64)
-        flat = np.ptp(scores, axis=1, keepdims=True) == 0
-        z: Scores = np.where(flat, 0, centred / np.where(flat, 1, spread)).astype(np.float32)
-        return z
 
-    fused: Scores = (1 - weight) * standardised(dense) + weight * standardised(by_words)
-    return fused
+Found = tuple[int, float, float | None, int | None, float | None, int | None]
+"""A row, the score that ranks it, its similarity and rank by that, its BM25 and rank by that."""
+
+
+def nearest_by_words(scores: Scores, top_k: int) -> list[Found]:
+    """The rows of the ``top_k`` largest scores ``(N,)`` of BM25, of those that share a word."""
+    best = [(row, float(scores[row])) for row in best_by_words(scores, top_k).tolist()]
+    return [(row, it, None, None, it, rank) for rank, (row, it) in enumerate(best, 1)]
+
+
+def nearest_by_both(
+    near: Sequence[int],
+    exact: Callable[[Rows], list[tuple[int, float]]],
+    by_words: Scores,
+    rows: Rows,
+    top_k: int,
+    weight: float | None,
+) -> list[Found]:
+    r"""The ``top_k`` rows of the largest score of `fuse`, of the candidates of both sides.
+
+    Mean and spread of similarities are those of 4,096 of the n ``rows`` that are searched, if there
+    are more. Without a weight the score is the sum of :math:`1 / (60 + r)` over ranks r (Cormack et
+    al. 2009). ``near`` are candidates by similarity, which ``exact`` gives of each of some rows;
+    ``by_words`` ``(N,)`` is BM25, 0 for rows that are not searched.
+    """
+    sides = near, best_by_words(by_words, len(near)).tolist()
+    ranks = [{row: rank for rank, row in enumerate(side, 1)} for side in sides]
+    found = np.unique(np.concatenate(sides).astype(int))
+    similar = dict(exact(found))
+    scores = np.array([similar[row] for row in found.tolist()]), by_words[found]
+    if weight is None:
+        fused = np.array([sum(1 / (RANKS + of[r]) for of in ranks if r in of) for r in found])
+    else:
+        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLE)).astype(int)]
+        known = np.array([score for _, score in exact(some)]), by_words[rows]
+        dense, spoken = map(_standardised, scores, known)
+        fused = (1 - weight) * dense + weight * spoken
+    best = np.lexsort((found, -fused))[:top_k]
+    return [
+        (row, score, dense, ranks[0].get(row), spoken, ranks[1].get(row))
+        for row, score, dense, spoken in zip(
+            *(it[best].tolist() for it in (found, fused, *scores)), strict=True
+        )
+    ]

@@ -141,6 +141,9 @@ class QueryRequest(Body):
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
+    mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
+    weight: Annotated[float, Field(ge=0, le=1)] | None = None
+    fusion: Literal["scores", "ranks"] = "scores"
 
 
 class IndexChange(Body):
@@ -384,9 +387,9 @@ class IndexRoutes:
         refuse(_more(len(queries) * body.top_k, _HITS, "hits"))
         rows, entries = await self._embed(request, queries, "query")
         index = await asyncio.to_thread(self._newest)
-        how = body.top_k, body.threshold, body.only
-        hits = await asyncio.to_thread(index.search_vectors, rows, *how)
-        return _json({"results": hits}, entries)
+        how = {**body.model_dump(exclude={"queries"}), "texts": queries}
+        results = await asyncio.to_thread(partial(index.search_vectors, rows, **how))
+        return _json({"results": [[hit.known for hit in hits] for hits in results]}, entries)
 
     async def change(self, request: Request, body: IndexChange) -> Response:
         """Remove, then add, all or none; when the answer comes, both are on disk."""

@@ -161,6 +161,12 @@ ROWS = (
         after=((through, few_codes, *_ADD),),
     ),
     Row("index add", _ADD, before=(_BUILD,), **_INDEX),
+    Row(
+        "index tune",
+        _words("index tune out --weight 0.3"),
+        before=((*_BUILD, "--no-words"), _ADD),
+        **_INDEX,
+    ),
     Row("index remove", _words("index remove out 5 8"), before=(_BUILD,), **_INDEX),
     Row(
         "index optimize",

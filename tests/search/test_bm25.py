@@ -1,11 +1,11 @@
-"""BM25 and its fusion with dense scores, against loops over their formulas."""
+"""BM25 and its fusion with dense scores, against loops over their formulas and bm25s."""
 
 from math import log, sqrt
 
 import numpy as np
 import pytest
 
-from contrasent.search.words import WordIndex, fuse, words
+from contrasent.search.words import WordIndex, best_by_words, fuse, words
 
 TEXTS = ["a b c a", "B b", "", "c d, e; f g?", "-"]
 
@@ -28,15 +28,25 @@ def bm25(texts, query):
 
 @pytest.mark.parametrize("query", ["a", "b c unknown", "b b G", "", "!"])
 def test_scores_are_those_of_the_formula(query):
-    (scores,) = WordIndex(iter(TEXTS)).scores([query])
-    assert scores == pytest.approx(bm25(TEXTS, query), rel=1e-5)
+    assert WordIndex.of(TEXTS).scores_of(query) == pytest.approx(bm25(TEXTS, query), rel=1e-5)
 
 
-def test_the_nearest_texts_share_a_word_and_equal_ones_are_in_their_order():
-    index = WordIndex(["x y", "z", "x y", "x", "y x"])
-    (hits,) = index.nearest(["y"], 9)
-    assert [row for row, _ in hits] == [0, 2, 4]
-    assert index.nearest(["y", "q"], 1) == [[hits[0]], []]
+def test_scores_are_those_of_bm25s():
+    bm25s = pytest.importorskip("bm25s")
+    draw = np.random.default_rng(0)
+    texts = [" ".join(map(str, draw.zipf(1.5, draw.integers(1, 30)) % 50)) for _ in range(300)]
+    theirs = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    theirs.index([text.split() for text in texts], show_progress=False)
+    index = WordIndex.of(texts)
+    for query in texts[:20]:
+        assert index.scores_of(query) == pytest.approx(theirs.get_scores(query.split()), rel=1e-5)
+
+
+def test_the_best_texts_share_a_word_and_equal_ones_are_in_their_order():
+    index = WordIndex.of(["x y", "z", "x y", "x", "y x"])
+    assert best_by_words(index.scores_of("y"), 9).tolist() == [0, 2, 4]
+    assert best_by_words(index.scores_of("y"), 2).tolist() == [0, 2]
+    assert best_by_words(index.scores_of("q"), 1).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,18 @@ def test_hits_are_those_of_the_index(server, encoder, index):
     assert all(hit["id"].endswith("1") for hit in ids["results"][0])
 
 
+def test_words_and_both_are_searched(server, encoder, index):
+    for how in ({"mode": "words"}, {"mode": "hybrid", "weight": 0.5}, {"fusion": "ranks"}):
+        found = server.call("/search", {"queries": ["a dog runs"], "top_k": 4, **how}).json
+        hits = index.search(encoder, ["a dog runs"], 4, **how)
+        assert of_index(hits) == as_rows(found["results"])
+        assert [it.get("words") for it in found["results"][0]] == [
+            hit.words and pytest.approx(hit.words, rel=1e-5) for hit in hits[0]
+        ]
+    assert server.call("/search", {"queries": "a", "mode": "dense", "weight": 0.5}).status == 422
+    assert server.call("/index").json["words"]["hybrid"] is False
+
+
 def test_what_is_acknowledged_is_on_disk(server, encoder, index):
     answer = server.call("/index", {"texts": ["two cats", "three cats"], "remove": ["0", "3"]}).json
     assert (answer["removed"], answer["texts"]) == (2, len(TEXTS))

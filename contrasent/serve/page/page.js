@@ -46,7 +46,9 @@ function hits(list, found) {
   list.replaceChildren(...found.map((hit) => {
     const row = document.createElement("li");
     const text = element("span", hit.text);
-    text.append(" ", element("small", hit.id));
+    const by = (name, side) => side in hit && `${name} ${hit[side].toFixed(3)}${hit[`${side}_rank`] ? ` (${hit[`${side}_rank`]}.)` : ""}`;
+    const sides = "dense" in hit ? [by("meaning", "dense"), by("words", "words")] : [];
+    text.append(" ", element("small", [hit.id, ...sides].filter(Boolean).join(" · ")));
     row.append(element("span", hit.score.toFixed(3), { class: "score" }), text);
     return row;
   }));
@@ -56,7 +58,9 @@ const lines = (id) => at(id).value.split("\n").map((line) => line.trim()).filter
 
 const forms = {
   async search() {
-    const answer = await call("/search", { queries: at("query").value, top_k: 20 });
+    const q = at("query").value, mode = at("mode").value;
+    history.replaceState(null, "", `?${new URLSearchParams({ q, mode })}#search`);
+    const answer = await call("/search", { queries: q, top_k: 20, mode });
     hits(at("hits"), answer.results[0]);
   },
   async compare() {
@@ -85,6 +89,7 @@ async function facts(about) {
     const index = await call("/index");
     Object.assign(shown, { "texts in the index": index.texts, "kind of index": index.kind });
     if (index.approximate) shown.recall = index.approximate.recall;
+    if (index.words) shown["weight of words"] = index.words.weight;
   }
   at("facts").replaceChildren(...Object.entries(shown).filter(([, value]) => value !== null).flatMap(
     ([name, value]) => [element("dt", name.replaceAll("_", " ")), element("dd", String(value))]));
@@ -125,6 +130,13 @@ tell(async () => {
   about = await call("/page/about");
   at("model").textContent = about.model;
   at("tab-search").hidden = !about.index;
+  if (about.index) at("mode").hidden = !(await call("/index")).words;
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
+  const sent = new URLSearchParams(location.search);
+  if (about.index && sent.has("q")) {
+    at("query").value = sent.get("q");
+    if (!at("mode").hidden) at("mode").value = sent.get("mode") || "auto";
+    tell(forms.search);
+  }
   show(asked ? asked.getAttribute("aria-controls") : about.index ? "search" : "compare");
 });
