@@ -212,7 +212,8 @@ class _Group(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.modules and self.commands[cmd_name] is None:
             module = import_module(f"contrasent.cli.{self.modules[cmd_name]}")
-            cls = getattr(module, f"{cmd_name.capitalize()}Command")
+            named = (f"{cmd_name.capitalize()}{of}Command" for of in ("", "Index"))
+            cls = next(getattr(module, it) for it in named if hasattr(module, it))
             self.commands[cmd_name] = _command(cmd_name, cls)
         return super().get_command(ctx, cmd_name)
 
@@ -231,7 +232,7 @@ class _Group(TyperGroup):
         if name not in self.modules:
             return str(self.commands[name].help)
         source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
-        head = rf'^class {name.capitalize()}Command\b.*?"""(.*?)"""'
+        head = rf'^class {name.capitalize()}(?:Index)?Command\b.*?"""(.*?)"""'
         [text] = re.findall(head, source, re.M | re.S)
         return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
 

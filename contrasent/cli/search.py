@@ -271,7 +271,7 @@ class OptimizeCommand(options.OfIndex):
 
 
 @settings
-class TuneCommand(options.OfIndex, options.MovedEncoder):
+class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
     """Choose the weight of words in hybrid search, and if it is better than vectors alone."""
 
     queries: str | None = None

@@ -180,11 +180,7 @@ def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
     def values(task, weight):
         dense = Noisy().encode(task.queries), Noisy().encode(task.corpus)
         queries, corpus = (it / np.linalg.norm(it, axis=1, keepdims=True) for it in dense)
-        scores = fuse(
-            queries @ corpus.T,
-            WordIndex.of(task.corpus).scores(task.queries),
-            weight,
-        )
+        scores = fuse(queries @ corpus.T, WordIndex.of(task.corpus).scores(task.queries), weight)
         found = zip(scores, task.relevant, task.left_out, strict=True)
         ranks = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
         return [ndcg_at_k([places], [grades], 10) for places, grades in ranks]
