@@ -163,7 +163,7 @@ def found(encoder: SentenceEncoder, folder: Path, weight: float) -> np.ndarray:
     )
     scores = queries @ corpus.T
     if weight:
-        scores = fuse(scores, WordIndex(task.corpus).scores(task.queries), weight)
+        scores = fuse(scores, WordIndex.of(task.corpus).scores(task.queries), weight)
     values = []
     for row, wanted, itself in zip(scores, task.relevant, task.left_out, strict=True):
         grades = [*wanted.values()]
@@ -187,7 +187,7 @@ def labels_are_right(encoder: SentenceEncoder, path: Path, weight: float) -> dic
     positive = np.array(labels) == "pos"
     cosines = rows @ rows.T
     if weight:
-        cosines = fuse(cosines, WordIndex(texts).scores(texts), weight)
+        cosines = fuse(cosines, WordIndex.of(texts).scores(texts), weight)
     np.fill_diagonal(cosines, -np.inf)
     nearest = np.argpartition(-cosines, NEAREST, axis=1)[:, :NEAREST]
     predicted = cross_val_predict(LogisticRegression(C=10, max_iter=1000), rows, positive, cv=5)
