@@ -24,12 +24,12 @@ from benchmarks.jobs import senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluation import PRESETS, EncoderUse, TransferProtocol, transfer
+from contrasent.evaluation import PRESETS, EncoderUse, preset_named, transfer
 from contrasent.files import writing
 from contrasent.model import SentenceEncoder
 
 TASKS = ("trec", "mrpc", "cr", "mpqa", "mr", "subj", "sst2")
-SEEDS = tuple(TransferProtocol().seed + n for n in range(3))
+SEEDS = tuple(preset_named().seed + n for n in range(3))
 CLOCKS = ("cpu", "wall")
 
 Parts = dict[str, transfer.LabelledFeatures]
@@ -37,9 +37,7 @@ Parts = dict[str, transfer.LabelledFeatures]
 
 def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
     """Dev and test accuracy, all classifiers together."""
-    reached = transfer.cross_validate(
-        parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu"
-    )
+    reached = transfer.cross_validate(parts, classes, preset_named(preset, seed), "cpu")
     return reached.dev, reached.test
 
 

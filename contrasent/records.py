@@ -104,17 +104,13 @@ class Record:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that have a part in a score."""
     versions = {"python": platform.python_version(), "contrasent": __version__}
     for package in ("torch", "transformers", "tokenizers", "numpy", "scipy"):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that have a part in a score."""
-    return dict(_versions())
 
 
 FORMAT = 1

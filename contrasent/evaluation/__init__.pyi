@@ -32,7 +32,7 @@ from .neighbours import read_queries as read_queries
 from .protocols import PRESETS as PRESETS
 from .protocols import PROTOCOLS as PROTOCOLS
 from .protocols import Options as Options
-from .protocols import TransferProtocol as TransferProtocol
+from .protocols import preset_named as preset_named
 from .proxy import FEWEST as FEWEST
 from .proxy import sample_texts as sample_texts
 from .proxy import text_tasks as text_tasks

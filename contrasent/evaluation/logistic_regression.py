@@ -1,4 +1,4 @@
-"""Logistic regressions of SentEval's three procedures, trained as one batched problem.
+"""Logistic regressions of SentEval's three procedures, trained as one batched problem; a regressor.
 
 The random streams are numpy's legacy ones, as scikit-learn's and SentEval's are.
 
@@ -13,6 +13,7 @@ bias, R = P * C rows of weights, N sentences, b sentences in a batch; K folds of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluation.protocols import PENALTIES, SEED, Preset, TransferProtocol
+from contrasent.evaluation.protocols import PENALTIES, SEED, Preset
+from contrasent.metrics import Vector, pearson
 
 Rows = NDArray[np.int64]
 
@@ -135,7 +137,7 @@ class Problems:
         return weights.to(self.features.device)
 
     def fit(
-        self, folds: Sequence[Fold], penalties: Sequence[Sequence[float]], preset: Preset, seed: int
+        self, folds: Sequence[Fold], penalties: Sequence[Sequence[float]], preset: Preset
     ) -> FittedClassifiers:
         """Train a classifier for every fold and each of its P penalties (weight decay)."""
         decay = torch.tensor([list(row) for row in penalties], device=self.features.device)
@@ -146,17 +148,15 @@ class Problems:
             sizes.setdefault((len(fold.train), fold.drawn), []).append(number)
         for numbers in sizes.values():
             alike = [folds[number] for number in numbers]
-            weights[numbers], accuracy[numbers] = self._fit_alike(
-                alike, decay[numbers], preset, seed
-            )
+            weights[numbers], accuracy[numbers] = self._fit_alike(alike, decay[numbers], preset)
         return FittedClassifiers(weights, accuracy)
 
     def _fit_alike(
-        self, folds: Sequence[Fold], decay: Tensor, preset: Preset, seed: int
+        self, folds: Sequence[Fold], decay: Tensor, preset: Preset
     ) -> tuple[Tensor, Tensor]:
         """The best weights ``(folds, P, C, D)`` and their accuracy, of folds of one size."""
         device, width = self.features.device, self.features.shape[1]
-        start = self.start(seed).repeat(decay.shape[1], 1).repeat(len(folds), 1, 1)
+        start = self.start(preset.seed).repeat(decay.shape[1], 1).repeat(len(folds), 1, 1)
         state = {
             "weights": start,
             **{name: torch.zeros_like(start) for name in ("first", "second", "best")},
@@ -173,7 +173,7 @@ class Problems:
         allowed = _CPU_BATCH_BYTES if device.type == "cpu" else _BATCH_BYTES
         places = max(1, allowed // (preset.batch * width * 4))
         # Each classifier starts numpy's stream anew: all see the same permutations.
-        draw, orders = np.random.RandomState(seed), list[Tensor]()
+        draw, orders = np.random.RandomState(preset.seed), list[Tensor]()
         if folds[0].drawn:
             draw.permutation(folds[0].drawn)
         waiting, epochs = list(range(len(folds))), np.zeros(len(folds), dtype=np.int64)
@@ -209,9 +209,9 @@ class Problems:
             targets = self.targets[:, numbers].transpose(0, 1).unsqueeze(1)
             rows = torch.index_select(self.features, 0, chosen, out=buffer[: len(chosen)])
             rows = rows.view(folds, size, -1)
-            error = _scores(weights, rows).view(folds, -1, self.classes, size).softmax(dim=2)
-            error.sub_(targets).div_(size)
-            torch.bmm(error.view(folds, -1, size), rows, out=gradient).addcmul_(weights, decay)
+            shares = _scores(weights, rows).view(folds, -1, self.classes, size).softmax(dim=2)
+            error = self.slopes(shares, targets).view(folds, -1, size)
+            torch.bmm(error, rows, out=gradient).addcmul_(weights, decay)
             if preset.optimiser == "rmsprop":
                 second.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
                 weights.addcdiv_(gradient, second.sqrt().add_(1e-8), value=-1e-2)
@@ -233,16 +233,24 @@ class Problems:
                 maximize=False,
             )
 
-    def _judge(self, state: dict[str, Tensor], judged: Tensor, tenacity: int) -> None:
-        """Keep the best weights so far; end what has missed too often in all, as in SentEval."""
+    def slopes(self, shares: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of the mean loss of b sentences by their scores, ``(F, P, C, b)``."""
+        return shares.sub_(targets).div_(shares.shape[-1])
+
+    def reached(self, weights: Tensor, judged: Tensor) -> Tensor:
+        """``(F, P)`` float64, the accuracy of ``(F, P * C, D)`` on rows ``(F, h)``; -1 is none."""
         at_once = _BATCH_BYTES // (4 * len(judged) * self.features.shape[1])
-        right = torch.zeros_like(state["accuracy"])
+        right = torch.zeros((), dtype=torch.float64, device=judged.device)
         for part in torch.split(judged, max(1, at_once), dim=1):
-            scores = _scores(state["weights"], self.features[part])
+            scores = _scores(weights, self.features[part])
             predicted = scores.view(*part.shape[:1], -1, self.classes, part.shape[1]).argmax(2)
             expected = self.labels[part].masked_fill(part < 0, -1)
-            right += (predicted == expected.unsqueeze(1)).sum(dim=2)
-        accuracy = right / (judged >= 0).sum(dim=1, keepdim=True)
+            right = right + (predicted == expected.unsqueeze(1)).sum(dim=2)
+        return right / (judged >= 0).sum(dim=1, keepdim=True)
+
+    def _judge(self, state: dict[str, Tensor], judged: Tensor, tenacity: int) -> None:
+        """Keep the best weights so far; end what has missed too often in all, as in SentEval."""
+        accuracy = self.reached(state["weights"], judged)
         better = (accuracy > state["accuracy"]) & ~state["ended"]
         missed = ~better & ~state["ended"]
         state["ended"] |= missed & (state["misses"] >= tenacity)
@@ -256,6 +264,48 @@ class Problems:
         features = self.features[torch.from_numpy(rows).to(self.features.device)]
         predicted: Rows = (features @ weights.T).argmax(dim=1).cpu().numpy()
         return predicted
+
+
+SCORES = np.arange(1, 6)
+"""Classes of the relatedness of two sentences."""
+
+
+class Relatedness(Problems):
+    """SentEval's regressor for STS-B and SICK-R: scores predicted from embeddings of pairs.
+
+    Conneau & Kiela 2018, section 3.1, after Tai et al. 2015, section 5.2, as SentEval's code has
+    it: softmax of one linear layer on ``|u - v|`` and ``u * v``, mean squared error to the score
+    spread over the two whole numbers around it, no weight decay; the Pearson correlation ends it.
+    """
+
+    def __init__(self, features: Tensor, gold: Vector) -> None:
+        """A score of STS-B below 1 lacks the share of a class 0, as in SentEval."""
+        super().__init__(features, torch.zeros(len(gold), dtype=torch.int64), len(SCORES))
+        if gold.min() < 0 or gold.max() > SCORES[-1]:
+            raise DataError(
+                f"scores from {gold.min():g} to {gold.max():g} are not within 0 to 5, so "
+                "SentEval's regressor cannot be fitted"
+            )
+        shares = np.maximum(0, 1 - np.abs(gold - SCORES[:, None]))  # 3.2 is .8 of 3
+        self.gold, self.targets = gold, torch.from_numpy(shares.astype(np.float32))
+
+    def slopes(self, shares: Tensor, targets: Tensor) -> Tensor:
+        slopes = (shares - targets) * (2 / shares[0, 0].numel())
+        # Each score moves its own share up and all shares down in proportion.
+        return slopes.sub_((slopes * shares).sum(2, keepdim=True)).mul_(shares)
+
+    def reached(self, weights: Tensor, judged: Tensor) -> Tensor:
+        reached = -1.0  # never better, where SentEval finds NaN
+        with suppress(DataError):
+            scores = expected_scores(self.features[judged[0]] @ weights[0].T)
+            reached = pearson(scores, self.gold[judged[0].numpy()])
+        return torch.tensor([[reached]], dtype=torch.float64)
+
+
+def expected_scores(logits: Tensor) -> Vector:
+    """``(N,)``, from 1 to 5, of what a regressor says of the :data:`SCORES`, ``(N, 5)``."""
+    expected: Vector = logits.softmax(1).double().numpy() @ SCORES
+    return expected
 
 
 def _scores(weights: Tensor, rows: Tensor) -> Tensor:
@@ -288,7 +338,7 @@ class Accuracy:
 def cross_validate(
     parts: Mapping[str, LabelledFeatures],
     classes: int,
-    protocol: TransferProtocol,
+    preset: Preset,
     device: torch.device | str,
 ) -> Accuracy:
     """Judge features by a task's parts.
@@ -302,10 +352,9 @@ def cross_validate(
     rows = np.split(np.arange(len(labels)), ends[:-1])
     features = torch.from_numpy(np.concatenate([part.features for part in parts.values()]))
     problems = Problems(features.to(device, torch.float32), torch.from_numpy(labels), classes)
-    preset, seed = protocol.settings, protocol.seed
 
     def search(folds: Sequence[Fold]) -> FittedClassifiers:
-        return problems.fit(folds, [PENALTIES] * len(folds), preset, seed)
+        return problems.fit(folds, [PENALTIES] * len(folds), preset)
 
     if "all" in parts:
         count = preset.folds
@@ -314,10 +363,9 @@ def cross_validate(
         searched = search(inner)
         chosen = [_best(it) for it in searched.accuracy.numpy().reshape(count, count, -1)]
         fitted = problems.fit(
-            [with_held_out(train, seed) for train, _ in outer],
+            [with_held_out(train, preset.seed) for train, _ in outer],
             [[PENALTIES[best]] for best in chosen],
             preset,
-            seed,
         )
         predicted, fold_of, right = np.empty_like(labels), np.empty_like(labels), []
         for fold, (weights, (_, judged)) in enumerate(zip(fitted.weights, outer, strict=True)):
@@ -327,13 +375,13 @@ def cross_validate(
         return Accuracy(float(dev.mean()), float(np.mean(right)), predicted, fold_of)
     train, *stopping, test = rows
     folds = [Fold(train, it) for it in stopping]
-    folds = folds or judged_folds(train, labels, preset.folds, seed)
+    folds = folds or judged_folds(train, labels, preset.folds, preset.seed)
     fitted = search(folds)
     best = _best(fitted.accuracy.numpy())
     weights = fitted.weights[0, best]
     if not stopping:
-        last = [with_held_out(train, seed)]
-        weights = problems.fit(last, [[PENALTIES[best]]], preset, seed).weights[0, 0]
+        last = [with_held_out(train, preset.seed)]
+        weights = problems.fit(last, [[PENALTIES[best]]], preset).weights[0, 0]
     predicted = problems.predict(weights, test)
     reached = float((predicted == labels[test]).mean())
     return Accuracy(float(fitted.accuracy[:, best].mean()), reached, predicted)

@@ -6,7 +6,7 @@ SimCSE, Table B.1, lists them; the same encoder differs by several points betwee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """How classifiers are trained and judged."""
+    """How classifiers are trained and judged, and what is fixed about their accuracies."""
 
     name: str
     folds: int
@@ -107,6 +107,15 @@ class Preset:
     tenacity: int  # so many rounds without a better accuracy are allowed
     epoch_size: int  # passes over the training part between two looks at the accuracy
     max_epochs: int = 200  # no round begins after more passes than this
+    seed: int = (
+        SEED  # of starting weights and permutations; nested folds are always of 1111
+    )
+
+    def described(self) -> dict[str, str | int]:
+        """The classifier as a record tells it."""
+        fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
+        solver = {field: getattr(self, field) for field in fields}
+        return {"name": "senteval", "seed": self.seed, "preset": self.name, **solver}
 
 
 PRESETS = {
@@ -117,29 +126,9 @@ PRESETS = {
 """``test`` is what papers report; SimCSE's scripts use the other two, which are equal, to try."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferProtocol:
-    """What is fixed about the accuracies of transfer tasks.
-
-    ``seed`` is of starting weights and permutations; nested folds are of 1111, as SentEval's.
-    """
-
-    preset: str = "test"
-    seed: int = SEED
-
-    def __post_init__(self) -> None:
-        pick("preset", self.preset, PRESETS)
-
-    @property
-    def settings(self) -> Preset:
-        """What the preset stands for."""
-        return PRESETS[self.preset]
-
-    def described(self) -> dict[str, str | int]:
-        """The classifier as a record tells it."""
-        fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
-        solver = {field: getattr(self.settings, field) for field in fields}
-        return {"name": "senteval", "seed": self.seed, "preset": self.preset, **solver}
+def preset_named(name: str = "test", seed: int = SEED) -> Preset:
+    """Settings by name, with a seed of their own; ConfigError if there are none."""
+    return replace(PRESETS[pick("preset", name, PRESETS)], seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +139,7 @@ class Options:
     splits: Sequence[str] = ("test",)
     columns: Sequence[str] | None = None
     protocol: Protocol = SIMCSE  # of the correlations
-    learning: TransferProtocol = TransferProtocol()  # of the classifiers
+    learning: Preset = field(default_factory=preset_named)  # of the classifiers
     bootstrap: Bootstrap | None = None
 
     @classmethod
@@ -163,7 +152,7 @@ class Options:
             given.splits,
             given.columns,
             protocol(given.protocol, given.metric, given.aggregation, given.regressor),
-            TransferProtocol(given.preset, given.classifier_seed),
+            preset_named(given.preset, given.classifier_seed),
             None if given.confidence is None else Bootstrap(given.confidence),
         )
 

@@ -1,17 +1,15 @@
 """STS tasks: each distinct sentence encoded once, similarities, rank correlations.
 
 Shapes: N pairs, of all subsets of a task; K estimates. Of SentEval's regressor: D embedding width,
-F = 2 * D features, C = 5 classes, the scores 1 to 5.
+F = 2 * D features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, product
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +33,11 @@ from contrasent.evaluation.intervals import (
     influence,
     pair_covariance,
 )
-from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options
+from contrasent.evaluation.logistic_regression import Fold, Relatedness, expected_scores
+from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options, Preset
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
-from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities, pearson
+from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities
 from contrasent.records import Interval
 
 Rows = Callable[[Sequence[str]], Embeddings]
@@ -147,7 +146,7 @@ def _similarities(
         train, dev = ordered
         regressors[name] = fit(train, dev)
     (subset,) = task.subsets
-    return (regressors[name].expected(features(subset)),)
+    return (regressors[name](features(subset)),)
 
 
 def correlations(
@@ -247,12 +246,8 @@ def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:
     return replace(scores, records=tuple(records))
 
 
-CLASSES = 5
-BATCH = 64
-EPOCHS_BETWEEN_LOOKS = 50
-MOST_EPOCHS = 1000
-LOOKS_WITHOUT_GAIN = 4
-_STEP, _FIRST, _SECOND, _SMALL = 1e-3, 0.9, 0.999, 1e-8
+RELATEDNESS = Preset("relatedness", 1, "adam", 64, tenacity=3, epoch_size=50, max_epochs=1000)
+"""SentEval's regressor: the fourth look that brings nothing better is the last."""
 
 Floats = NDArray[np.float32]
 
@@ -262,109 +257,29 @@ def pair_features(first: Floats, second: Floats) -> Floats:
     return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
-@dataclass(slots=True)
-class Regressor:
-    """Softmax of one linear layer with ``weight (C, F)`` and ``bias (C,)``."""
-
-    weight: Floats
-    bias: Floats
-
-    def shares(self, features: Floats) -> Floats:
-        """Probabilities of the classes ``(N, C)``."""
-        logits = features @ self.weight.T + self.bias
-        logits -= logits.max(axis=1, keepdims=True)
-        np.exp(logits, out=logits)
-        logits /= logits.sum(axis=1, keepdims=True)
-        return logits
-
-    def expected(self, features: Floats) -> Vector:
-        """Expected scores ``(N,)``, from 1 to 5."""
-        expected: Vector = self.shares(features).astype(np.float64) @ np.arange(1, CLASSES + 1)
-        return expected
+Regressor = Callable[[Floats], Vector]
+"""Expected scores ``(N,)``, from 1 to 5, of features ``(N, F)``."""
 
 
 def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SEED) -> Regressor:
-    """Fit SentEval's regressor for STS-B and SICK-R: scores predicted from embeddings.
+    """Fit :class:`Relatedness` to features ``(N, F)`` and scores ``(N,)``; the dev split ends it.
 
-    Conneau & Kiela 2018, section 3.1, after Tai et al. 2015, section 5.2, as SentEval's code has
-    it: softmax of one linear layer on ``|u - v|`` and ``u * v``, mean squared error to the score
-    spread over the two whole numbers around it, Adam (Kingma & Ba 2015), no weight decay. After
-    every 50 epochs the Pearson correlation on the dev split is looked at: the best state is kept,
-    and the fourth look that brings nothing better is the last.
-
-    ``train`` and ``dev`` are features ``(N, F)`` and scores ``(N,)``. First weights and order of
-    the pairs are drawn as SentEval draws them, if ``train`` is in :func:`sentevals_order`.
+    First weights and order of the pairs are drawn as SentEval draws them, if ``train`` is in
+    :func:`sentevals_order`.
     """
     import torch
 
-    (features, gold), (dev_features, dev_gold) = train, dev
-    targets, width = spread(gold), features.shape[1]
-    generator, bound = torch.Generator().manual_seed(seed), 1 / sqrt(width)
-    sizes = ((CLASSES, width), (CLASSES,))
-    drawn = [torch.empty(it).uniform_(-bound, bound, generator=generator).numpy() for it in sizes]
-    # One array, so that a step is a few operations on one row of numbers: torch's autograd and its
-    # own Adam take four times as long.
-    numbers = np.concatenate([it.ravel() for it in drawn])
-    gradient, first, second = (np.zeros_like(numbers) for _ in range(3))
-    model, slopes = (
-        Regressor(it[: CLASSES * width].reshape(CLASSES, width), it[CLASSES * width :])
-        for it in (numbers, gradient)
-    )
-    # The generator that SentEval seeds; its stream is frozen.
-    order = np.random.RandomState(seed)
-    best, kept, idle, epochs, step = -1.0, None, 0, 0, 0
-    while idle < LOOKS_WITHOUT_GAIN and epochs <= MOST_EPOCHS:
-        for _ in range(EPOCHS_BETWEEN_LOOKS):
-            permuted = order.permutation(len(features))
-            for place in range(0, len(permuted), BATCH):
-                rows = permuted[place : place + BATCH]
-                step += 1
-                shares = model.shares(features[rows])
-                slope = (shares - targets[rows]) * np.float32(2 / shares.size)
-                # Each logit moves its own share up and all shares down in proportion.
-                slope -= (slope * shares).sum(axis=1, keepdims=True)
-                slope *= shares
-                np.matmul(slope.T, features[rows], out=slopes.weight)
-                slope.sum(axis=0, out=slopes.bias)
-                first += np.float32(1 - _FIRST) * (gradient - first)
-                second *= np.float32(_SECOND)
-                gradient *= gradient
-                second += np.float32(1 - _SECOND) * gradient
-                root = np.sqrt(second)
-                root /= np.float32(sqrt(1 - _SECOND**step))
-                root += np.float32(_SMALL)
-                np.divide(first, root, out=root)
-                root *= np.float32(_STEP / (1 - _FIRST**step))
-                numbers -= root
-        epochs += EPOCHS_BETWEEN_LOOKS
-        reached = -1.0  # never better, where SentEval finds NaN
-        with suppress(DataError):
-            reached = pearson(model.expected(dev_features), dev_gold)
-        if reached > best:
-            best, kept = reached, Regressor(model.weight.copy(), model.bias.copy())
-        else:
-            idle += 1
-    if kept is None:
+    features, gold = map(np.concatenate, zip(train, dev, strict=True))
+    problems = Relatedness(torch.from_numpy(features), gold)
+    fold = Fold(*np.split(np.arange(len(gold)), [len(train[1])]))
+    fitted = problems.fit([fold], [[0.0]], replace(RELATEDNESS, seed=seed))
+    if fitted.accuracy.item() == -1:
         raise DataError(
             "SentEval's regressor predicts the same score for every dev pair; its embeddings "
             "hardly differ"
         )
-    return kept
-
-
-def spread(gold: Vector) -> Floats:
-    """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3.
-
-    A score of STS-B below 1 lacks the share of a class 0, as in SentEval.
-    """
-    if gold.min() < 0 or gold.max() > CLASSES:
-        raise DataError(
-            f"scores from {gold.min():g} to {gold.max():g} are not within 0 to 5, so SentEval's "
-            "regressor cannot be fitted"
-        )
-    classes = np.arange(1, CLASSES + 1)
-    shares: Floats = np.maximum(0, 1 - np.abs(gold[:, None] - classes)).astype(np.float32)
-    return shares
+    weight, bias = fitted.weights[0, 0].tensor_split(features.shape[1:], dim=1)
+    return lambda rows: expected_scores(torch.from_numpy(rows) @ weight.T + bias[:, 0])
 
 
 def sentevals_order(first: Sequence[str], second: Sequence[str], gold: Vector) -> list[int]:

@@ -32,11 +32,11 @@ from contrasent.evaluation import (
     RatedPairs,
     Scores,
     Suite,
-    TransferProtocol,
     geometry_influences,
     geometry_lines,
     load_suite,
     measure,
+    preset_named,
     rating_range,
 )
 from contrasent.files import remove_folder, write_text, writing
@@ -298,7 +298,7 @@ def read_suite(
     names: tuple[str, ...], data_dir: str | None, split: str, preset: str = _DEV_PRESET
 ) -> Suite:
     """Tasks, read once in a process."""
-    options = Options(data_dir, (split,), learning=TransferProtocol(preset=preset))
+    options = Options(data_dir, (split,), learning=preset_named(preset))
     return load_suite(names, options)
 
 

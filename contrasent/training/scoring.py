@@ -19,7 +19,7 @@ from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.leaks import find_overlap, overlap_of
-from contrasent.evaluation.protocols import Options, TransferProtocol
+from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.suite import (
@@ -107,7 +107,7 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     """The task that selects ``best``; DataError if its data is missing, and the recipe names it."""
     if settings.task == HELD_OUT:
         return None
-    options = Options(settings.data_dir, learning=TransferProtocol(preset="dev"))
+    options = Options(settings.data_dir, learning=preset_named("dev"))
     suite = _named("task", settings, options)
     if suite is None:
         return None

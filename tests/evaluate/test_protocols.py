@@ -54,7 +54,7 @@ def test_a_regressor_is_fitted_to_train_and_scores_another_split(encoder, sentev
         embedded(encoder, load(TaskName(name, which), senteval))
         for which in ("train", "dev", split)
     )
-    predicted = fit(train, dev).expected(scored[0])
+    predicted = fit(train, dev)(scored[0])
     records = evaluate(encoder, [name], data_dir=senteval, splits=[split], protocol="senteval")
     for record in records:
         expected = METRICS[record.metric](predicted, scored[1])

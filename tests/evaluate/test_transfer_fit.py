@@ -53,7 +53,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, preset, places, monk
         logistic_regression, "_scores", lambda w, rows: sizes.append(rows.nbytes) or scores(w, rows)
     )
     folds = folds_of(labels, [80, 81, 80, 64])
-    fitted = problems(features, labels, classes).fit(folds, [DECAYS] * 4, preset, seed=5)
+    fitted = problems(features, labels, classes).fit(folds, [DECAYS] * 4, replace(preset, seed=5))
     assert max(sizes) <= most
     rounds = set()
     for number, fold in enumerate(folds):
@@ -76,7 +76,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, preset, places, monk
 def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
     features, labels = separable()
     fold = with_held_out(np.arange(100), seed=3)
-    fitted = problems(features, labels, 2).fit([fold], [[1e-3]], TINY, seed=3)
+    fitted = problems(features, labels, 2).fit([fold], [[1e-3]], replace(TINY, seed=3))
     alone = Classifier(7, 2, 1e-3, TINY, 3)
     assert fitted.accuracy.item() == pytest.approx(alone.fit(features[:100], labels[:100]))
     torch.testing.assert_close(
@@ -90,7 +90,8 @@ def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
 def test_the_same_seed_gives_the_same_bits_and_another_other_ones():
     features, labels = separable()
     folds = folds_of(labels, [80, 80])
-    fits = [problems(features, labels, 2).fit(folds, [DECAYS] * 2, TINY, s) for s in (1, 1, 2)]
+    seeded = (replace(TINY, seed=seed) for seed in (1, 1, 2))
+    fits = [problems(features, labels, 2).fit(folds, [DECAYS] * 2, it) for it in seeded]
     assert torch.equal(fits[0].weights, fits[1].weights)
     assert not torch.equal(fits[0].weights, fits[2].weights)
 

@@ -11,7 +11,7 @@ from contrasent.evaluation.logistic_regression import (
     _best,
     cross_validate,
 )
-from contrasent.evaluation.protocols import Preset, TransferProtocol
+from contrasent.evaluation.protocols import Preset, preset_named
 
 TINY = {
     "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),
@@ -52,7 +52,7 @@ def of_folds(reached, part):
 )
 def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
     data = parts(names.split(), classes)
-    reached = cross_validate(data, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
+    reached = cross_validate(data, classes, preset_named(preset, seed), "cpu")
     given = [(part.features, part.labels) for part in data.values()]
     dev, test, predicted = theirs(
         *(given[0] if names == "all" else given), classes, TINY[preset], seed

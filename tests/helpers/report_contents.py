@@ -4,7 +4,7 @@ import numpy as np
 
 from contrasent.evaluation.geometry import Geometry, Group, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours, Query
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import preset_named
 from contrasent.evaluation.sts_data import Position
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.records import Compared, Interval, Record
@@ -52,7 +52,7 @@ def similarity(draw, used):
 
 
 def transfer(draw, used):
-    how = TransferProtocol().described()
+    how = preset_named().described()
     found = [
         record(
             task=task,

@@ -20,7 +20,7 @@ from helpers.report_contents import (
     run,
 )
 
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import preset_named
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.report.contents import Contents, Mean
 from contrasent.report.page import page, write_report
@@ -69,7 +69,7 @@ def root_of(*records, **others):
 
 
 def accuracy(task, value, split="test", preset="test"):
-    how = TransferProtocol(preset=preset).described()
+    how = preset_named(preset).described()
     return record(task=task, split=split, metric="accuracy", value=value, classifier=how)
 
 
