@@ -20,7 +20,7 @@ from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse, Score
 from contrasent.evaluation.intervals import normal_interval
 from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_validate
-from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.protocols import preset_named
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines, unit_rows
 from contrasent.records import Record
@@ -95,7 +95,7 @@ def measure_edits(use: EncoderUse, edits: Edits) -> tuple[Record, ...]:
     features /= np.sqrt(np.square(features).mean()) or 1.0  # as large of every encoder
     for k, (label, values) in enumerate({"way": WAYS, "place": PLACES, "size": SIZES}.items()):
         part = {"all": LabelledFeatures(features.astype(np.float32), edits.drawn[:, k])}
-        told = cross_validate(part, len(values), TransferProtocol("fasttest"), "cpu").test
+        told = cross_validate(part, len(values), preset_named("fasttest"), "cpu").test
         error = sqrt(told * (1 - told) / count)
         within = normal_interval(told, error, _CONFIDENCE)
         scores.append(Score("edit_accuracy", told, count, "subset", label, within))

@@ -269,9 +269,10 @@ def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SE
     """
     import torch
 
-    features, gold = map(np.concatenate, zip(train, dev, strict=True))
+    features, gold = (np.concatenate([train[k], dev[k]]) for k in (0, 1))
     problems = Relatedness(torch.from_numpy(features), gold)
-    fold = Fold(*np.split(np.arange(len(gold)), [len(train[1])]))
+    rows, held_out = np.split(np.arange(len(gold)), [len(train[1])])
+    fold = Fold(rows, held_out)
     fitted = problems.fit([fold], [[0.0]], replace(RELATEDNESS, seed=seed))
     if fitted.accuracy.item() == -1:
         raise DataError(
