@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import yaml
+from pydantic import TypeAdapter
+
 from contrasent.errors import ConfigError, pick
+from contrasent.records import ONLY_THESE
 
 CLASSIFY = "classify:"
 """Stands before sentences with labels, where their columns do not say that they are."""
@@ -35,7 +39,9 @@ _SPLIT = re.compile(rf"(.+?)(?:-({'|'.join(SPLITS)}))?")
 
 @dataclass(frozen=True, slots=True)
 class StsTask:
-    """An STS task of SentEval's folder, as a row of :data:`STS_TASKS`."""
+    """An STS task of SentEval's folder."""
+
+    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``STS-B``
@@ -53,30 +59,6 @@ class StsTask:
         return ("test",) if self.subsets else SPLITS
 
 
-# The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
-_SUBSETS = {
-    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "sts13": ("FNWN", "headlines", "OnWN"),
-    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-_STSB_FILES = {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ALL_SPLITS}
-_SICK_FILES = {
-    "train": "SICK/SICK_train.txt",
-    "dev": "SICK/SICK_trial.txt",
-    "test": "SICK/SICK_test_annotated.txt",
-}
-STS_TASKS = {
-    **{
-        name: StsTask(name, name.upper(), f"STS/{name.upper()}-en-test", subsets)
-        for name, subsets in _SUBSETS.items()
-    },
-    "stsb": StsTask("stsb", "STS-B", files=_STSB_FILES, columns=(5, 6, 4)),
-    "sickr": StsTask("sickr", "SICK-R", files=_SICK_FILES, columns=(1, 2, 3), header=True),
-}
-"""The STS tasks, in the order of the papers' tables. To add one, add a row."""
-
 NESTED_FOLDS = ("all",)
 """All files are one part, judged by nested cross-validation."""
 
@@ -89,7 +71,9 @@ DEV_PART = ("train", "dev", "test")
 
 @dataclass(frozen=True, slots=True)
 class TransferTask:
-    """A transfer task, as a row of :data:`TRANSFER_TASKS`."""
+    """A transfer task."""
+
+    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``SST-2``
@@ -103,22 +87,11 @@ class TransferTask:
     published: str = ""  # its column in published tables, where that is not ``heading``
 
 
-_SST = tuple(f"SST/binary/sentiment-{split}" for split in DEV_PART)
-_TREC = ("TREC/train_5500.label", "TREC/TREC_10.label")
-_MRPC = ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt")
-TRANSFER_TASKS = {
-    task.name: task
-    for task in (
-        TransferTask("mr", "MR", ("MR/rt-polarity.pos", "MR/rt-polarity.neg")),
-        TransferTask("cr", "CR", ("CR/custrev.pos", "CR/custrev.neg")),
-        TransferTask("subj", "SUBJ", ("SUBJ/subj.objective", "SUBJ/subj.subjective")),
-        TransferTask("mpqa", "MPQA", ("MPQA/mpqa.pos", "MPQA/mpqa.neg")),
-        TransferTask("sst2", "SST-2", _SST, "sentiments", 2, DEV_PART, published="SST"),
-        TransferTask("trec", "TREC", _TREC, "questions", 6, TRAIN_FOLDS),
-        TransferTask("mrpc", "MRPC", _MRPC, "paraphrases", 2, TRAIN_FOLDS, pairs=True),
-    )
-}
-"""The transfer tasks, in the order of the papers' tables. To add one, add a row."""
+_ROWS = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+STS_TASKS = {it.name: it for it in TypeAdapter(list[StsTask]).validate_python(_ROWS["sts"])}
+_TRANSFER = TypeAdapter(list[TransferTask]).validate_python(_ROWS["transfer"])
+TRANSFER_TASKS = {it.name: it for it in _TRANSFER}
+"""The tasks of both kinds, in the order of the papers' tables, as ``tasks.yaml`` has them."""
 
 STS = tuple(task.name for task in STS_TASKS.values() if task.papers)
 """The seven tasks that ``sts`` stands for."""
