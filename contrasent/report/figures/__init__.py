@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from contrasent.errors import DataError
@@ -34,6 +34,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
 
 GREY = "#6e6e6e"
+
+ABOVE: dict[str, Any] = {
+    "xytext": (0, 9),
+    "textcoords": "offset points",
+    "ha": "center",
+    "va": "center",
+    "fontsize": 7,
+}
+"""How a number stands above a point."""
 
 _STYLE = Path(__file__).with_name("papers.mplstyle")
 _DPI, _PIXELS = 200, 72 * 1.36

@@ -12,7 +12,7 @@ import numpy as np
 
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.metrics import Vector
-from contrasent.report.figures import LINES, FigureKind, Picture, look, picture
+from contrasent.report.figures import ABOVE, LINES, FigureKind, Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,13 +134,6 @@ TRAJECTORIES = "alignment-uniformity-training"
 
 _THIN: dict[str, Any] = {"markersize": 3, "linewidth": 1}
 _ARROWS: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004}
-_ABOVE: dict[str, Any] = {
-    "xytext": (0, 9),
-    "textcoords": "offset points",
-    "ha": "center",
-    "va": "center",
-    "fontsize": 7,
-}
 
 
 def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
@@ -162,7 +155,7 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
             axes.quiver(*points[:-1].T, *np.diff(points, axis=0).T, color=colour, **_ARROWS)
             axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
             axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
-            axes.annotate(f"{runs[label].steps[-1]}", points[-1], color=colour, **_ABOVE)
+            axes.annotate(f"{runs[label].steps[-1]}", points[-1], color=colour, **ABOVE)
         axes.margins(0.08)
         some = next(iter(runs.values()))
         axes.set_xlabel("uniformity (lower is more even)")
