@@ -24,12 +24,13 @@ def plane(data: FigureData) -> Picture:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 
-        axes, shades = figure.subplots(), ScalarMappable(Normalize(*_SCALE), "viridis")
+        (low, high), axes = _SCALE, figure.subplots()
+        shades = ScalarMappable(Normalize(low, high), "viridis")
         for place, (label, geometry) in enumerate(rows.items(), start=1):
-            at = [geometry.value(it) or 0.0 for it in ("uniformity", "alignment")]
+            at = geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
             known = data.colours.get(label)
             told = "" if known is None else f" ({100 * known:.1f})"
-            colour = GREY if known is None else shades.to_rgba(100 * known)
+            colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
             name = f"{place}  {label}{told}"
             axes.plot(*at, "o", color=colour, markeredgecolor="black", label=name)
             axes.annotate(f"{place}", at, **ABOVE)
