@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import DataError
 from contrasent.evaluation.edits import PLACES, SIZES, WAYS, Edits, measure_edits
 from contrasent.evaluation.embed import EncoderUse
-from tests.helpers.dummy_encoder import DummyEncoder
 
 WORDS = np.random.default_rng(0).choice([f"word{k}" for k in range(400)], (600, 18))
 SENTENCES = [" ".join(row) for row in WORDS]
