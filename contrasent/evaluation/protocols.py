@@ -107,9 +107,7 @@ class Preset:
     tenacity: int  # so many rounds without a better accuracy are allowed
     epoch_size: int  # passes over the training part between two looks at the accuracy
     max_epochs: int = 200  # no round begins after more passes than this
-    seed: int = (
-        SEED  # of starting weights and permutations; nested folds are always of 1111
-    )
+    seed: int = SEED  # of starting weights and permutations; nested folds are always of 1111
 
     def described(self) -> dict[str, str | int]:
         """The classifier as a record tells it."""
