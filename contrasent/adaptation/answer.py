@@ -132,18 +132,6 @@ class Text:
         order = np.random.default_rng(seed).permutation(len(distinct))
         return replace(self, documents=[list(distinct[k]) for k in order])
 
-    def split(self, *most: int) -> list[Text]:
-        """The text in parts, no document in two of them.
-
-        All but the last have at most so many lines, or a little more, and a tenth of the documents.
-        """
-        parts, documents, tenth = list[Text](), self.documents, len(self.documents) // 10
-        for lines in most:
-            part = replace(self, documents=documents[:tenth] if lines else []).first(lines)
-            parts.append(part)
-            documents = documents[len(part.documents) :]
-        return [*parts, replace(self, documents=documents)]
-
     def first(self, lines: int) -> Text:
         """Its first documents, until they have so many lines or all of them."""
         ends = np.cumsum([len(document) for document in self.documents])
@@ -349,17 +337,20 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
 def _hold_out(
     text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[str]
 ) -> tuple[list[list[str]], Text]:
-    """Hold out parts of so many lines, or as many as make a task; their tasks, and the rest."""
-    lines, made = list(sizes), list[list[str]]()
-    for n, name in enumerate(_PARTS):
-        while True:
-            part = text.split(*lines)[n]
+    """Hold out so many lines twice, or as many as make a task, a tenth of the documents at most.
+
+    The tasks of each part, and the rest; no document is in two of them.
+    """
+    documents, made, most = text.documents, list[list[str]](), len(text.documents) // 10
+    for name, size in zip(_PARTS, sizes, strict=True):
+        lines, tasks, part = size, list[str](), replace(text, documents=documents[:0])
+        while lines and not tasks:
+            part = replace(text, documents=documents[:most]).first(lines)
             tasks = _make_tasks(part, folder, name, kinds)
-            if tasks or not (kinds and 0 < lines[n] <= part.lines):
-                break
-            lines[n] *= 2
+            lines = 2 * lines if kinds and lines <= part.lines else 0
         made.append(tasks)
-    return made, text.split(*lines)[-1]
+        documents = documents[len(part.documents) :]
+    return made, replace(text, documents=documents)
 
 
 def _depth(start: Any, layers: int | None) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from contrasent.adaptation.trials import Search, Settings, Trial
+from contrasent.data import plural
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import Suite, load_suite
 from contrasent.model import are_words, is_sentence_encoder
@@ -221,7 +222,7 @@ class Rungs:
 
     def _check_time(self, step: StepMetrics) -> None:
         if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
-            raise ConfigError(f"the time was over after {step.number + 1} steps")
+            raise ConfigError(f"the time was over after {plural(step.number + 1, 'step')}")
 
     def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
         """The seconds of a trial beside its steps, and those of a step."""
