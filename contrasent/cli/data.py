@@ -318,6 +318,6 @@ class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJso
         how = shared(self, options.SynthesisOptions)
         made = api.synthesize(self.text, output=self.output, show_progress=True, **how)
         if self.json:
-            print_json(asdict(made), indent=2)
+            print_json(asdict(made) | {"pairs": len(made.pairs)}, indent=2)
         else:
             say("\n".join(made.lines()))

@@ -51,7 +51,7 @@ _PROMPTS = {
     "title": "Write a short title for this text.",
     "statement": "Write a short sentence that says in other words something that this text says.",
 }
-_TOKENS, _SECONDS = 128, 600
+_TOKENS, _SECONDS = 128, 120
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL)
 _MARKS = re.compile(r"[\W_]*(?:(?:question|query|keywords?|title|statement)\W*:)?[\W_]*", re.I)
 
