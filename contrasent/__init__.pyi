@@ -5,10 +5,10 @@ from .api import evaluate as evaluate
 from .api import fit as fit
 from .api import mine as mine
 from .api import pretrain as pretrain
-from .api import synthesize as synthesize
 from .api import train as train
 from .api import tune as tune
 from .api import tune_index as tune_index
+from .evaluation.synthesis import synthesize as synthesize
 from .model.encoder import SentenceEncoder as SentenceEncoder
 from .model.loading import Router as Router
 from .model.loading import load_encoder as load_encoder

@@ -23,7 +23,6 @@ from contrasent.options import (
     PretrainOptions,
     RunOptions,
     SearchOptions,
-    SynthesisOptions,
     TrainingOptions,
     TuneOptions,
 )
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.judgement import Judgement
     from contrasent.evaluation.suite import Suite
-    from contrasent.evaluation.synthesis import Synthesis
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives import Objective
@@ -375,117 +373,6 @@ def mine(
     if output is not None:
         mined.write(Path(output))
     return mined
-
-
-@takes(SynthesisOptions)
-def synthesize(
-    text: str | Path | Rows,
-    *,
-    output: str | Path | None = None,
-    encoder: DescribedEncoder | str | Path | None = None,
-    show_progress: bool = False,
-    **options: Any,
-) -> Synthesis:
-    """Make pairs of query and passage from text, as ``contrasent data synthesize`` does.
-
-    Queries are headings, questions, first sentences and rare words of the text, or a language model
-    writes them. Kept are those that find their passage again (Dai et al. 2023, Promptagator).
-
-    Args:
-        text: text without labels, as `train` takes it.
-        output: the file to write: ``.jsonl``, ``.csv`` or ``.tsv``. With an ``endpoint`` the
-            answers are kept beside it, in ``OUTPUT.answers``.
-        encoder: an encoder, or the name of one, that is to find the passages; else BM25.
-        show_progress: progress bars on standard error.
-        **options: by name.
-
-    Returns:
-        The pairs, and how many were left out, by reason.
-
-    Raises:
-        ContrasentError: what is given cannot be used, or the endpoint fails.
-
-    Example:
-        >>> pairs = contrasent.synthesize("text.txt", output="pairs.jsonl")  # doctest: +SKIP
-        >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
-    """
-    from contrasent.data.build import require_output, write_rows
-    from contrasent.data.examples import keep_rows, open_examples
-    from contrasent.evaluation.synthesis import HEADER, find_pairs
-
-    how = checked(SynthesisOptions, options)
-    if how.endpoint and not (how.model and output):
-        raise ConfigError("an endpoint needs the name of its model, and an output to keep answers")
-    if not how.endpoint and (how.model or how.max_requests or how.resume):
-        raise ConfigError("--model, --max-requests and --resume are for an --endpoint")
-    source = str(text if isinstance(text, str | Path) else keep_rows(text))
-    examples = open_examples(source, how.columns, documents=how.documents, clean=how.clean)
-    if output is not None:
-        require_output(Path(output), [source], how.overwrite or how.resume)
-    use = None
-    if encoder is not None:
-        use = _use(encoder, Measuring(device=how.device), None, show_progress)
-    made = find_pairs(examples, how, Path(f"{output}.answers"), use, show_progress=show_progress)
-    if output is not None:
-        write_rows(Path(output), HEADER, made.pairs)
-    return made
-
-
-def tune_index(
-    index: Index | str | Path,
-    encoder: Encoder | None = None,
-    *,
-    queries: str | Path | Iterable[tuple[str, str]] | None = None,
-    weight: float | None = None,
-) -> WordsInfo:
-    """Choose the weight of BM25 in hybrid searches, as ``contrasent index tune`` does.
-
-    An index without tables of words gets them.
-
-    Args:
-        index: an index, or its folder.
-        encoder: the one that built it; else the one that it names is loaded.
-        queries: labelled ones to choose by, each with the id of a text that it is to find, a row
-            for each such text, or a file of them; without them tasks are made of the texts.
-        weight: the weight itself, not to be chosen.
-
-    Returns:
-        The weight, and the gain of the fusion over the encoder alone in nDCG@10.
-
-    Raises:
-        ContrasentError: what is given cannot be used.
-
-    Example:
-        >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
-        >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
-    """
-    from contrasent.data.columns import WANTED
-    from contrasent.data.rows import open_rows_of
-    from contrasent.evaluation.judgement import fusion_for
-    from contrasent.search.index import Index as Opened
-    from contrasent.search.storage import WordsInfo
-
-    checked(SearchOptions, {"weight": weight})
-    opened, wanted = index if isinstance(index, Opened) else Opened.open(index), None
-    if queries is not None:
-        rows: Iterable[tuple[object, Any]]
-        if isinstance(queries, str | Path):
-            rows = open_rows_of(str(queries), WANTED).rows()
-        else:
-            rows = enumerate(queries, 1)
-        known, wanted = {name for it in opened.blocks() for name in it.ids}, dict[str, list[str]]()
-        for where, (query, name) in rows:
-            if str(name) not in known:
-                raise DataError(f"{where}: {opened.folder} has no text with the id {name!r}")
-            wanted.setdefault(query, []).append(str(name))
-    if opened.manifest.words is None:
-        opened.set_words(WordsInfo())
-    if weight is None:
-        chosen = fusion_for(opened, encoder or opened.encoder(), wanted)
-    else:
-        chosen = WordsInfo(weight, "weight", hybrid=weight > 0)
-    opened.set_words(chosen)
-    return chosen
 
 
 @takes(AnalysisOptions)

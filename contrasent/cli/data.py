@@ -315,8 +315,10 @@ class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJso
     text: Annotated[str, Spelling(argument=True, of=CheckCommand, name="file")]
 
     def __call__(self) -> None:
+        from contrasent.evaluation import synthesize
+
         how = shared(self, options.SynthesisOptions)
-        made = api.synthesize(self.text, output=self.output, show_progress=True, **how)
+        made = synthesize(self.text, output=self.output, show_progress=True, **how)
         if self.json:
             print_json(asdict(made) | {"pairs": len(made.pairs)}, indent=2)
         else:

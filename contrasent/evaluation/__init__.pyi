@@ -43,6 +43,7 @@ from .sts_data import calibrate as calibrate
 from .sts_data import read_judged as read_judged
 from .suite import Suite as Suite
 from .suite import load_suite as load_suite
+from .synthesis import synthesize as synthesize
 from .task_names import STS as STS
 from .task_names import STS_TASKS as STS_TASKS
 from .task_names import TRANSFER as TRANSFER

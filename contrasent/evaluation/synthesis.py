@@ -20,23 +20,27 @@ from itertools import chain, islice, takewhile
 from math import ceil
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
+from contrasent.data.build import require_output, write_rows
 from contrasent.data.check import aligned, example_lines, plural
 from contrasent.data.documents import find_documents, split_sentences
-from contrasent.data.examples import Examples, open_examples
+from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.leaks import normalised
 from contrasent.evaluation.proxy import Ask, TextSample, asks_of, digest, is_title, units_of
 from contrasent.evaluation.retrieval import embed
 from contrasent.files import exclusive
 from contrasent.metrics import all_similarities
 from contrasent.model.endpoint import KEY, post
+from contrasent.model.loading import load_encoder
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
 from contrasent.search.words import WordIndex, without_words, words
+from contrasent.settings import checked, takes
 
 HEADER = ("query", "passage", "kind")
 Pair = tuple[str, str, str]
@@ -78,26 +82,66 @@ class Synthesis:
         yield from example_lines(HEADER[:2], [pair[:2] for pair in self.pairs[:_SHOWN]])
 
 
-def find_pairs(
-    examples: Examples,
-    how: SynthesisOptions,
-    answers: Path,
-    use: EncoderUse | None = None,
+@takes(SynthesisOptions)
+def synthesize(
+    text: str | Path | Rows,
     *,
+    output: str | Path | None = None,
+    encoder: DescribedEncoder | str | Path | None = None,
     show_progress: bool = False,
+    **options: Any,
 ) -> Synthesis:
-    """Find or write queries for the passages of a text; answers of a model are in ``answers``."""
+    """Make pairs of query and passage from text, as ``contrasent data synthesize`` does.
+
+    Queries are headings, questions, first sentences and rare words of the text, or a language model
+    writes them. Kept are those that find their passage again (Dai et al. 2023, Promptagator).
+
+    Args:
+        text: text without labels, as `train` takes it.
+        output: the file to write: ``.jsonl``, ``.csv`` or ``.tsv``. With an ``endpoint`` the
+            answers are kept beside it, in ``OUTPUT.answers``.
+        encoder: an encoder, or the name of one, that is to find the passages; else BM25.
+        show_progress: progress bars on standard error.
+        **options: by name.
+
+    Returns:
+        The pairs, and how many were left out, by reason.
+
+    Raises:
+        ContrasentError: what is given cannot be used, or the endpoint fails.
+
+    Example:
+        >>> pairs = contrasent.synthesize("text.txt", output="pairs.jsonl")  # doctest: +SKIP
+        >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
+    """
+    how = checked(SynthesisOptions, options)
+    if how.endpoint and not (how.model and output):
+        raise ConfigError("an endpoint needs the name of its model, and an output to keep answers")
+    if not how.endpoint and (how.model or how.max_requests or how.resume):
+        raise ConfigError("--model, --max-requests and --resume are for an --endpoint")
     known = _PROMPTS if how.endpoint else FOUND
     kinds = [pick("kind of query", kind, known) for kind in how.kinds or known]
+    source = str(text if isinstance(text, str | Path) else keep_rows(text))
+    examples = open_examples(source, how.columns, documents=how.documents, clean=how.clean)
+    if output is not None:
+        require_output(Path(output), [source], how.overwrite or how.resume)
+    use, finder = None, encoder
+    if isinstance(finder, str | Path):
+        finder = load_encoder(finder, device=how.device)
+    if finder is not None:
+        precision = getattr(finder, "resolve_precision", str)("fp32")
+        use = EncoderUse(finder, precision, show_progress=show_progress)
     excluded = {normalised(it) for file in how.exclude or () for it in chain(*open_examples(file))}
     sample, documents = passages_of(examples, how.words)
     if how.endpoint:
-        queries = _written(sample, kinds, how, answers, show_progress)
+        queries = _written(sample, kinds, how, Path(f"{output}.answers"), show_progress)
     else:
         queries = {kind: [*FOUND[kind](sample)] for kind in kinds}
     pairs, left_out = kept_pairs(sample, queries, excluded, use, how.top_k)
+    if output is not None:
+        write_rows(Path(output), HEADER, pairs)
     return Synthesis(
-        source=examples.source,
+        source=source,
         documents=documents,
         passages=len(sample.texts),
         made={kind: len(asks) for kind, asks in queries.items()},

@@ -11,8 +11,8 @@ import torch
 import transformers
 import uvicorn
 from helpers.command_line import refused, started, worked
+from helpers.oracles import bm25
 from helpers.tiny_models import WORDS, transformer, word_piece
-from search.test_bm25 import bm25
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, JSONResponse

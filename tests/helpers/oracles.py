@@ -8,6 +8,8 @@ import math
 import pytest
 import torch
 
+from contrasent.search.words import words
+
 
 def cosine(u, v):
     return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
@@ -290,3 +292,19 @@ def equal_gradients(ours, expected, given, rtol=1e-4, atol=1e-6):
     b = torch.autograd.grad(expected, second, retain_graph=True)
     for got, wanted in zip(a, b, strict=True):
         torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
+
+
+def bm25(texts, query):
+    """Robertson and Zaragoza's sum, with Lucene's weight of a word."""
+    known = [words(text) for text in texts]
+    length = sum(max(1, len(it)) for it in known) / len(texts)  # an empty text counts as one word
+    scores = []
+    for text in known:
+        score = 0.0
+        for word in words(query):
+            having = sum(word in other for other in known)
+            often = text.count(word)
+            weight = math.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+            score += weight * often / (often + 1.5 * (0.25 + 0.75 * max(1, len(text)) / length))
+        scores.append(score)
+    return scores

@@ -1,29 +1,14 @@
 """BM25 and its fusion with dense scores, against loops over their formulas and bm25s."""
 
-from math import log, sqrt
+from math import sqrt
 
 import numpy as np
 import pytest
+from helpers.oracles import bm25
 
 from contrasent.search.words import WordIndex, best_by_words, fuse, words
 
 TEXTS = ["a b c a", "B b", "", "c d, e; f g?", "-"]
-
-
-def bm25(texts, query):
-    """Robertson and Zaragoza's sum, with Lucene's weight of a word."""
-    known = [words(text) for text in texts]
-    length = sum(max(1, len(it)) for it in known) / len(texts)  # an empty text counts as one word
-    scores = []
-    for text in known:
-        score = 0.0
-        for word in words(query):
-            having = sum(word in other for other in known)
-            often = text.count(word)
-            weight = log(1 + (len(texts) - having + 0.5) / (having + 0.5))
-            score += weight * often / (often + 1.5 * (0.25 + 0.75 * max(1, len(text)) / length))
-        scores.append(score)
-    return scores
 
 
 @pytest.mark.parametrize("query", ["a", "b c unknown", "b b G", "", "!"])
