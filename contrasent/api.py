@@ -375,6 +375,63 @@ def mine(
     return mined
 
 
+def tune_index(
+    index: Index | str | Path,
+    encoder: Encoder | None = None,
+    *,
+    queries: str | Path | Iterable[tuple[str, str]] | None = None,
+    weight: float | None = None,
+) -> WordsInfo:
+    """Choose the weight of BM25 in hybrid searches, as ``contrasent index tune`` does.
+
+    An index without tables of words gets them.
+
+    Args:
+        index: an index, or its folder.
+        encoder: the one that built it; else the one that it names is loaded.
+        queries: labelled ones to choose by, each with the id of a text that it is to find, a row
+            for each such text, or a file of them; without them tasks are made of the texts.
+        weight: the weight itself, not to be chosen.
+
+    Returns:
+        The weight, and the gain of the fusion over the encoder alone in nDCG@10.
+
+    Raises:
+        ContrasentError: what is given cannot be used.
+
+    Example:
+        >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
+        >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
+    """
+    from contrasent.data.columns import WANTED
+    from contrasent.data.rows import open_rows_of
+    from contrasent.evaluation.judgement import fusion_for
+    from contrasent.search.index import Index as Opened
+    from contrasent.search.storage import WordsInfo
+
+    checked(SearchOptions, {"weight": weight})
+    opened, wanted = index if isinstance(index, Opened) else Opened.open(index), None
+    if queries is not None:
+        rows: Iterable[tuple[object, Any]]
+        if isinstance(queries, str | Path):
+            rows = open_rows_of(str(queries), WANTED).rows()
+        else:
+            rows = enumerate(queries, 1)
+        known, wanted = {name for it in opened.blocks() for name in it.ids}, dict[str, list[str]]()
+        for where, (query, name) in rows:
+            if str(name) not in known:
+                raise DataError(f"{where}: {opened.folder} has no text with the id {name!r}")
+            wanted.setdefault(query, []).append(str(name))
+    if opened.manifest.words is None:
+        opened.set_words(WordsInfo())
+    if weight is None:
+        chosen = fusion_for(opened, encoder or opened.encoder(), wanted)
+    else:
+        chosen = WordsInfo(weight, "weight", hybrid=weight > 0)
+    opened.set_words(chosen)
+    return chosen
+
+
 @takes(AnalysisOptions)
 def analyze(
     encoder: str | Path | Encoder,
