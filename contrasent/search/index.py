@@ -255,16 +255,16 @@ class Index:
         characters and _ for one, or, by words, have a word of the query.
 
         Args:
-            encoder: the one that built the index, which is checked when it searches for the first
-                time, with CheckpointError; None will do by words.
-            queries: what to look for.
+            encoder: the one that built the index; None will do for the mode ``words``.
+            queries: texts to look for.
             top_k: hits to find.
             threshold: least similarity of a hit.
             only: pattern of ids.
             **options: by name.
 
         Raises:
-            ConfigError: a query is empty, or what is asked for cannot be searched by.
+            CheckpointError: another encoder built the index, found at its first search.
+            ConfigError: a query is empty, or the index cannot be searched so.
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
         given = {"top_k": top_k, "threshold": threshold, "only": only, **options}

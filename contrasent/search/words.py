@@ -81,11 +81,8 @@ class WordIndex:
         self._parts, counted = list[Any](), list[Any]()
         for first, table, count in zip(accumulate([0, *lengths]), tables, lengths, strict=False):
             word, *lists = (table[it].combine_chunks() for it in ("word", "rows", "counts"))
-            starts, (rows, often) = (
-                lists[0].offsets.to_numpy(),
-                (it.values.to_numpy() for it in lists),
-            )
-            self._parts.append((first, word, starts, rows, often))
+            rows, often = (it.values.to_numpy() for it in lists)
+            self._parts.append((first, word, lists[0].offsets.to_numpy(), rows, often))
             counted.append(np.bincount(rows, often, count))
         size = np.maximum(np.concatenate(counted), 1)  # a text without words counts as one
         mean = size[self._live].mean() if self._live.any() else 1.0
