@@ -46,7 +46,8 @@ function hits(list, found) {
   list.replaceChildren(...found.map((hit) => {
     const row = document.createElement("li");
     const text = element("span", hit.text);
-    const by = (name, side) => side in hit && `${name} ${hit[side].toFixed(3)}${hit[`${side}_rank`] ? ` (${hit[`${side}_rank`]}.)` : ""}`;
+    const rank = (side) => hit[`${side}_rank`] ? ` (#${hit[`${side}_rank`]})` : "";
+    const by = (name, side) => hit[side] ? `${name} ${hit[side].toFixed(3)}${rank(side)}` : "";
     const sides = "dense" in hit ? [by("meaning", "dense"), by("words", "words")] : [];
     text.append(" ", element("small", [hit.id, ...sides].filter(Boolean).join(" · ")));
     row.append(element("span", hit.score.toFixed(3), { class: "score" }), text);
