@@ -321,9 +321,9 @@ def mine(
     show_progress: bool = False,
     **options: Any,
 ) -> Mined:
-    """Find hard negatives for pairs, as ``contrasent data mine`` does.
+    """Find hard negatives or scored candidates for pairs, as ``contrasent data mine`` does.
 
-    They are near the anchor, and farther than its positive by a margin (Moreira et al. 2024).
+    Negatives are near the anchor, and farther than its positive by a margin (Moreira et al. 2024).
 
     Args:
         encoder: an encoder, or the name of one.
@@ -334,7 +334,7 @@ def mine(
         **options: by name.
 
     Returns:
-        The examples, and counts and cosines.
+        The examples, and counts and scores.
 
     Raises:
         ContrasentError: what is given cannot be used.
@@ -346,9 +346,15 @@ def mine(
     from contrasent.data.build import require_output
     from contrasent.data.examples import keep_rows, open_examples
     from contrasent.model.loading import load_encoder
-    from contrasent.search.mining import find_negatives, read_pairs
+    from contrasent.search.mining import find_candidates, find_negatives, load_reranker, read_pairs
 
     given = checked(MiningOptions, options)
+    named = [it for it in (given.reranker, given.teacher) if it is not None]
+    if len(named) > (given.candidates is not None):
+        raise ConfigError(
+            f"{' and '.join(named)} would score candidates; give one of --reranker and --teacher, "
+            "and how many --candidates"
+        )
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, given.overwrite)
@@ -361,15 +367,17 @@ def mine(
     text = None if corpus is None else chain.from_iterable(examples(corpus))
     if isinstance(encoder, str | Path):
         encoder = load_encoder(encoder, device=given.device)
-    mined = find_negatives(
-        encoder,
-        anchors_positives,
-        text,
-        given.negatives,
-        given.margin,
-        precision=given.precision,
-        show_progress=show_progress,
-    )
+    how: dict[str, Any] = {"precision": given.precision, "show_progress": show_progress}
+    if given.candidates is None:
+        counts = given.negatives, given.margin
+        mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
+    else:
+        teacher: Any = given.fusion
+        if given.reranker is not None:
+            teacher = load_reranker(given.reranker, given.device)
+        elif given.teacher is not None:
+            teacher = load_encoder(given.teacher, device=given.device)
+        mined = find_candidates(encoder, anchors_positives, text, given.candidates, teacher, **how)
     if output is not None:
         mined.write(Path(output))
     return mined

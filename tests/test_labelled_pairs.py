@@ -1,15 +1,19 @@
-"""Objectives of labelled and of scored pairs, against sentence-transformers; and Matryoshka."""
+"""Objectives of labels, scores and scored lists, against sentence-transformers; and Matryoshka."""
 
 import dataclasses
+import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers import oracles
 from helpers.command_line import refused, worked
 from helpers.tiny_runs import write_data
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.util import pairwise_cos_sim
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
@@ -80,6 +84,70 @@ def test_losses_of_scores_are_those_of_sentence_transformers(loss, rng):
     torch.testing.assert_close(ours, expected)
     gradients = (torch.autograd.grad(it, pooled)[0] for it in (ours, expected))
     torch.testing.assert_close(*gradients)
+
+
+def lists_of(rng, name, **settings):
+    pooled, scores = rng(4, 5, 6).requires_grad_(), rng(5, 3)
+    batch = pack([[2, 4 + n % 9, 3] for n in range(20)], 4)
+    batch = dataclasses.replace(batch, columns={Need.CANDIDATE_SCORES: scores})
+    settings = {"head": "none", **settings}
+    return pooled, scores, terms_of("rank_distil", pooled, batch, **settings)[1][name], batch
+
+
+def test_rankings_are_followed_as_in_loops_and_as_in_sentence_transformers(rng):
+    heat = {"temperature": 0.5, "teacher_temperature": 2.0}
+    pooled, scores, ours, _ = lists_of(rng, "ranking", **heat)
+    theirs = losses.DistillKLDivLoss(
+        torch.nn.Identity(), pairwise_cos_sim, student_temperature=0.5, teacher_temperature=2.0
+    )
+    expected = theirs.compute_loss_from_embeddings(list(pooled), scores) / 0.5**2
+    looped = 0.0
+    for i in range(5):
+        own = [torch.exp(oracles.cosine(pooled[0, i], pooled[k, i]) / 0.5) for k in (1, 2, 3)]
+        known = [math.exp(float(it) / 2.0) for it in scores[i]]
+        for mine, wanted in zip(own, known, strict=True):
+            share = wanted / sum(known)
+            looped = looped + share * torch.log(share / (mine / sum(own))) / 5
+    for other in (expected, looped):
+        torch.testing.assert_close(ours, other)
+        gradients = (torch.autograd.grad(it, pooled, retain_graph=True)[0] for it in (ours, other))
+        torch.testing.assert_close(*gradients)
+
+
+def test_margins_are_those_of_sentence_transformers(rng):
+    pooled, scores, ours, _ = lists_of(rng, "margin", temperature=1.0, margin_weight=1.0)
+    theirs = losses.MarginMSELoss(torch.nn.Identity(), pairwise_cos_sim)
+    expected = theirs.compute_loss_from_embeddings(list(pooled), scores)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(it, pooled, retain_graph=True)[0] for it in (ours, expected))
+    )
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+def test_only_candidates_of_other_queries_are_contrasted(exclude, rng):
+    how = {"contrast_weight": 2.0, "temperature": 0.5, "exclude_duplicates": exclude}
+    pooled, _, ours, batch = lists_of(rng, "contrast", **how)
+    left_out = [[j % 5 == i for j in range(15)] for i in range(5)]
+    if exclude:
+        left_out = (torch.tensor(left_out) | objectives.duplicates(batch)).tolist()
+    looped = oracles.info_nce(pooled[0], pooled[1:].flatten(0, 1), 0.5, excluded=left_out)
+    torch.testing.assert_close(ours, 2 * looped)
+
+
+def test_scores_of_lists_are_divided_by_their_spread(tmp_path):
+    path = tmp_path / "lists.jsonl"
+
+    def column(*scores):
+        rows = [{"query": f"q {n}", "positive": "a", "negative": "b"} for n in range(len(scores))]
+        lines = [json.dumps({**row, "scores": it}) for row, it in zip(rows, scores, strict=True)]
+        path.write_text("\n".join(lines))
+        objective = objectives.build("rank_distil", {}, width=4, data_views=3)
+        return objective.columns(open_training(str(path), "lists"))[Need.CANDIDATE_SCORES]
+
+    np.testing.assert_allclose(column([5, 1], [0, 8]), np.array([[5, 1], [0, 8]]) / 3)
+    with pytest.raises(DataError, match="has the same score for all candidates of a list"):
+        column([1, 1], [2, 2])
 
 
 def test_an_odd_width_has_one_more_dimension_of_zeros(rng):

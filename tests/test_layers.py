@@ -48,7 +48,7 @@ MAY_IMPORT = {
         ("fastapi", "fastapi_offline", "starlette", "uvicorn", "orjson", "prometheus_client"),
         ("serve/",),
     ),
-    "sentence_transformers": (),
+    "sentence_transformers": ("search/mining.py",),
     "torchvision": (),
 }
 WITH_TORCH = (

@@ -274,8 +274,9 @@ class ParaphrasesCommand(BuildOptions):
 class MineCommand(options.Named, options.MiningOptions, options.NewFile):
     """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
 
-    Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them. Never takes the
-    anchor or one of its positives, however they are cased and punctuated.
+    Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them; with --candidates
+    anchor, candidate_1 (the positive), candidate_2 ... and scores, for 'train rank-distil'. Never
+    takes the anchor or one of its positives, however they are cased and punctuated.
     """
 
     pairs: Annotated[str, ARGUMENT]
@@ -289,17 +290,19 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
 
         how = shared(self, options.MiningOptions)
         mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
-        columns = zip(mined.header[2:], mined.hardest.T, strict=True)
+        what = "scores of the teacher" if mined.scored else f"{mined.similarity} with the anchor"
+        columns = zip(mined.header[2:], mined.hardest.T, strict=False)
         for name, scores in [("positive", mined.positives), *columns]:
             quantiles = np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()
             shown = ", ".join(f"{it:.2f}" for it in quantiles)
-            say(aligned(name, f"{shown}: {mined.similarity} with the anchor, in quartiles"))
+            say(aligned(name, f"{shown}: {what}, in quartiles"))
+        passed_over = f"{mined.within_margin:.1f} sentences in the mean over pairs, nearer than the"
         say(
             f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; "
-            f"{mined.corpus:,} different sentences to take negatives from\n"
-            f"left out: {plural(mined.without, 'pair')} without enough sentences below the margin\n"
-            f"passed over: {mined.within_margin:.1f} sentences in the mean over pairs, nearer than "
-            "the margin lets a negative be"
+            f"{mined.corpus:,} different sentences to take others from\n"
+            f"left out: {plural(mined.without, 'pair')} without enough sentences "
+            + ("in the corpus" if mined.scored else "below the margin")
+            + f"\npassed over: {passed_over} margin lets a negative be" * (not mined.scored)
         )
 
 

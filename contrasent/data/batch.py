@@ -31,6 +31,7 @@ class Need(Enum):
 
     LABELS = "the class of each example"
     SCORES = "how alike people found the sentences of each pair"
+    CANDIDATE_SCORES = "how well each candidate answers, as a teacher has it"
     POSITIONS = "to know which sentences follow each other"
     TARGETS = "the embedding that a teacher gives each example"
     NEXT_SENTENCES = "the sentence after each anchor"
@@ -40,7 +41,7 @@ class Need(Enum):
 
     @property
     def is_number(self) -> bool:
-        """True if it is a number of each example."""
+        """True if it is a number, or a few, of each example."""
         rows = (Need.TARGETS, Need.NEXT_SENTENCES)
         return self not in (*rows, Need.TOKEN_STATES, Need.TOKENS, Need.ENCODER)
 
@@ -61,7 +62,7 @@ class Batch:
     duplicate_of: Tensor | None = None  # what `same_text` returns, if it is known already
     # B sentences, the one after each anchor, for ``Need.NEXT_SENTENCES``; they are not encoded
     next_sentences: Batch | None = None
-    # ``(B,)`` int64 or ``(B, D)`` float32 each, what the objective needs, such as a label
+    # ``(B,)`` int64 or ``(B, ...)`` float32 each, what the objective needs, such as a label
     columns: Mapping[Need, Tensor] = field(default_factory=dict)
     # ``(T, 1)`` or ``(T, D)``, factors of the output of the embedding layer; None for 1
     embedding_mask: Tensor | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -20,6 +20,7 @@ PAIRS = (
     *(("query", "passage"), ("query", "answer"), ("question", "answer"), ("source", "target")),
 )
 _NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?_?(\d*)|contradiction")
+_CANDIDATE = re.compile(r"positive|sent1|(?:candidate|(?:hard_)?neg(?:ative)?)_?(\d*)")
 _LABEL = re.compile(
     r"(?:gold_|annotator_)?labels?_?\d*|(?:relatedness_|similarity_)?score|similarity|"
     r"is_duplicate|entailment_judgment"
@@ -235,11 +236,27 @@ class ColumnSpec:
     # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
+    is_list: bool = False  # between the first role and the last there may be more candidates
 
     @property
     def names(self) -> list[list[str]]:
         """The headings of each role, of which the first one that is there counts."""
         return [known.split(",") for known in self.headings]
+
+    def of(self, names: Sequence[str], columns: Sequence[str] | None) -> ColumnSpec:
+        """With a role for every candidate among the ``names``, or among the chosen ``columns``."""
+        if not self.is_list:
+            return self
+        numbers = {it: match[1] for it in names if (match := _CANDIDATE.fullmatch(it.lower()))}
+        found = sorted(numbers, key=lambda name: int(numbers[name] or -1))
+        found = [*columns[1:-1]] if columns else found
+        found += [f"candidate_{k + 1}" for k in range(len(found), len(self.roles) - 2)]
+        roles = [f"candidate {k + 1}" for k in range(len(found))]
+        return replace(
+            self,
+            roles=(self.roles[0], *roles, self.roles[-1]),
+            headings=(self.headings[0], *map(str.lower, found), self.headings[-1]),
+        )
 
 
 def choose_columns(
@@ -252,6 +269,7 @@ def choose_columns(
 ) -> ColumnMap:
     """The columns of ``wanted``; arguments and errors are those of :func:`sentence_columns`."""
     names = [cell.strip() for cell in first]
+    wanted = wanted.of(names, columns)
     roles, most = wanted.roles, len(wanted.roles)
     every = f"{', '.join(roles[:-1])} and {roles[-1]}"
     example = f"--columns {','.join(known[0] for known in wanted.names)}"
@@ -335,6 +353,13 @@ RATED_PAIRS = ColumnSpec(
     bare=(3,),
     numeric=True,
 )
+LISTS = ColumnSpec(
+    ("anchor", "candidate 1", "candidate 2", "scores"),
+    (_FIRST, "candidate_1", "candidate_2", "scores,labels,score,label"),
+    numeric=True,
+    is_list=True,
+)
+"""A query, its candidates, of which the first is the positive, and the score of each."""
 SENTENCES = ColumnSpec(("sentence", "class"), (_SENTENCES, _LABELS), bare=(2,))
 SENTENCE_PAIRS = ColumnSpec(
     ("first sentence", "second sentence", "class"), (_FIRST, _SECOND, _LABELS), bare=(3,)

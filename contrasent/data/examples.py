@@ -1,4 +1,4 @@
-"""Examples of V sentences each, from a file, a data set or Python; pairs may have a number each."""
+"""Examples of V sentences each, from a file, a data set or Python, some of them with numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from operator import add
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.clean import clean as cleaned_rows
-from contrasent.data.columns import NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
+from contrasent.data.columns import LISTS, NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
 from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
 from contrasent.data.rows import (
     HubSource,
@@ -25,6 +26,7 @@ from contrasent.data.rows import (
     open_source,
     require_text,
     score_of,
+    scores_of,
 )
 from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, shown
@@ -41,14 +43,16 @@ class Examples:
 
     ``columns`` says in one line what was understood. In a text of ``is_lines``, ``documents`` says
     whether blank lines end them, None that the text has to tell. With ``with_ids`` the second
-    column holds ids, and with ``side`` the third a number. Known after a whole pass are how many
+    column holds ids, and with ``side`` the last a number, or one for each sentence after the first.
+    ``prompts`` are put before the sentences of an example. Known after a whole pass are how many
     rows were ``skipped`` for an empty sentence, ``blank`` and ``unlabelled`` ones, what was
-    ``cleaned``, None if nothing is, and the ``numbers`` of each example, by their need.
+    ``cleaned``, None if nothing is, and the ``numbers`` of all examples, by their need.
     """
 
     is_lines = with_ids = False
     documents: bool | None = None
     cleaned: Counter[str] | None = None
+    prompts: Sequence[str] = ()
     skipped = blank = unlabelled = 0
 
     def __init__(self, rows: SourceRows, views: int, side: SideColumn | None = None) -> None:
@@ -73,7 +77,7 @@ class Examples:
             if quoted or (len(reader.first) > 1 and layout.positions == (0,)):
                 chosen = (*chosen, "quoted" if quoted else "tabs")
             told = [f"{content}\n{chosen!r}"]
-        told += ["cleaned"] * (self.cleaned is not None)
+        told += ["cleaned"] * (self.cleaned is not None) + [*self.prompts]
         return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -88,12 +92,11 @@ class Examples:
         numbers: array[Any] = array("B" if side is None else side.kind)
         parse = None if side is None else side.parser(self.rows)
         for where, cells in self.rows.rows(trouble):
-            number: float | None = 0
-            sentences: tuple[str, ...]
+            number: float | list[float] | None = 0
             try:
                 if parse is not None:
-                    number = parse(cells[2], where)
-                    sentences = as_text(cells[0], where), as_text(cells[1], where)
+                    number = parse(cells[-1], where)
+                    sentences = tuple([as_text(cell, where) for cell in cells[:-1]])
                 else:
                     sentences = tuple([self._text(cell, where) for cell in cells])
             except DataError as error:
@@ -102,8 +105,8 @@ class Examples:
             if number is None:
                 without += 1
             elif all(sentences):
-                numbers.append(number)
-                yield where, sentences
+                numbers.extend(number if isinstance(number, list) else [number])
+                yield where, tuple(map(add, self.prompts, sentences)) if self.prompts else sentences
             else:
                 skipped += 1
         self.skipped, self.blank, self.unlabelled = skipped, self.rows.blank, without
@@ -291,13 +294,13 @@ class NliLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideColumn:
-    """A number beside the two sentences of each row, to be kept with their tokens."""
+    """A number beside the sentences of each row, or one of each after the first, to be kept."""
 
     name: str  # of the need that it meets
     kind: str  # of the numbers in memory, as :class:`array.array` names it
-    spec: ColumnSpec  # both sentences, then the cell of the number
+    spec: ColumnSpec  # the sentences, then the cell of the number
     # makes a function of a source's cell and its place: the number, None to leave the row out
-    parser: Callable[[SourceRows], Callable[[Any, str], float | None]]
+    parser: Callable[[SourceRows], Callable[[Any, str], float | list[float] | None]]
     content: str  # stands for the meaning of the numbers in the hash of the content
 
 
@@ -316,6 +319,13 @@ SIDE_COLUMNS = {
         parser=lambda _: score_of,
         content="scores",
     ),
+    "lists": SideColumn(
+        name="CANDIDATE_SCORES",
+        kind="f",
+        spec=LISTS,
+        parser=lambda rows: partial(scores_of, count=len(rows.names) - 2),
+        content="scores of candidates",
+    ),
 }
 """The values of ``data.labels`` beside none; `settings` has their names and help."""
 
@@ -323,8 +333,9 @@ SIDE_COLUMNS = {
 def open_training(
     source: str, labels: str = "none", columns: Sequence[str] | None = None
 ) -> Examples:
-    """Understand a source as examples, or as pairs with a number of :data:`SIDE_COLUMNS`."""
+    """Understand a source as examples, or as those of :data:`SIDE_COLUMNS` with their numbers."""
     if labels == "none":
         return open_examples(source, columns)
     side = SIDE_COLUMNS[labels]
-    return Examples(open_rows_of(source, side.spec, columns), 2, side)
+    rows = open_rows_of(source, side.spec, columns)
+    return Examples(rows, len(rows.names) - 1, side)

@@ -90,7 +90,7 @@ class TokenStore:
         return np.fromfile(self.folder / _TOKENLESS, dtype=np.int64)
 
     def column(self, need: Need) -> np.ndarray | None:
-        """``(N,)`` int64 or float32, a number of each example; None if they have none."""
+        """``(N,)`` or ``(N, K)`` int64 or float32, numbers of each example; None without."""
         numbers = self._columns.get(need)
         if numbers is None:
             return None
@@ -154,9 +154,11 @@ def tokenize(
         if not kept:
             raise DataError(f"{examples.source} holds no example whose sentences all have a token")
         np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
-        columns = {name: np.array(numbers) for name, numbers in examples.numbers.items()}
-        for name, numbers in columns.items():
-            np.delete(numbers, tokenless).tofile(_column_file(folder, name))
+        columns, total = dict[str, str](), kept + len(tokenless)
+        for name, numbers in examples.numbers.items():
+            rows = np.array(numbers).reshape(total, -1)
+            np.delete(rows, tokenless, axis=0).tofile(_column_file(folder, name))
+            columns[name] = f"({rows.shape[1]},)" * (rows.shape[1] > 1) + rows.dtype.name
         manifest = TokenManifest(
             examples=kept,
             views=views,
@@ -168,7 +170,7 @@ def tokenize(
             max_tokens=max_tokens,
             data_sha256=examples.sha256,
             tokenizer=tokenizer.fingerprint,
-            columns={name: numbers.dtype.name for name, numbers in columns.items()},
+            columns=columns,
             unlabelled=examples.unlabelled,
         )
         text = json.dumps(asdict(manifest), indent=1)

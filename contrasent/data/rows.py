@@ -344,6 +344,20 @@ def score_of(score: Any, where: str) -> float:
     return number
 
 
+def scores_of(cell: Any, where: str, count: int) -> list[float]:
+    """The ``count`` numbers of a list, which in a table is written as JSON; DataError of others."""
+    try:
+        listed = json.loads(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        listed = None
+    if not isinstance(listed, list | tuple) or len(listed) != count:
+        raise DataError(
+            f"{where}: the scores are {shown(cell)}; there are {count} candidates, so give a list "
+            "of as many numbers"
+        )
+    return [score_of(it, where) for it in listed]
+
+
 def as_text(cell: Any, where: str) -> str:
     """The sentence in a cell, with one space wherever there is white space; empty for a null."""
     require_text(cell, where)

@@ -106,6 +106,7 @@ class Objective(nn.Module, ABC):
     # the second view that is embedded is a positive of the first, so that their alignment is worth
     # logging
     aligned: bool = True
+    has_roles: bool = False  # the first view is a query and the others are documents
     max_tokens: int | None = None  # the longest sentence that its own transformers take
     spans: Spans | None = None  # its views are spans of documents, drawn as this says
     # what it computes of tokens it computes part by part (`batch`), and of
@@ -242,7 +243,7 @@ class Matryoshka(Objective):
             )
         self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
         self.spans, self.max_tokens = whole.spans, whole.max_tokens
-        self.needs_pairs = whole.needs_pairs
+        self.needs_pairs, self.has_roles = whole.needs_pairs, whole.has_roles
         self.weights = {start.width: weights.get(start.width, 1.0), **weights}
         parts = {
             size: whole if size == start.width else make(replace(start, width=size))

@@ -1,60 +1,84 @@
-"""Hard negatives of pairs from a corpus: near the anchor, and clearly farther than its positive.
+"""Hard negatives of pairs from a corpus, or candidates of their anchors with a teacher's scores.
 
 Anchors are embedded as queries, all others as documents, and compared by the similarity that the
 encoder states. A negative is as near to the anchor as the margin lets it be (TopK-PercPos of
-Moreira et al. 2024, NV-Retriever, arXiv:2407.15831). What would be a false negative is passed over:
-the anchor, all its positives, and whatever equals one of them in letters and digits.
+Moreira et al. 2024, NV-Retriever, arXiv:2407.15831). Candidates are near by the encoder or by BM25.
+What would be a false negative is passed over: the anchor, all its positives, and whatever equals
+one of them in letters and digits.
 
-Shapes: P pairs, N sentences of the corpus, D embedding width.
+Shapes: P pairs, N sentences of the corpus, T texts (those, and all positives), K candidates, D
+embedding width, E examples.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contrasent.data.build import Example, sentence_header, write_rows
 from contrasent.data.examples import Examples
-from contrasent.errors import DataError
+from contrasent.errors import CheckpointError, DataError, require_extra
+from contrasent.files import read_json
 from contrasent.model.backbones.base import default_device
+from contrasent.model.hub import resolve
 from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
 from contrasent.progress import progress_bar
+from contrasent.search.words import WordIndex, fuse
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+    from torch import Tensor
+
+Pairs = Sequence[tuple[str, str]]
+"""Anchors and positives."""
 
 _NO_LETTER = re.compile(r"[\W_]+")
-_SCORES = 1 << 26
+_SCORES = 1 << 24
 """Scores that are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """Pairs with their hard negatives."""
+    """Pairs with their hard negatives, or with further candidates and scores of all."""
 
     # anchor, positive and negatives of each pair that has all of them, in the order of the pairs
     examples: list[Example]
     pairs: int  # P, how many there were
     corpus: int  # different sentences that negatives were taken from
     without: int  # pairs that are left out, because too few of those are far enough
-    within_margin: float  # sentences that were too near to be a negative, in the mean over pairs
     positives: np.ndarray  # ``(E,)``, scores of anchor and positive of the examples
     hardest: np.ndarray  # ``(E, negatives)``, scores of anchor and negatives, largest first
     similarity: str  # by which they are compared, such as ``cosine``
+    # sentences that were too near to be a negative, in the mean over pairs
+    within_margin: float = 0.0
+    scored: bool = False  # these are candidates, in any order, with scores of a teacher
 
     @property
     def header(self) -> tuple[str, ...]:
         """Names of the sentences of an example."""
-        return sentence_header(len(self.examples[0]))
+        if not self.scored:
+            return sentence_header(len(self.examples[0]))
+        return ("anchor", *(f"candidate_{k}" for k in range(1, len(self.examples[0]))), "scores")
 
     def write(self, output: Path) -> None:
-        """Write the examples."""
-        write_rows(output, self.header, self.examples)
+        """Write the examples; the scores of candidates are a list, which is JSON in any file."""
+        rows: Iterable[Any] = self.examples
+        if self.scored:
+            scores: list[Any] = np.c_[self.positives, self.hardest].astype(float).round(6).tolist()
+            if output.suffix.lower() != ".jsonl":
+                scores = [*map(json.dumps, scores)]
+            rows = ((*example, it) for example, it in zip(self.examples, scores, strict=True))
+        write_rows(output, self.header, rows)
 
 
 def letters(text: str) -> str:
@@ -73,9 +97,77 @@ def read_pairs(examples: Examples) -> list[tuple[str, str]]:
     return pairs  # type: ignore[return-value]
 
 
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """Anchors and texts of pairs as an encoder sees them."""
+
+    similarity: str
+    anchors: list[str]
+    texts: list[str]  # T, those of the corpus first
+    corpus: int  # N
+    queries: Tensor  # of the anchors
+    documents: Tensor  # ``(T, D)``
+    rows: NDArray[np.int64]  # ``(P, 2)``, of the anchor of a pair, and of its positive
+
+    @classmethod
+    def of(cls, encoder: Encoder, pairs: Pairs, corpus: Iterable[str] | None, **how: Any) -> _Space:
+        import torch
+
+        distinct: dict[str, str] = {}
+        for text in (positive for _, positive in pairs) if corpus is None else corpus:
+            distinct.setdefault(letters(text), text)
+        similarity, device = similarity_of(encoder), default_device()
+        how["normalize"] = True if similarity == "cosine" else None
+        anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
+        texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]
+        queries, documents = (
+            torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role))).to(device)
+            for side, role in ((anchors, "query"), (texts, "document"))
+        )
+        asked, answers = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
+        rows = np.array([(asked[a], answers[p]) for a, p in pairs])
+        return cls(similarity, anchors, texts, len(distinct), queries, documents, rows)
+
+    def blocks(self, pairs: Pairs, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Rows ``(b, 2)`` of some pairs, and scores ``(b, T)``, -inf of what is no candidate."""
+        false_negatives = _false_negatives(pairs, [*map(letters, self.texts[: self.corpus])])
+        block = max(_SCORES // len(self.texts), 1)
+        bar = progress_bar("comparing", len(pairs), shown=shown)
+        with bar as advance:
+            for start in range(0, len(pairs), block):
+                rows = self.rows[start : start + block]
+                scores = similarities(self.similarity, self.queries[rows[:, 0]], self.documents)
+                scores[:, self.corpus :] = -inf
+                for own, columns in zip(scores, false_negatives[start:], strict=False):
+                    own[columns] = -inf
+                yield rows, scores
+                advance(len(rows))
+
+    def pairwise(self, rows: NDArray[np.int64]) -> Tensor:
+        """``(b,)``, the scores of rows ``(b, 2)`` of anchors and texts."""
+        queries, documents = self.queries[rows[:, 0]], self.documents[rows[:, 1]]
+        return similarities(self.similarity, queries, documents, pairwise=True)
+
+    def mined(
+        self, pairs: Pairs, chosen: np.ndarray, scores: np.ndarray, whole: np.ndarray, **more: Any
+    ) -> Mined:
+        """Examples of the ``whole (P,)`` of rows of ``chosen`` texts, ``(P, negatives)``."""
+        numbers = np.flatnonzero(whole).tolist()
+        return Mined(
+            examples=[(*pairs[n], *(self.texts[row] for row in chosen[n])) for n in numbers],
+            pairs=len(pairs),
+            corpus=self.corpus,
+            without=len(pairs) - len(numbers),
+            positives=scores[numbers, 0],
+            hardest=scores[numbers, 1:],
+            similarity=self.similarity,
+            **more,
+        )
+
+
 def find_negatives(
     encoder: Encoder,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Pairs,
     corpus: Iterable[str] | None = None,
     negatives: int = 1,
     margin: float = 0.05,
@@ -84,65 +176,99 @@ def find_negatives(
     show_progress: bool = False,
 ) -> Mined:
     """Find hard negatives of each pair in ``corpus``, by default the positives; see above."""
-    import torch
-
-    distinct: dict[str, str] = {}
-    for text in (positive for _, positive in pairs) if corpus is None else corpus:
-        distinct.setdefault(letters(text), text)
-    similarity, device = similarity_of(encoder), default_device()
-    how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
-    how["normalize"] = True if similarity == "cosine" else None
-    anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
-    texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]
-    queries, documents = (
-        torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role))).to(device)
-        for side, role in ((anchors, "query"), (texts, "document"))
-    )
-    row_of_anchor, row_of_text = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
-    rows = np.array([(row_of_anchor[a], row_of_text[p]) for a, p in pairs])
-    false_negatives = _false_negatives(pairs, [*distinct])
+    space = _Space.of(encoder, pairs, corpus, precision=precision, show_progress=show_progress)
     parts = []
-    bar = progress_bar("comparing", len(pairs), shown=show_progress)
-    with bar as advance:
-        block = max(_SCORES // len(distinct), 1)
-        for start in range(0, len(pairs), block):
-            of_anchors, of_positives = rows[start : start + block].T
-            asked = queries[of_anchors]
-            nearness = similarities(similarity, asked, documents[of_positives], pairwise=True)
-            scores = similarities(similarity, asked, documents[: len(distinct)])
-            left_out = false_negatives[start : start + block]
-            row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
-            column = torch.tensor([*chain(*left_out)], dtype=torch.int64)
-            scores[torch.from_numpy(row), column] = -inf
-            too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
-            best, numbers = scores.masked_fill_(too_near, -inf).topk(min(negatives, len(distinct)))
-            parts.append([it.cpu().numpy() for it in (numbers, best, nearness, too_near.sum(1))])
-            advance(len(nearness))
+    for rows, scores in space.blocks(pairs, show_progress):
+        nearness = space.pairwise(rows)
+        too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
+        best, numbers = scores.masked_fill_(too_near, -inf).topk(min(negatives, space.corpus))
+        parts.append([it.cpu().numpy() for it in (numbers, best, nearness, too_near.sum(1))])
     chosen, hardest, positives, too_many = map(np.concatenate, zip(*parts, strict=True))
     whole = np.isfinite(hardest[:, -1]) & (hardest.shape[1] == negatives)
-    examples = [
-        (*pairs[number], *(texts[row] for row in chosen[number]))
-        for number in np.flatnonzero(whole).tolist()
-    ]
-    if not examples:
+    if not whole.any():
         raise DataError(
             f"none of the {len(pairs)} pairs has {negatives} sentences of the corpus whose "
-            f"{similarity} is {margin:.0%} below its positive's; lower the margin or the number of "
-            "negatives, or take a larger corpus or another encoder"
+            f"{space.similarity} is {margin:.0%} below its positive's; lower the margin or the "
+            "number of negatives, or take a larger corpus or another encoder"
         )
-    return Mined(
-        examples=examples,
-        pairs=len(pairs),
-        corpus=len(distinct),
-        without=len(pairs) - len(examples),
-        within_margin=float(too_many.mean()),
-        positives=positives[whole],
-        hardest=hardest[whole],
-        similarity=similarity,
+    scores_of_all, passed_over = np.c_[positives, hardest], float(too_many.mean())
+    return space.mined(pairs, chosen, scores_of_all, whole, within_margin=passed_over)
+
+
+def find_candidates(
+    encoder: Encoder,
+    pairs: Pairs,
+    corpus: Iterable[str] | None = None,
+    candidates: int = 8,
+    teacher: Encoder | CrossEncoder | float = 0.1,
+    *,
+    precision: str = "auto",
+    show_progress: bool = False,
+) -> Mined:
+    """Find K candidates of each anchor, the positive first, with the scores of a teacher.
+
+    The others are in turn the next one by the encoder and the next one by BM25. A teacher that is a
+    number is the weight of BM25 in the fusion of these two.
+    """
+    import torch
+
+    how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
+    corpus = None if corpus is None else [*corpus]
+    space = _Space.of(encoder, pairs, corpus, **how)
+    guide = _Space.of(teacher, pairs, corpus, **how) if isinstance(teacher, Encoder) else space
+    words, most, parts = WordIndex.of(space.texts), min(candidates - 1, space.corpus), []
+    for rows, near in space.blocks(pairs, show_progress):
+        by_words = words.scores([space.anchors[row] for row in rows[:, 0]])
+        shared = torch.from_numpy(by_words).to(near.device).masked_fill(near == -inf, 0)
+        (nearest, first), (most_shared, numbers) = near.topk(most), shared.topk(most)
+        second = torch.where(most_shared > 0, numbers, first)
+        in_turn = torch.stack([first, second], 2).flatten(1).tolist()
+        chosen = np.array([[*dict.fromkeys(row)][:most] for row in in_turn])
+        lists = np.c_[rows[:, 1], chosen]
+        asked = np.c_[np.repeat(rows[:, 0], most + 1), lists.ravel()]
+        if isinstance(teacher, float):
+            dense = similarities(space.similarity, space.queries[rows[:, 0]], space.documents)
+            fused = fuse(dense.cpu().numpy(), by_words, teacher)
+            scores = np.take_along_axis(fused, lists, 1)
+        elif isinstance(teacher, Encoder):
+            scores = guide.pairwise(asked).cpu().numpy()
+        else:
+            texts = [(space.anchors[a], space.texts[t]) for a, t in asked]
+            scores = teacher.predict(texts, activation_fn=torch.nn.Identity())
+        parts.append([chosen, scores.reshape(lists.shape), nearest[:, -1].cpu().numpy()])
+    chosen, scores, farthest = map(np.concatenate, zip(*parts, strict=True))
+    whole = np.isfinite(farthest) & (most == candidates - 1)
+    if not whole.any():
+        raise DataError(
+            f"none of the {len(pairs)} pairs has {candidates - 1} candidates beside its positive "
+            f"in {space.corpus} different sentences; ask for fewer, or take a larger corpus"
+        )
+    return space.mined(pairs, chosen, scores, whole, scored=True)
+
+
+def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
+    """A cross-encoder that gives a pair one score; CheckpointError if it is none."""
+    require_extra("a cross-encoder", "rerank", "sentence_transformers")
+    from sentence_transformers import CrossEncoder
+
+    folder, config = resolve(name), dict[str, Any]()
+    for file in ("config.json", "config_sentence_transformers.json"):
+        config |= read_json(folder / file) if (folder / file).is_file() else {}
+    kind, *_ = config.get("architectures") or ["no architecture"]
+    numbers = 0
+    if config.get("model_type") == "CrossEncoder" or kind.endswith("ForSequenceClassification"):
+        how: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}, "device": device}
+        reranker: CrossEncoder = CrossEncoder(str(folder), local_files_only=True, **how)
+        numbers = reranker.num_labels
+        if numbers == 1:
+            return reranker
+    raise CheckpointError(
+        f"{name} ({kind}) is no reranker, as it gives a pair {numbers or 'no'} scores; name a "
+        "cross-encoder of one, such as cross-encoder/ms-marco-MiniLM-L6-v2, or give a --teacher"
     )
 
 
-def _false_negatives(pairs: Sequence[tuple[str, str]], corpus: list[str]) -> list[list[int]]:
+def _false_negatives(pairs: Pairs, corpus: list[str]) -> list[list[int]]:
     """For each pair the sentences of the corpus that are its anchor or one of its positives."""
     numbers = {key: number for number, key in enumerate(corpus)}
     keys = [(letters(anchor), letters(positive)) for anchor, positive in pairs]

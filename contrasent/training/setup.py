@@ -26,7 +26,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.hub import are_words
 from contrasent.model.masked_lm import MlmView
-from contrasent.model.protocol import EncoderParts
+from contrasent.model.protocol import ROLES, EncoderParts
 from contrasent.model.weights import add_lora
 from contrasent.objectives import build
 from contrasent.progress import reading_progress
@@ -106,7 +106,10 @@ def prepare(
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     refuse(Combination(recipe, examples.views, objective, encoder, longest, split.processes))
-    if prompt := encoder.conventions.resolve():
+    if objective.has_roles:
+        query, document = map(encoder.conventions.prompt_of, ROLES)
+        text.prompts = (query, *[document] * (text.views - 1)) if query or document else ()
+    elif prompt := encoder.conventions.resolve():
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
             "those of %s to train with it",

@@ -1,4 +1,4 @@
-"""Labelled pairs: what is read, numbered, left out, kept with the tokens, and refused."""
+"""Labelled pairs and scored lists: what is read, left out, kept with the tokens, and refused."""
 
 import json
 from itertools import pairwise
@@ -75,3 +75,61 @@ WRONG = [
 def test_labels_that_do_not_do_are_told(rows, said, pairs):
     with pytest.raises(DataError, match=said):
         pairs(rows).require(2)
+
+
+LISTS = [
+    ("a dog", "runs", "sits", "sings", [3, 1.5, -2]),
+    ("xx", "one", "two", "three", [0, 0, 1]),
+    ("a cat", "eats", "reads", "", [1, 2, 3]),
+    ("a bird", "sings", "eats", "runs", [0, 1e-3, 7]),
+]
+NAMES = ("id", "query", "candidate_1", "candidate_3", "candidate_2", "scores")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_scores_of_lists_lie_beside_their_candidates(kind, tmp_path):
+    rows = [
+        row if kind in ("jsonl", "parquet") else (*row[:4], json.dumps(row[4])) for row in LISTS
+    ]
+    path = write(tmp_path / f"lists.{kind}", names=NAMES, rows=rows)
+    examples = open_training(path, "lists")
+    assert next(iter(examples)) == ("a dog", "runs", "sings", "sits")
+    store = tokenize(examples, Letters(), None)
+    expected = np.array([[3, 1.5, -2], [0, 1e-3, 7]], np.float32)
+    for found in (store, tokenize(open_training(path, "lists"), Letters(), None)):
+        assert np.array_equal(found.column(Need.CANDIDATE_SCORES), expected)
+    chosen = open_training(path, "lists", ["query", "candidate_3", "candidate_1", "scores"])
+    with pytest.raises(
+        DataError, match=r":[12]: the scores are .*; there are 2 candidates, so give"
+    ):
+        chosen.require(1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ([1, 2], r"jsonl:2: the scores are \[1, 2\]; there are 3 candidates"),
+        ([1, 2, None], "jsonl:2: the score must be a number, not None"),
+        ([1, 2, float("nan")], "jsonl:2: the score must be a number, not nan"),
+        (1.5, r"jsonl:2: the scores are 1.5; there are 3"),
+        ("1 2 3", r"jsonl:2: the scores are '1 2 3'; there are 3"),
+    ],
+)
+def test_scores_that_fit_no_list_are_told(cell, said, tmp_path):
+    rows = [LISTS[0], (*LISTS[1][:4], cell)]
+    with pytest.raises(DataError, match=said):
+        open_training(write(tmp_path / "lists.jsonl", names=NAMES, rows=rows), "lists").require(2)
+
+
+def test_lists_of_different_lengths_are_told(tmp_path):
+    path = tmp_path / "lists.jsonl"
+    rows = [dict(zip(NAMES[1:], row, strict=True)) for row in LISTS]
+    del rows[1]["candidate_3"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"jsonl:2: no 'candidate_3', which other rows have"):
+        open_training(str(path), "lists").require(2)
+    names = ("id", "query", "positive", "scores")
+    with pytest.raises(
+        DataError, match="no column is known as the candidate 2; there are id, query"
+    ):
+        open_training(write(tmp_path / "pairs.csv", names=names, rows=[("a", "b", "[1]")]), "lists")

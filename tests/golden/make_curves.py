@@ -108,6 +108,7 @@ CURVES = {
     "infocse": TINY["infocse"],
     "infocse and rtd": TINY["infocse-rtd"],
     "scored pairs": plain("scored-pairs", **{"train.weight_decay": 0.0}),
+    "rank distillation": plain("rank-distil", **{"train.start_shares": []}),
     "consert, adversarial": plain("consert-joint", **PLAIN, **{"objective.second": "adversarial"}),
 }
 

@@ -32,6 +32,7 @@ def given(objective, examples, sentences=SENTENCES):
     batch = pack(sentences[: objective.views * examples], objective.views)
     values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
     values[Need.TARGETS] = torch.randn(examples, 16 * objective.views)
+    values[Need.CANDIDATE_SCORES] = torch.randn(examples, objective.views - 1)
     given_ahead = {need for need in objective.needs if need.is_number or need is Need.TARGETS}
     columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
     following = None
@@ -58,7 +59,7 @@ class Case:
 
 
 WARM = {"temperature": 0.5}
-EXACT = {"diffcse": {"edit": "argmax", **WARM}, "simcse": WARM}
+EXACT = {"diffcse": {"edit": "argmax", **WARM}, "simcse": WARM, "rank_distil": WARM}
 SAME = tuple(tuple(SENTENCES[n % 5]) for n in range(60))
 DIFFCSE = {"edit": "argmax", "rtd_weight": 1.0, **WARM}
 CASES = {
@@ -66,6 +67,7 @@ CASES = {
     "duplicates": Case("simcse", WARM, sentences=SAME),
     "batch normalisation": Case("simcse", {"head": "batchnorm", **WARM}),
     "hard negatives of weight 2": Case("simcse", {"hard_negative_weight": 2.0, **WARM}, views=3),
+    "lists": Case("rank_distil", {"contrast_weight": 1.0, "margin_weight": 1.0, **WARM}, views=4),
     "auxiliary mlm": Case("simcse", {"mlm_weight": 0.1, **WARM}),
     "fixed dropout": Case("simcse", WARM, fixed=True),
     "a single pair": Case("simcse", {"exclude_duplicates": False, **WARM}, views=3, examples=1),

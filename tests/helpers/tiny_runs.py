@@ -85,6 +85,7 @@ TINY = {
         ),
         TinyRun("nli-softmax", SHORT, "labelled.csv"),
         TinyRun("scored-pairs", SHORT, "scored.csv"),
+        TinyRun("rank-distil", SHORT, "lists.csv"),
     )
 }
 
@@ -101,6 +102,9 @@ def write_data(path):
     elif path.stem == "scored":
         rows = [f"{text[0]},{text[1]},{n % 6}" for n, text in enumerate(texts)]
         rows = ["sentence1,sentence2,score", *rows]
+    elif path.stem == "lists":
+        rows = [f'{",".join(text)},"[{n % 5}, {n % 3}]"' for n, text in enumerate(texts)]
+        rows = ["query,positive,negative,scores", *rows]
     elif path.suffix == ".csv":
         rows = ["sent0,sent1,hard_neg", *(",".join(row) for row in texts)]
     else:

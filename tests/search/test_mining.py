@@ -1,19 +1,25 @@
-"""Hard negatives: those of a search in loops, never a positive, and what is refused."""
+"""Hard negatives and candidates: those of a search in loops, never a positive; what is refused."""
 
 import csv
+import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
+from sentence_transformers import CrossEncoder
 
 import contrasent
-from contrasent.data.examples import open_examples
+from contrasent.data.examples import open_examples, open_training
 from contrasent.errors import ConfigError
+from contrasent.objectives.rank_distil import RankDistil
 from contrasent.search import mining
-from contrasent.search.mining import find_negatives, letters
+from contrasent.search.mining import find_candidates, find_negatives, letters
+from contrasent.search.words import WordIndex
 
 
 class Drawn(DummyEncoder):
@@ -80,6 +86,52 @@ def test_text_without_letters_stays_itself():
     assert letters("Straße") == letters("STRASSE")
 
 
+def standardised(row):
+    mean = sum(row) / len(row)
+    spread = math.sqrt(sum((it - mean) ** 2 for it in row) / len(row))
+    return [(it - mean) / spread if spread else 0.0 for it in row]
+
+
+@pytest.fixture
+def words_of_pairs():
+    """Thirty anchors that share words with positives, some of which share none."""
+    draw = np.random.default_rng(1)
+    words = [f"word{n}" for n in range(12)]
+
+    def text(count):
+        return " ".join(draw.choice(words, count))
+
+    return [(text(2) if n % 3 else f"alone{n}", f"{text(4)} {'filler ' * n}{n}") for n in range(30)]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_candidates_are_in_turn_near_and_of_the_same_words(count, words_of_pairs, monkeypatch):
+    monkeypatch.setattr(mining, "_SCORES", 200)  # several blocks
+    encoder, pairs = Drawn(4), words_of_pairs
+    mined = find_candidates(encoder, pairs, None, count, 0.3)
+    names = (f"candidate_{n + 1}" for n in range(count))
+    assert mined.header == ("anchor", *names, "scores")
+    texts = [positive for _, positive in pairs]
+    of_words = WordIndex.of(texts).scores([anchor for anchor, _ in pairs])
+    unit = {it: encoder.encode([it], normalize=True)[0] for it in (*texts, *dict(pairs))}
+    for n, (anchor, _) in enumerate(pairs):
+        cosines = [float(unit[anchor] @ unit[text]) for text in texts]
+        own = {it for a, it in pairs if a == anchor}
+        near = sorted(range(30), key=lambda t: -cosines[t])
+        alike = sorted((t for t in range(30) if of_words[n][t] > 0), key=lambda t: -of_words[n][t])
+        expected, places = [n], [t for t in near if texts[t] not in own]
+        shared = [t for t in alike if texts[t] not in own]
+        for rank in range(30):
+            for order in (places, shared):
+                if rank < len(order) and order[rank] not in expected:
+                    expected.append(order[rank])
+        assert mined.examples[n] == (anchor, *(texts[t] for t in expected[:count]))
+        z = zip(standardised(cosines), standardised(of_words[n].tolist()), strict=True)
+        fused = [0.7 * dense + 0.3 * words for dense, words in z]
+        found = [mined.positives[n], *mined.hardest[n]]
+        np.testing.assert_allclose(found, [fused[t] for t in expected[:count]], atol=1e-5)
+
+
 @pytest.fixture
 def desk(tmp_path, tiny_bert, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -105,6 +157,87 @@ def test_the_command_writes_what_training_takes(desk):
     again = contrasent.mine("encoder", pairs, output="again.tsv", margin=0, negatives=2)
     assert (desk / "again.tsv").read_text().startswith("sent0\tsent1\thard_neg_1\thard_neg_2\n")
     assert {example[:3] for example in again.examples} <= {tuple(row) for row in rows}
+
+
+@pytest.fixture
+def reranker(tmp_path, tiny_bert):
+    """A function: the folder of a cross-encoder of so many labels."""
+
+    def save(labels):
+        cross = CrossEncoder(str(tiny_bert), num_labels=labels, device="cpu")
+        torch.manual_seed(0)
+        torch.nn.init.normal_(cross.model.classifier.weight)
+        cross.save_pretrained(str(tmp_path / f"cross-{labels}"))
+        return f"cross-{labels}"
+
+    return save
+
+
+@pytest.mark.usefixtures("desk")
+def test_teachers_score_candidates_by_their_roles(reranker):
+    prompts = {"query": "the dog ", "document": "music "}
+    teacher = contrasent.SentenceEncoder.load("encoder", prompts=prompts)
+    teacher.save("teacher")
+    by_encoder = contrasent.mine("encoder", "pairs.csv", candidates=3, teacher="teacher")
+    cross = CrossEncoder(reranker(1), device="cpu")
+    by_cross = contrasent.mine("encoder", "pairs.csv", candidates=3, reranker="cross-1")
+    assert by_encoder.examples == by_cross.examples and len(by_cross.examples) == 7
+    for n, (anchor, *texts) in enumerate(by_cross.examples):
+        queries, documents = teacher.encode_query([anchor]), teacher.encode_document(texts)
+        cosines = teacher.similarity(queries, documents)[0]
+        found = [by_encoder.positives[n], *by_encoder.hardest[n]]
+        np.testing.assert_allclose(found, cosines, atol=1e-5)
+        logits = cross.predict([(anchor, it) for it in texts], activation_fn=torch.nn.Identity())
+        np.testing.assert_allclose([by_cross.positives[n], *by_cross.hardest[n]], logits, atol=1e-4)
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("name", ["lists.csv", "lists.jsonl", "lists.tsv"])
+def test_lists_are_mined_and_trained_on_with_the_prompts_of_roles(name, monkeypatch):
+    encoder = contrasent.SentenceEncoder.load("encoder")
+    encoder.conventions = replace(encoder.conventions, prompts={"query": "two dog "})
+    encoder.save("prompted")
+    said = worked("data", "mine", "prompted", "pairs.csv", "--candidates", "3", "--output", name)
+    assert "7 examples of 7 pairs" in said.out and "margin" not in said.out
+    seen = []
+    forward = RankDistil.forward
+
+    def keep(self, encoded, batch):
+        seen.append(batch)
+        return forward(self, encoded, batch)
+
+    monkeypatch.setattr(RankDistil, "forward", keep)
+    how = ["--evaluation.task", "none", "--evaluation.final", "none", "--batch-size", "7"]
+    how += ["--data.max_tokens", "32", "--encoder", "prompted", "--data", name]
+    worked("train", "rank-distil", *how, "--max-steps", "1", "--output", "run")
+    tokens = seen[0].token_ids.tolist()
+    texts = [tokens[a:b] for a, b in pairwise(seen[0].offsets.tolist())]
+    anchors, candidates, *_ = [*zip(*open_training(name, "lists"), strict=True)]
+    ids = encoder.tokenizer.ids
+    assert sorted(texts[:7]) == sorted(map(list, ids([f"two dog {it}" for it in anchors], 32)[0]))
+    assert sorted(texts[7:14]) == sorted(map(list, ids(candidates, 32)[0]))
+
+
+def test_teachers_that_are_none_are_refused(desk, reranker):
+    three = reranker(3)
+    for words, message in (
+        (
+            ["--reranker", "encoder"],
+            "encoder (BertModel) is no reranker, as it gives a pair no",
+        ),
+        (
+            ["--reranker", three],
+            "is no reranker, as it gives a pair 3 scores; name a cross",
+        ),
+        (["--reranker", "nowhere"], "'nowhere' is not a local folder and was not found"),
+        (["--reranker", "a", "--teacher", "b"], "a and b would score candidates; give one of"),
+        (["--candidates", "9"], "none of the 7 pairs has 8 candidates beside its positive in 7"),
+    ):
+        given = ["data", "mine", "encoder", "pairs.csv", "--candidates", "3", "--output", "out.csv"]
+        assert message in " ".join(refused(*given, *words).split())
+    alone = ["data", "mine", "encoder", "pairs.csv", "--teacher", "encoder", "--output", "out.csv"]
+    assert "--teacher, and how many --candidates" in " ".join(refused(*alone).split())
+    assert not (desk / "out.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["mined.TSV", "mined.csv", "mined.jsonl"])
