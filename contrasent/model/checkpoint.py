@@ -144,7 +144,7 @@ def read_modules(folder: Path, route: str | None = None) -> list[tuple[str, Path
     """The modules of a folder, or of a ``route``, by name; a plain one is a Transformer alone."""
     if not is_in(folder):
         return [("Transformer", folder)]
-    modules = read_rows(folder, route)
+    modules = read_rows(folder, route or default_route(folder))
     for number, (name, path) in enumerate(modules):
         if name == "Dense" and read_settings(name, path).activation_function.endswith("Tanh"):
             modules[number] = _HEAD, path

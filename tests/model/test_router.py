@@ -1,14 +1,15 @@
 """Routers: queries by one encoder, documents by another, as in sentence-transformers."""
 
-import asyncio
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from helpers.command_line import refused, worked
-from helpers.serving import batcher_of
+from helpers.serving import batcher_of, serving
 from helpers.tiny_glove import vectors_of, write_vectors
 from helpers.tiny_models import SENTENCES, save_tiny, static_encoder
 from transformers import AutoTokenizer
@@ -169,6 +170,7 @@ def test_the_fingerprint_is_of_both(pair, folder, tmp_path):
 def test_an_index_and_files_hold_documents_and_queries(pair, folder, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(SENTENCES) + "\n")
+    worked("data", "check", text, "--encoder", folder)
     worked("index", "build", folder, text, tmp_path / "index")
     index = Index.open(tmp_path / "index")
     queries, documents = (SentenceEncoder(it, device="cpu") for it in pair)
@@ -194,20 +196,13 @@ def test_an_index_and_files_hold_documents_and_queries(pair, folder, tmp_path):
 
 
 def test_a_server_takes_both_at_once(folder):
-    batcher = batcher_of(load_encoder(folder, device="cpu"))
-    keys = [(text, role) for text in SENTENCES for role in ("query", "document", None)]
-
-    async def work():
-        await batcher.start()
-        try:
-            return await asyncio.wait_for(batcher.embed(keys), 30)
-        finally:
-            await batcher.close()
-
-    rows = np.stack([entry.row for entry in asyncio.run(work())])
-    router = batcher.encoder
-    how = {"prompt": "", "normalize": False, "precision": "fp32"}
-    expected = [router.encode(text, task=role, **how) for text, role in keys]
+    router = load_encoder(folder, device="cpu")
+    asked = [(text, role) for text in SENTENCES for role in ("query", "document", None)]
+    with serving(batcher_of(router)) as server, ThreadPoolExecutor(8) as pool:
+        bodies = [{"inputs": [text], "input_type": role} for text, role in asked]
+        rows = [answer.json[0] for answer in pool.map(partial(server.call, "/embed"), bodies)]
+    calls = {"query": router.encode_query, "document": router.encode_document, None: router.encode}
+    expected = [calls[role](text, precision="fp32") for text, role in asked]
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
