@@ -133,11 +133,14 @@ def judge(
         )
     by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
     dense = _dense(use, tasks)
-    values = {use.encoder.name: _values(tasks, dense), BM25: _values(tasks, by_words)}
-    deciding, reasons = _decide(tasks, *values.values())
+    both = _values(tasks, dense), _values(tasks, by_words)
+    values = dict(zip((use.encoder.name, BM25), both, strict=True))
+    deciding, reasons = _decide(tasks, *both)
     undecided |= reasons
     asked = _asked_of_fusion(tasks, deciding)
-    weight, fused = _fusion(tasks, dense, by_words, asked)
+    of_dense, of_words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
+    weights = WEIGHTS[: None if of_words > of_dense else _TRIED]
+    weight, fused = _fusion(tasks, dense, by_words, asked, weights)
     fusion = f"{use.encoder.name} + {BM25}"
     if weight is not None:
         values[fusion] = fused
@@ -313,16 +316,17 @@ def _fusion(
     tasks: Sequence[RetrievalTask],
     dense: Sequence[ScoreMatrix],
     by_words: Sequence[ScoreMatrix],
-    deciding: Collection[int],
+    asked: Collection[int],
+    weights: Sequence[float],
 ) -> tuple[float | None, Values]:
     """The weight of the largest mean over tasks, and scores of queries by a weight of the others.
 
     The weight for every second query is chosen on the rest, so that no query chooses its own.
     """
-    if not deciding:
+    if not asked:
         return None, []
-    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], WEIGHTS)
-    decided = {it: [of[n][METRIC] for n in deciding] for it, of in fused.items()}
+    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], weights)
+    decided = {it: [of[n][METRIC] for n in asked] for it, of in fused.items()}
     weight, even, odd = _crossed(decided)
     both = zip(fused[even], fused[odd], strict=True)
     return weight, [{it: _alternate(a[it], b[it]) for it in a} for a, b in both]
