@@ -242,10 +242,10 @@ def _answers(sample: TextSample) -> Iterator[Ask]:
 
 
 def is_title(text: str) -> bool:
-    """True if a line is short and does not end as a sentence does."""
+    """True if a line is short, begins with a word, and does not end as a sentence does."""
     title = text.strip("#= ")
     ends = title.endswith((*_ENDS, ",", ";", ":"))
-    return bool(title) and not ends and len(title.split()) < _FEWEST_WORDS
+    return title[:1].isalnum() and not ends and len(title.split()) < _FEWEST_WORDS
 
 
 def _titles(sample: TextSample) -> Iterator[Ask]:

@@ -47,6 +47,7 @@ Pair = tuple[str, str, str]
 """A query, the passage that it is to find, and the kind of query."""
 
 _HEADING = re.compile(r"#{1,6} \S|(={1,6}) .+ \1$")
+_MARKUP = re.compile(r"^(?:[#*+>|-]+ +)+")
 _QUESTION = ("?", "\uff1f")
 _KEYWORDS, _FEWEST, _MOST, _ALIKE, _SHOWN, _AT_ONCE = 4, 8, 40, 0.8, 3, 64
 _PROMPTS = {
@@ -153,8 +154,8 @@ def synthesize(
 def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
     """The passages of a text with at most ``longest`` words, by sections, and how they are told.
 
-    A section is a document, what is below a heading of Markdown or of a wiki, or a row. Its first
-    line may be its title; the others are joined, and cut where a sentence ends.
+    A section is what is below a heading of Markdown or of a wiki, or else a document or a row. Its
+    first line may be its title; the others are joined, and cut where a sentence ends.
     """
     if examples.views > 1:
         raise DataError(f"{examples.source} holds {examples.columns}; give text of one column")
@@ -162,8 +163,7 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
     for document in units_of(examples, found.lengths):
         for n, (text, *_) in enumerate(document):
             headed = bool(sections and _HEADING.match(sections[-1][0]))
-            starts = n == 0 if found.found else not headed
-            if starts or _HEADING.match(text):
+            if _HEADING.match(text) or not (headed or (n and found.found)):
                 sections.append([])
             sections[-1].append(text)
     places, documents = dict[str, int](), list[tuple[int, ...]]()
@@ -177,11 +177,11 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
 
 def _joined(texts: Iterable[str], longest: int) -> list[str]:
     """Texts, or of a long one its sentences, each with the next ones while there is room."""
-    groups, count = list[list[str]](), longest
+    groups, count = list[list[str]](), 0
     for text in texts:
         for part in split_sentences(text) if len(words(text)) > longest else (text,):
             size = len(words(part))
-            if count + size > longest:
+            if not groups or count + size > longest:
                 groups.append([])
                 count = 0
             groups[-1].append(part)
@@ -291,7 +291,8 @@ def kept_pairs(
     asked = [(kind, ask) for kind, asks in queries.items() for ask in asks]
     repeats = _repeats([ask.query for _, ask in asked])
     for (kind, ask), repeat in zip(asked, repeats, strict=True):
-        form, size = normalised(ask.query), len(words(ask.query))
+        query = _MARKUP.sub("", ask.query)
+        form, size = normalised(query), len(words(query))
         for row in ask.wanted:
             passage = ask.masked.get(row, sample.texts[row])
             reasons = {
@@ -305,7 +306,7 @@ def kept_pairs(
             if why := [reason for reason, holds in reasons.items() if holds]:
                 left_out[why[0]] += 1
             else:
-                candidates.append(((ask.query, passage, kind), row, ask))
+                candidates.append(((query, passage, kind), row, ask))
     found, finder = _found(sample, candidates, use, top_k), use.encoder.name if use else "BM25"
     left_out[f"with a passage that {finder} does not find among {top_k}"] = found.count(False)
     return [it[0] for it, ok in zip(candidates, found, strict=True) if ok], dict(left_out)

@@ -41,7 +41,7 @@ def markdown(sections=80):
         topic, rare = f"topic{n}", RARE[n]
         parts += [
             f"## {topic} {rare}",
-            f"A {rare} {said(9)}. What is {topic} {said(4)}? It is {rare} {said(9)}. {said(5)}.",
+            f"* A {rare} {said(9)}. What is {topic} {said(4)}? It is {rare} {said(9)}. {said(5)}.",
             f"More {rare} of {topic.upper()} {said(7)}. Odd{n} {said(4)}. {rare} {said(8)}.",
         ]
     return "\n\n".join(parts) + "\n"
@@ -57,7 +57,7 @@ def letters(text):
 
 def test_passages_are_sections_of_joined_lines(tmp_path):
     path = tmp_path / "text.md.txt"
-    text = "Before.\nit all\n# One\nAb bc cd. De ef fg.\n\nGh.\n= Two =\n"
+    text = "Before.\nit all\n# One\nAb bc cd. De ef fg.\n\nGh.\n= Two =\n---\n"
     path.write_text(f"{text}Ij jk kl lm mn. No op pq qr.\n")
     sample, _ = passages_of(open_examples(str(path), documents=False), 6)
     sections = [[sample.texts[row] for row in rows] for rows in sample.documents]
@@ -65,7 +65,7 @@ def test_passages_are_sections_of_joined_lines(tmp_path):
         ["Before."],
         ["it all"],
         ["# One", "Ab bc cd. De ef fg.", "Gh."],
-        ["= Two =", "Ij jk kl lm mn.", "No op pq qr."],
+        ["= Two =", "--- Ij jk kl lm mn.", "No op pq qr."],
     ]
 
 
@@ -89,7 +89,7 @@ def test_what_gives_a_query_away_is_taken_out_and_pairs_train_and_are_evaluated(
                 f"{query} {passage}" in it for it in passages
             )
         elif row["kind"] == "sentence":
-            assert f"{query} {passage}" in passages and split_sentences(query) == [query]
+            assert f"* {query} {passage}" in passages and split_sentences(query) == [query]
         else:
             assert len(words(query)) == 4
             for word in words(query):
