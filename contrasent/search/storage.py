@@ -325,7 +325,8 @@ class Snapshot:
     @cached_property
     def words(self) -> WordIndex:
         """BM25 over all texts that were not removed."""
-        return WordIndex(self.word_tables, [*map(len, self.vectors)], self.live)
+        with readable(self.folder, _REBUILD):
+            return WordIndex(self.word_tables, [*map(len, self.vectors)], self.live)
 
     def search(
         self, queries: np.ndarray | None, how: SearchOptions, texts: Sequence[str]
@@ -337,12 +338,15 @@ class Snapshot:
         if how.only is not None:
             live = live & pc.match_like(ids, how.only).to_numpy()
         kept, similarity, top_k = None if live.all() else live, self.manifest.similarity, how.top_k
+        least = -inf if how.threshold is None else how.threshold
         found: Iterable[list[Found]] = [[] for _ in texts]
         if queries is None or how.mode == "words":
             found = (nearest_by_words(self.words.scores_of(it) * live, top_k) for it in texts)
         elif how.mode == "dense":
             near = nearest(self.vectors, queries, top_k, kept, self.ann, similarity)
-            found = ([(*it, None, None, None, None) for it in hits] for hits in near)
+            found = (
+                [(*it, None, None, None, None) for it in hits if it[1] >= least] for hits in near
+            )
         elif live.any():
             count = max(_CANDIDATES, 10 * top_k)
             near = nearest(self.vectors, queries, count, kept, self.ann, similarity)
@@ -351,17 +355,12 @@ class Snapshot:
                 nearest_by_both(
                     [row for row, _ in hits],
                     partial(self._exact, query),
-                    *(self.words.scores_of(text) * live, rows, top_k, weight),
+                    *(self.words.scores_of(text) * live, rows, top_k, weight, least),
                 )
                 for hits, query, text in zip(near, queries, texts, strict=True)
             )
-        least = -inf if how.threshold is None else how.threshold
         return [
-            [
-                Hit(ids[it[0]].as_py(), stored[it[0]].as_py(), *it[1:])
-                for it in hits
-                if (it[1] if it[2] is None else it[2]) >= least
-            ]
+            [Hit(ids[it[0]].as_py(), stored[it[0]].as_py(), *it[1:]) for it in hits]
             for hits in found
         ]
 

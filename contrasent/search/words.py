@@ -159,13 +159,15 @@ def nearest_by_both(
     rows: Rows,
     top_k: int,
     weight: float | None,
+    least: float,
 ) -> list[Found]:
     r"""The ``top_k`` rows of the largest score of `fuse`, of the candidates of both sides.
 
     Mean and spread of similarities are those of 4,096 of the n ``rows`` that are searched, if there
     are more. Without a weight the score is the sum of :math:`1 / (60 + r)` over ranks r (Cormack et
     al. 2009). ``near`` are candidates by similarity, which ``exact`` gives of each of some rows;
-    ``by_words`` ``(N,)`` is BM25, 0 for rows that are not searched.
+    ``by_words`` ``(N,)`` is BM25, 0 for rows that are not searched; ``least`` the similarity of a
+    hit.
     """
     sides = near, best_by_words(by_words, len(near)).tolist()
     ranks = [{row: rank for rank, row in enumerate(side, 1)} for side in sides]
@@ -179,7 +181,8 @@ def nearest_by_both(
         known = np.array([score for _, score in exact(some)]), by_words[rows]
         dense, spoken = map(_standardised, scores, known)
         fused = (1 - weight) * dense + weight * spoken
-    best = np.lexsort((found, -fused))[:top_k]
+    order = np.lexsort((found, -fused))
+    best = order[scores[0][order] >= least][:top_k]
     return [
         (row, score, dense, ranks[0].get(row), spoken, ranks[1].get(row))
         for row, score, dense, spoken in zip(

@@ -32,8 +32,8 @@ def by_loops(index, encoder, query, weight):
     rows, vector = np.concatenate([b.vectors for b in blocks]).astype(float), encoder.vector(query)
     if index.manifest.similarity == "cosine":
         vector = vector / np.linalg.norm(vector)
-    distance = index.manifest.similarity == "euclidean"
-    dense = -np.linalg.norm(rows - vector, axis=1) if distance else rows @ vector
+    order = {"euclidean": 2, "manhattan": 1}.get(index.manifest.similarity)
+    dense = -np.linalg.norm(rows - vector, order, axis=1) if order else rows @ vector
     shared = WordIndex.of(texts).scores_of(query)
     fused = (1 - weight) * z(dense) + weight * z(shared.astype(float))
     return ids, fused, dense, shared
@@ -48,7 +48,7 @@ def changed(encoder, folder):
     return index
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 1.0])
 def test_hybrid_hits_are_the_best_of_the_fusion_of_all_texts(similarity, weight, folder):
     encoder = DummyEncoder()
@@ -112,6 +112,8 @@ def test_thresholds_and_patterns_hold_in_a_hybrid_search(encoder, folder):
     index = changed(encoder, folder)
     [hits] = index.search(encoder, QUERIES[:1], 50, mode="hybrid", only="1%", threshold=0.0)
     assert hits and all(hit.id.startswith("1") and hit.dense >= 0 for hit in hits)
+    [few] = index.search(encoder, QUERIES[:1], 2, mode="hybrid", only="1%", threshold=0.0)
+    assert [hit.id for hit in few] == [hit.id for hit in hits[:2]]
     assert index.search(encoder, ["w1"], only="none", mode="hybrid") == [[]]
 
 
@@ -174,6 +176,10 @@ def test_a_damaged_table_of_words_is_explained(encoder, folder):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"000001.words cannot be read"):
         Index.open(folder)
+    Index.build(encoder, [*TEXTS, "another"], folder.with_name("other"))
+    path.write_bytes((folder.with_name("other") / "segments/000001.words").read_bytes())
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Index.open(folder).search(None, ["w1"], mode="words")
 
 
 def test_an_index_in_milvus_says_that_it_has_no_words(encoder, folder):
