@@ -171,6 +171,7 @@ class MaskedLm(nn.Module):
         """Take ``backbone``, of the same architecture; a tied decoder is tied to its embeddings."""
         (whole,) = self._whole
         setattr(whole, whole.base_model_prefix, backbone.model)
+        whole.config.num_hidden_layers = backbone.depth
         self.backbone = backbone
         if self.tied:
             embeddings: Any = backbone.model.get_input_embeddings()

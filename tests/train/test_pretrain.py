@@ -32,6 +32,11 @@ def pretraining(recipe, tiny_masked_lm):
     return make
 
 
+def test_some_of_the_layers_are_a_smaller_model(pretraining, tmp_path):
+    result = train(pretraining(encoder__layers=1), tmp_path / "run")
+    assert MaskedLm.load(result.last).backbone.depth == 1
+
+
 def built(folder, **settings):
     encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
     encoder.backbone.set_dropout(0.0)
