@@ -84,7 +84,7 @@ def recipe_with(
 def train(
     recipe: str | Path | Recipe = "unsup-simcse",
     *,
-    data: str | Path | Rows | None = None,
+    data: str | Path | Rows | Mapping[str, Any] | None = None,
     objective: str | type[Objective] | None = None,
     show_progress: bool = False,
     on_step: Callable[[StepMetrics], object] | None = None,
@@ -97,7 +97,8 @@ def train(
         recipe: a packaged recipe (``contrasent recipes`` lists them), a YAML file, or what
             `load_recipe` made.
         data: a file or data set as ``--data`` takes it, or examples, kept in the cache: strings,
-            pairs, triplets, or dicts with the column names of a file (``datasets.Dataset``).
+            pairs, triplets, or dicts with the column names of a file (``datasets.Dataset``); or
+            several sources by name, each of these or a mapping as ``data.file`` takes.
         objective: another objective than the recipe's: its name, or a class of your own.
         show_progress: a progress bar on standard error.
         on_step: called with the metrics of every step, in order, soon after it.
@@ -152,8 +153,8 @@ def check_run(recipe: Recipe, output: Path, *, resume: bool, overwrite: bool) ->
     if os.environ.get("RANK", "0") == "0":  # of several processes the first one looks
         folder = RunFolder(output)
         folder.check_place(resume=resume, overwrite=overwrite)
-        if recipe.data.file and not (resume and folder.is_complete):
-            source_kind(recipe.data.file, TEXT_KINDS)
+        for source in () if resume and folder.is_complete else recipe.data.sources.values():
+            source_kind(source.file, TEXT_KINDS)
 
 
 def _stem(recipe: str | Path | Recipe) -> str:
@@ -209,7 +210,7 @@ def tune(
 def pretrain(
     encoder: str | Path,
     *,
-    data: str | Path | Rows,
+    data: str | Path | Rows | Mapping[str, Any] | None = None,
     from_scratch: bool = False,
     **options: Any,
 ) -> Result | None:
@@ -234,11 +235,12 @@ def pretrain(
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
     """
     if from_scratch:
-        from contrasent.data.examples import keep_rows, open_examples
+        from contrasent.data.examples import keep_data, open_examples
         from contrasent.files import exclusive
         from contrasent.model.weights import save_random
 
-        data = str(data if isinstance(data, str | Path) else keep_rows(data))
+        if data is not None and not isinstance(data, str | Path):
+            options["data.file"], data = keep_data(data), None
         fields = fields_of(PretrainOptions)
         named = {name: it for name, it in options.items() if "." in name or name in fields}
         recipe, given = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
@@ -249,7 +251,11 @@ def pretrain(
         if start.exists() and not any(keep.values()):
             raise ConfigError(f"{start} is there: --resume goes on, --overwrite begins anew")
         if not (start.exists() and given.resume):
-            texts = (first for first, *_ in open_examples(data, recipe.data.columns))
+            sources = recipe.data.sources.values()
+            opened = [open_examples(source.file, source.columns) for source in sources]
+            if not opened:
+                raise ConfigError("name the training text with --data")
+            texts = (first for examples in opened for first, *_ in examples)
             with exclusive(output):
                 save_random(encoder, texts, start, recipe.train.seed)
         encoder = start

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import (
+    Field,
+    PositiveFloat,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from contrasent.errors import ConfigError, pick, shown
 from contrasent.settings import (
-    DataSettings,
     EncoderSettings,
     EvaluationSettings,
     TrainSettings,
     ViewSettings,
+    checked,
     expected,
     settings,
 )
@@ -69,6 +77,116 @@ def _note(path: Path, node: yaml.Node | None, above: tuple[str, ...], lines: Lin
             )
         lines[location] = line
         _note(path, value, location, lines)
+
+
+Column = Annotated[str, Field(coerce_numbers_to_str=True)]
+
+
+@settings
+class SourceSettings:
+    """One of several sources of training text."""
+
+    file: str
+    """As data.file."""
+
+    name: str | None = None
+    """What logs and records call it; else the last part of its path."""
+
+    weight: PositiveFloat | None = None
+    """Its share of the batches, or, if every source has a weight, its part of their sum."""
+
+    columns: list[Column] | None = None
+    """As data.columns, and else those."""
+
+    prompt: str | list[str] | None = None
+    """Text before every sentence in training; a list has one for each column."""
+
+
+# A weight behind a colon, which neither `C:\\a.csv` nor `org/name:config` ends with.
+_WEIGHTED = re.compile(r"(?P<file>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+
+
+def _read_source(value: object) -> SourceSettings:
+    if isinstance(value, str | Path):
+        found = None if Path(value).exists() else _WEIGHTED.fullmatch(str(value))
+        value = found.groupdict() if found else {"file": str(value)}
+    if isinstance(value, SourceSettings):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{shown(value)} is no source; give FILE, FILE:WEIGHT or a mapping")
+    return checked(SourceSettings, value, lambda name: f"{name} of {value.get('file')}")
+
+
+Sources = list[SourceSettings]
+
+
+@settings
+class DataSettings:
+    """The training text."""
+
+    file: str | Sources = ""
+    """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id; or a list, of
+    which each batch is from one: FILE, FILE:WEIGHT, or a mapping of file, name, weight, columns and
+    prompt."""
+
+    mix: Literal["proportional", "round_robin"] = "proportional"
+    """The source of a batch: drawn by weights, without them by size, or each in turn."""
+
+    columns: list[Column] | None = None
+    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
+    premise, hypothesis, label; with scores: both sentences and the score; with lists: anchor,
+    candidates, scores."""
+
+    labels: Literal["none", "nli", "scores", "lists"] = "none"
+    """With nli an example is a pair and its label, for objectives that classify: entailment,
+    neutral or contradiction, or 0, 1 or 2; rows without a label (- in MultiNLI) are left out. With
+    scores it is a pair and a number, larger for sentences that are more alike, or 0 and 1. With
+    lists it is an anchor, its candidates, the first one right, and a list of their scores."""
+
+    max_tokens: Annotated[int, Field(ge=3)] = 32
+    """Longer sentences are cut for training, special tokens included."""
+
+    shuffle: bool = True
+    """Draw a new order every epoch, from the seed."""
+
+    drop_last: bool = False
+    """Leave out the last, smaller batch of an epoch."""
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _read_sources(cls, given: object) -> object:
+        if isinstance(given, str):
+            return given
+        if not isinstance(given, list | tuple):
+            raise ConfigError("give a file, or a list of files")
+        sources = [_read_source(it) for it in given]
+        names = [it.name or it.file for it in sources]
+        if twice := next((it for it in names if names.count(it) > 1), None):
+            raise ConfigError(f"{twice} is there twice; give each a name of its own")
+        weights = [it.weight for it in sources if it.weight is not None]
+        if len(weights) < len(sources) and sum(weights) >= 1:
+            raise ConfigError(
+                f"weights of {sum(weights):g} leave no batch for a source without; give every "
+                "source a weight, or shares whose sum is below 1"
+            )
+        return sources
+
+    @field_validator("mix")
+    @classmethod
+    def _require_weightless(cls, mix: str, others: ValidationInfo) -> str:
+        file = others.data.get("file")
+        if mix == "round_robin" and isinstance(file, list) and any(it.weight for it in file):
+            raise ConfigError("every source is in turn then; leave the weights out")
+        return mix
+
+    @property
+    def sources(self) -> dict[str, SourceSettings]:
+        """The sources by their names, each with its columns; none without a file."""
+        given = self.file if isinstance(self.file, list) else [SourceSettings(file=self.file)]
+        every = [dataclasses.replace(it, columns=it.columns or self.columns) for it in given]
+        short = [it.name or Path(it.file).name for it in every]
+        names = [it.file if short.count(n) > 1 else n for n, it in zip(short, every, strict=True)]
+        return dict(zip(names, every, strict=True)) if self.file else {}
 
 
 @settings

@@ -234,34 +234,6 @@ class EncoderSettings:
 
 
 @settings
-class DataSettings:
-    """The training text."""
-
-    file: str = ""
-    """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
-
-    columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
-    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
-    premise, hypothesis, label; with scores: both sentences and the score; with lists: anchor,
-    candidates, scores."""
-
-    labels: Literal["none", "nli", "scores", "lists"] = "none"
-    """With nli an example is a pair and its label, for objectives that classify: entailment,
-    neutral or contradiction, or 0, 1 or 2; rows without a label (- in MultiNLI) are left out. With
-    scores it is a pair and a number, larger for sentences that are more alike, or 0 and 1. With
-    lists it is an anchor, its candidates, the first one right, and a list of their scores."""
-
-    max_tokens: Annotated[int, Field(ge=3)] = 32
-    """Longer sentences are cut for training, special tokens included."""
-
-    shuffle: bool = True
-    """Draw a new order every epoch, from the seed."""
-
-    drop_last: bool = False
-    """Leave out the last, smaller batch of an epoch."""
-
-
-@settings
 class ViewSettings:
     """What makes the positive of a sentence, where the data has one sentence per example."""
 

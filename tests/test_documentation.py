@@ -285,3 +285,10 @@ def test_the_notebook_on_objectives_runs():
 def test_the_notebook_on_tables_runs():
     names = notebook("reproduce_a_table", ROWS="dropout 0.5", SEEDS="42")
     assert [cell["published"] for cell in names["cells"]] == ["71.0"]
+
+
+def test_workflows_pin_what_they_use_by_hash():
+    workflows = (ROOT / ".github" / "workflows").glob("*.yml")
+    used = [line for it in workflows for line in it.read_text().splitlines() if "uses:" in line]
+    assert used
+    assert not [line for line in used if not re.search(r"@[0-9a-f]{40}  # v\d", line)]

@@ -108,15 +108,17 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     """The folder of the export."""
 
     format: str | None = None
-    """onnx (for sentence-transformers' backend, and fastembed), or simcse (a Hugging Face folder
-    with the head as pooler.dense)."""
+    """onnx (for sentence-transformers' backend, and fastembed), onnx-int8 (with a smaller graph
+    beside, also for transformers.js), or simcse (a Hugging Face folder with the head as
+    pooler.dense)."""
 
     query: str | None = None
     """In place of a format: an encoder of queries. The export is a Router of sentence-transformers,
     with MODEL for documents."""
 
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.0001
-    """The largest gap of the cosine of two embeddings to 1; above it nothing is written."""
+    tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The largest gap of the cosine of two embeddings to 1, above which nothing is written; else
+    0.0001, for onnx-int8 0.05."""
 
     def __call__(self) -> None:
         from dataclasses import asdict

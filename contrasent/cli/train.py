@@ -167,7 +167,12 @@ def _given(
 
         return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
 
-    return shared(command, cls) | _overrides(words, command, objective)
+    given, settings = shared(command, cls), _overrides(words, command, objective)
+    if isinstance(command.data, list):  # which in Python holds rows
+        if "data.file" in settings:
+            raise ConfigError("--data and --data.file are the same setting; give one of them")
+        given["data.file"] = given.pop("data")
+    return given | settings
 
 
 def _overrides(words: Sequence[str], command: object, objective: Any = tuple) -> dict[str, Any]:

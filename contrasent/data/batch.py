@@ -70,6 +70,7 @@ class Batch:
     embedding_shift: Tensor | None = None
     # ``(T,)`` int64, the position of each token in its sentence; None for 0, 1, 2 and so on
     positions: Tensor | None = None
+    origin: str = ""  # the name of the one of several sources that it is from
 
     def __post_init__(self) -> None:
         if not self.longest:

@@ -69,7 +69,7 @@ class Examples:
         told = [f"{content}\n{chosen!r}"]
         if self._side is not None:  # the same bytes may be quoted cells or cells between tabs
             told = [content, self.columns, self._side.content, *["quoted"] * quoted]
-        elif isinstance(reader, HubSource) and self.cleaned is None:
+        elif isinstance(reader, HubSource) and self.cleaned is None and not self.prompts:
             return content
         elif isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)
@@ -220,6 +220,14 @@ def keep_rows(rows: Rows) -> Path:
         return written.replace(
             folder / f"{digest.hexdigest()[:16]}.{'txt' if is_text else 'jsonl'}"
         )
+
+
+def keep_data(data: str | Path | Rows | Mapping[str, Any]) -> Any:
+    """The value of ``data.file``: rows, also those of several sources by name, in the cache."""
+    if isinstance(data, Mapping):
+        given = {n: it if isinstance(it, Mapping) else {"file": it} for n, it in data.items()}
+        return [{"name": n, **it, "file": keep_data(it["file"])} for n, it in given.items()]
+    return str(data if isinstance(data, str | Path) else keep_rows(data))
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")

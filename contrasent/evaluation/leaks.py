@@ -131,6 +131,9 @@ def find_overlap(
         return None
     data, settings = section(info, "data"), section(section(info, "recipe"), "data")
     file, columns = settings.get("file"), settings.get("columns")
+    if isinstance(file, list):
+        sources = ", ".join(str(it["file"]) for it in file)
+        return Overlap(sources, trouble="'contrasent data leaks' takes one of several at a time")
     labels = str(settings.get("labels", "none"))
     if not (isinstance(file, str) and file and "sha256" in data):
         return None

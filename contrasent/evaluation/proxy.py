@@ -97,11 +97,12 @@ class HeldOutTask:
     texts: int  # how many lines or rows are held out
 
 
-def hold_out(examples: Examples) -> HeldOutTask | None:
+def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
     """Keep a tenth of a text, a thousand rows at most, out of training, as a task.
 
     Those whose hashes are smallest, whatever their order, so that equal rows and all pairs of an
-    anchor are on one side; whole documents. None of fewer than fifty queries.
+    anchor are on one side; whole documents. None of fewer than fifty queries. ``named`` is what the
+    task's name ends with.
     """
     lengths = find_documents(examples).lengths
     kind, pairs = "crops", crop_pairs
@@ -117,7 +118,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
             out[number] = units
             texts += rows
     summary = f"{texts:,} of {count:,} texts, held out of training"
-    name = TaskName(f"{HELD_OUT} {kind}")
+    name = TaskName(f"{HELD_OUT} {kind}{named}")
     task = _pairs_task(name, pairs(chain.from_iterable(out.values())), summary, examples.sha256)
     if task is None or len(task.queries) < FEWEST:
         return None

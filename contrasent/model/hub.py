@@ -178,10 +178,13 @@ def card_text(folder: Path, name: str | None = None) -> str:
     is_ours = any(module["type"].startswith("contrasent.") for module in modules)
     files = [folder / module["path"] / "config.json" for module in modules if module["path"]]
     configs = [told, *(read_json(it) for it in files if it.is_file())]
-    source = str(section(recipe, "data").get("file") or "").partition(":")[0].partition("@")[0]
-    is_dataset = "/" in source and hub_id(source) and not PurePath(source).suffix
-    dataset = f"[{source}](https://huggingface.co/datasets/{source})" if is_dataset else ""
-    licence = f"that of {dataset}" if dataset else "not known here: name it before you publish"
+    given = section(recipe, "data").get("file") or ""
+    texts = [str(it["file"]) for it in given] if isinstance(given, list) else [str(given)]
+    ids = [it.partition(":")[0].partition("@")[0] for it in texts]
+    sets = [it for it in ids if "/" in it and hub_id(it) and not PurePath(it).suffix]
+    dataset = ", ".join(f"[{it}](https://huggingface.co/datasets/{it})" for it in sets)
+    unknown = "not known here: name it before you publish"
+    licence = f"that of {dataset}" if len(sets) == len(texts) else unknown
     count = f", {data['examples']:,} examples" if "examples" in data else ""
     facts = [
         ("Starts from", link or start),
@@ -205,7 +208,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
         "tags": [*_TAGS, *([objective] if recipe else [])],
     }
     metadata |= {"base_model": base} if base else {}
-    metadata |= {"datasets": [source]} if is_dataset else {}
+    metadata |= {"datasets": sets} if sets else {}
     results = [
         {
             "task": {"type": "semantic-similarity", "name": "Semantic Similarity"},

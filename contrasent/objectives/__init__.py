@@ -101,6 +101,8 @@ class Objective(nn.Module, ABC):
     views: int
     needs: frozenset[Need] = frozenset()  # what it reads beside the embeddings of the views
     needs_pairs: bool = False  # single sentences would leave it without its positives
+    # of sources with fewer sentences it takes as many as they have, such as pairs beside triplets
+    takes_fewer: bool = False
     # `prepare` adds views to those of the data, or makes them differ
     provides_views: bool = False
     # the second view that is embedded is a positive of the first, so that their alignment is worth
@@ -244,6 +246,7 @@ class Matryoshka(Objective):
         self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
         self.spans, self.max_tokens = whole.spans, whole.max_tokens
         self.needs_pairs, self.has_roles = whole.needs_pairs, whole.has_roles
+        self.takes_fewer = whole.takes_fewer
         self.weights = {start.width: weights.get(start.width, 1.0), **weights}
         parts = {
             size: whole if size == start.width else make(replace(start, width=size))

@@ -66,11 +66,13 @@ class Distil(Objective):
     views = 1
     needs = frozenset({Need.TARGETS})
     aligned = False
+    takes_fewer = True
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
         self.views, self._width = start.data_views, start.width
         self._device = str(start.encoder.device) if start.encoder else None
+        self._axes_of = ""  # the hash of the text that principal components are of
         if config.teacher and config.space != "student":
             stored, encoder = config.teacher.endswith(_STORED), start.require_encoder()
             teacher = None if stored else load_encoder(config.teacher, device=self._device)
@@ -96,6 +98,12 @@ class Distil(Objective):
 
             rows = cached_rows("teacher", _ROWS, key, write)
         if rows.shape[1] > self._width:
+            if self._axes_of not in ("", examples.sha256):
+                raise ConfigError(
+                    f"{name} has {rows.shape[1]} dimensions, of which each source would give other "
+                    "principal components; set objective.space to folded or teacher"
+                )
+            self._axes_of = examples.sha256
             write_them = partial(write_components, rows, self._width)
             rows = cached_rows("targets", _ROWS, [*key, self._width], write_them)
         return {Need.TARGETS: rows.reshape(len(rows) // examples.views, -1)}

@@ -80,7 +80,7 @@ class SimCSE(Contrast):
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
         self.needs_pairs = config.hard_negatives is None or config.unsupervised_weight > 0
-        self.views = max(2, start.data_views)
+        self.views, self.takes_fewer = max(2, start.data_views), config.hard_negatives is None
         if config.hard_negatives is not None:
             self.views = 2 + config.hard_negatives
         if config.hard_negatives and start.data_views != self.views:
@@ -122,7 +122,7 @@ class SimCSE(Contrast):
             encoded = Encoded(encoded.pooled[: batch.views], {})
         anchor, *others = self.head(encoded.pooled)
         excluded = duplicates(batch) if config.exclude_duplicates else None
-        kept = self.views - 1
+        kept = len(others) - (config.unsupervised_weight > 0)
         groups = {"contrast": (others[:kept], config.hard_negative_weight, 1.0)}
         if config.unsupervised_weight:
             groups["unsupervised"] = (others[kept:], 1.0, config.unsupervised_weight)

@@ -151,6 +151,12 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         "data.file to one of two columns or more (anchor, positive, hard negatives), or choose a "
         "recipe for single sentences, such as unsup-simcse",
     )
+    fewer = 1 < c.data_views < objective.views and not (objective.takes_fewer or objective.spans)
+    yield (
+        fewer,
+        f"the objective {name} takes {example_of(objective.views)}, but {recipe.data.file} has "
+        f"{example_of(c.data_views)}; give it the other columns, or lower objective.hard_negatives",
+    )
     for kind, side in SIDE_COLUMNS.items():
         columns = ", ".join(side.spec.roles)
         yield (

@@ -149,7 +149,7 @@ class StepMetrics:
 
     ``loss`` is the sum of the weighted ``terms``; ``gradient_norm`` is taken before clipping;
     ``measures`` are alignment, uniformity and what the objective measures, where they are defined;
-    ``sentences`` counts every view.
+    ``sentences`` counts every view. ``source`` is that of the batch, where there are several.
     """
 
     number: int
@@ -160,6 +160,7 @@ class StepMetrics:
     measures: dict[str, float]
     sentences: int
     examples: int
+    source: str = ""
 
 
 def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
@@ -186,7 +187,8 @@ class MetricsReader:
         tensors = (loss, norm, *scored.values(), *scored.measures.values())
         values, arrived = _sent(torch.stack([tensor.detach().float() for tensor in tensors]))
         terms, measures = list(scored), list(scored.measures)
-        counts = batch.sentences, batch.examples  # a batch is not kept for its numbers
+        # a batch is not kept for its numbers
+        told = batch.sentences, batch.examples, batch.origin
 
         def read() -> StepMetrics:
             if arrived is not None:
@@ -195,7 +197,7 @@ class MetricsReader:
             of_terms = dict(zip(terms, rest, strict=False))
             measured = zip(measures, rest[len(terms) :], strict=True)
             defined = {name: value for name, value in measured if not isnan(value)}
-            return StepMetrics(number, loss, of_terms, rate, norm, defined, *counts)
+            return StepMetrics(number, loss, of_terms, rate, norm, defined, *told)
 
         self._pending.append((arrived, read))
 
@@ -293,7 +295,7 @@ def run(
             batch = loaded.to(device)
             if training.mlm_view is not None:
                 batch = training.mlm_view(batch)
-            batch = objective.prepare(batch)
+            batch = replace(objective.prepare(batch), origin=loaded.origin)
             with record_function("encoder"):
                 encoded, backward_through_encoder = embed(batch)
             terms = objective(encoded, batch)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 
-from contrasent.data.examples import Rows, keep_rows
+from contrasent.data.examples import Rows, keep_data
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ContrasentError, is_out_of_memory
 from contrasent.files import remove_folder, write_text
@@ -133,7 +134,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     recipe: Recipe,
     output: str | Path,
     *,
-    data: Rows | None = None,
+    data: Rows | Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     device: str | torch.device | None = None,
@@ -143,7 +144,8 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does.
 
-    ``data`` in memory takes the place of ``data.file``. ``resume`` goes on with the run in
+    ``data`` in memory takes the place of ``data.file``, of several sources by name: rows, a file,
+    or a mapping as in a recipe. ``resume`` goes on with the run in
     ``output``, on a CPU bit-equal to one that was never cut off. Started by torchrun or another
     launcher, all processes train one run: each embeds its share of every batch and evaluation, and
     the first writes. Nothing is written before the first step can be made.
@@ -153,7 +155,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     another run, or if the loss is not finite.
     """
     if data is not None:
-        recipe = replace(recipe, data=replace(recipe.data, file=str(keep_rows(data))))
+        recipe = replace(recipe, data=replace(recipe.data, file=keep_data(data)))
     recipe = complete(recipe)
     folder, leads = RunFolder(Path(output)), launched().leads
     if leads:
@@ -276,6 +278,7 @@ class Session:
         self.accelerator, self.group = accelerator, group
         self._seconds, self._examples = 0.0, 0
         self._loss: float | None = None
+        self._of_source: dict[str, list[float]] = {}
         every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
@@ -326,6 +329,8 @@ class Session:
                 self._seconds += seconds
                 for step in done:
                     self._examples, self._loss = self._examples + step.examples, step.loss
+                    if step.source:
+                        self._of_source.setdefault(step.source, []).append(step.loss)
                     values = step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     self.accelerator.log(values, step=step.number)
@@ -334,6 +339,7 @@ class Session:
                         on_step(step)
                 made = self.progress.step
                 if self._is_due(made):
+                    self._tell_losses()
                     self.progress.ended = made == steps
                     due = (callback for callback in self.callbacks if callback.is_due(made))
                     self._call_each(due, "after_update")
@@ -346,6 +352,13 @@ class Session:
                 if self.progress.ended:
                     break
                 since = time.perf_counter()
+
+    def _tell_losses(self) -> None:
+        """Log the mean loss of each source since it was last told."""
+        told = [f"{name} {fmean(it):.4g} ({len(it)})" for name, it in self._of_source.items()]
+        if told:
+            logger.info("step %d: loss (batches) of %s", self.progress.step, ", ".join(told))
+            self._of_source.clear()
 
     def _is_due(self, step: int) -> bool:
         return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)

@@ -271,6 +271,7 @@ def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
     return {
         "step": step.number,
         "loss": step.loss,
+        **({f"loss_{step.source}": step.loss} if step.source else {}),
         **{f"term_{name}": value for name, value in step.terms.items()},
         "learning_rate": step.learning_rate,
         "gradient_norm": step.gradient_norm,

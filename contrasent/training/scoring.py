@@ -77,17 +77,25 @@ class DevTask:
 
 
 def tasks_of(
-    recipe: Recipe, examples: Examples, holds_out: bool | None = None
-) -> tuple[DevTask | None, Suite | None, HeldOutTask | None]:
-    """The task that selects ``best``, those scored before and after, and the text held out."""
+    recipe: Recipe, texts: Mapping[str, Examples], holds_out: bool | None = None
+) -> tuple[DevTask | None, Suite | None, dict[str, HeldOutTask]]:
+    """The task that selects ``best``, those scored before and after, and what is held out.
+
+    Of several ``texts`` each is a task of its own, by its name, if it makes enough queries.
+    """
     settings = recipe.evaluation
     dev, final = None if holds_out else dev_task(settings), final_tasks(settings)
     of_text = recipe.data.labels == "none" and settings.task in ("auto", HELD_OUT)
     if dev is not None or holds_out is False or not of_text:
-        return dev, final, None
-    held = hold_out(examples)
-    if held is None:
-        reason = f"a tenth of {examples.source} makes fewer than {FEWEST} queries"
+        return dev, final, {}
+    tried = {
+        name: hold_out(text, f" of {name}" if len(texts) > 1 else "")
+        for name, text in texts.items()
+    }
+    held = {name: task for name, task in tried.items() if task is not None}
+    if not held:
+        files = ", ".join(text.source for text in texts.values())
+        reason = f"a tenth of {files} makes fewer than {FEWEST} queries"
         if settings.task == HELD_OUT:
             raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
         logger.warning(
@@ -95,9 +103,10 @@ def tasks_of(
             "--evaluation.task FILE.tsv",
             reason,
         )
-        return dev, final, None
-    logger.info("%s select `best`: %s", held.task.name.heading, held.task.description)
-    proxy = _proxy(held.task)
+        return dev, final, {}
+    for task in (it.task for it in held.values()):
+        logger.info("%s select `best`: %s", task.name.heading, task.description)
+    proxy = _proxy([it.task for it in held.values()])
     if final is None and settings.final == "auto":
         final = proxy
     return DevTask(proxy, METRICS[0]), final, held
@@ -135,8 +144,9 @@ def final_tasks(settings: EvaluationSettings) -> Suite | None:
     return _named("final", settings, Options(settings.data_dir))
 
 
-def _proxy(task: RetrievalTask) -> Suite:
-    return Suite(((RETRIEVAL, TaskData((task.name,), (task,))),), Options())
+def _proxy(tasks: Sequence[RetrievalTask]) -> Suite:
+    names = tuple(task.name for task in tasks)
+    return Suite(((RETRIEVAL, TaskData(names, tuple(tasks))),), Options())
 
 
 def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suite | None:

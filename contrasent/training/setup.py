@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 
-from contrasent.data.examples import open_examples, open_training
-from contrasent.data.loader import Loader
-from contrasent.data.views import open_spans, open_views
+from contrasent.data.examples import Examples, open_examples, open_training
+from contrasent.data.loader import Loader, example_of
+from contrasent.data.mixture import Mixture
+from contrasent.data.views import VIEWS, Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout
-from contrasent.errors import ConfigError, ContrasentError, first_line
+from contrasent.errors import ConfigError, ContrasentError, DataError, first_line
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import training_device
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
@@ -28,9 +31,9 @@ from contrasent.model.hub import are_words
 from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import ROLES, EncoderParts
 from contrasent.model.weights import add_lora
-from contrasent.objectives import build
+from contrasent.objectives import Objective, build
 from contrasent.progress import reading_progress
-from contrasent.recipe import Recipe
+from contrasent.recipe import Recipe, SourceSettings
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.loop import Training, optimizer_of, trainable_parameters
@@ -38,19 +41,21 @@ from contrasent.training.loop import Training, optimizer_of, trainable_parameter
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from contrasent.evaluation.proxy import HeldOutTask
     from contrasent.evaluation.sts_data import RatedPairs
     from contrasent.evaluation.suite import Suite
     from contrasent.model.loading import WordEncoder
     from contrasent.training.scoring import DevTask
 
 logger = logging.getLogger("contrasent")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts(Training):
     """The parts of a run."""
 
-    loader: Loader
+    loader: Mixture
     dev: DevTask | None  # the task that selects ``best``
     final: Suite | None  # the tasks scored before and after
     followed: RatedPairs | None  # pairs whose geometry is measured during training
@@ -77,21 +82,19 @@ def prepare(
             "name a folder or model to start from with --encoder, and the training text, a file or "
             "data set, with --data"
         )
-    settings, order, evaluation = recipe.train, recipe.data, recipe.evaluation
-    examples = open_training(order.file, order.labels, order.columns)
-    logger.info("data: %s", examples.columns)
-    refuse(Combination(recipe, examples.views))
-    dev = final = held = followed = None
+    settings, evaluation = recipe.train, recipe.evaluation
+    whole = _of_each(recipe, lambda _, source: _open(recipe, source))
+    dev = final = followed = None
+    held: dict[str, HeldOutTask] = {}
     if (evaluation.task, evaluation.final) != ("none", "none"):
         from contrasent.training.scoring import tasks_of
 
-        dev, final, held = tasks_of(recipe, examples, holds_out)
+        dev, final, held = tasks_of(recipe, whole, holds_out)
     if evaluation.geometry_every is not None:
         from contrasent.evaluation.sts_data import RatedPairs
 
         followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
-    text = examples if held is None else open_examples(str(held.rest))
-    text.require(2)
+    texts = _of_each(recipe, lambda name, it: _trained_text(whole[name], it, held.get(name)))
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder) if recipe.view.name == "mlm" else None
@@ -100,22 +103,26 @@ def prepare(
         str(given.pop("name")),
         given,
         width=encoder.full_width,
-        data_views=examples.views,
+        data_views=max(text.views for text in texts.values()),
         encoder=encoder,
         batch_size=settings.batch_size,
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
-    refuse(Combination(recipe, examples.views, objective, encoder, longest, split.processes))
+    parts = objective, encoder, longest, split.processes
+    _of_each(recipe, lambda name, _: _refuse(recipe, whole[name], *parts))
+    plain = {name: text for name, text in texts.items() if not text.prompts}
     if objective.has_roles:
         query, document = map(encoder.conventions.prompt_of, ROLES)
-        text.prompts = (query, *[document] * (text.views - 1)) if query or document else ()
-    elif prompt := encoder.conventions.resolve():
+        for text in plain.values():
+            text.prompts = (query, *[document] * (text.views - 1)) if query or document else ()
+    elif plain and (prompt := encoder.conventions.resolve()):
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
             "those of %s to train with it",
-            *(recipe.encoder.name, prompt, order.file),
+            *(recipe.encoder.name, prompt, ", ".join(whole[name].source for name in plain)),
         )
-    copies = examples.views == 1 < objective.views and not objective.provides_views
+    single = any(text.views == 1 for text in texts.values())
+    copies = single and objective.views > 1 and not objective.provides_views
     of_noise = copies and recipe.view.name == "dropout"
     if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
         logger.warning(
@@ -124,31 +131,26 @@ def prepare(
             recipe.encoder.name,
         )
 
-    if objective.spans is not None:
-        views = open_spans(objective.spans, text, encoder.tokenizer, order.max_tokens)
-    else:
-        with reading_progress("examples", show_progress) as advance:
-            views = open_views(
-                recipe.view,
-                text,
-                encoder.tokenizer,
-                order.max_tokens,
-                views=objective.views,
-                needs=objective.needs,
-                own_columns=partial(objective.columns, show_progress=show_progress),
-                progress=lambda count: advance(completed=count),
-            )
-    size, count = settings.batch_size, len(views.source)
-    shape = count, views.source.views
-    logger.info("%d examples of %d sentences; %s", *shape, views.left_out)
-    loader = Loader(
-        views.source,
-        batch_size=size,
-        seed=settings.seed,
-        shuffle=order.shuffle,
-        drop_last=order.drop_last,
-    )
-    whitening_text = list(islice(chain.from_iterable(text), settings.whitening_sentences))
+    how = objective, encoder.tokenizer, show_progress
+    views = _of_each(recipe, lambda name, _: _views(recipe, texts[name], *how))
+    for name, it in views.items():
+        counts = len(it.source), it.source.views
+        logger.info("%s: %d examples of %d sentences; %s", name, *counts, it.left_out)
+    loader = _mixture(recipe, views)
+    records = {
+        name: {
+            "source": Path(text.source).name,
+            "sha256": text.sha256,
+            "columns": text.columns,
+            "examples": len(views[name].source),
+            **({"held_out": held[name].texts} if name in held else {}),
+            **({"batches": loader.counts[name]} if len(whole) > 1 else {}),
+            **views[name].origin,
+        }
+        for name, text in whole.items()
+    }
+    share = -(-settings.whitening_sentences // len(texts))
+    sample = chain(*(islice(chain.from_iterable(it), share) for it in texts.values()))
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return RunParts(
         encoder=encoder,
@@ -165,16 +167,101 @@ def prepare(
         dev=dev,
         final=final,
         followed=followed,
-        data={
-            "source": Path(order.file).name,
-            "sha256": examples.sha256,
-            "columns": examples.columns,
-            "examples": count,
-            **({} if held is None else {"held_out": held.texts}),
-            **views.origin,
-        },
-        whitening_text=whitening_text,
+        data=_record(records),
+        whitening_text=list(islice(sample, settings.whitening_sentences)),
     )
+
+
+def _of_each(recipe: Recipe, work: Callable[[str, SourceSettings], T]) -> dict[str, T]:
+    """Do some work for each source of the data; an error names which of several it is."""
+    done, sources = {}, recipe.data.sources
+    for name, source in sources.items():
+        try:
+            done[name] = work(name, source)
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{name}: {error}" if len(sources) > 1 else str(error)) from error
+    return done
+
+
+def _open(recipe: Recipe, source: SourceSettings) -> Examples:
+    """Understand a source by its first rows."""
+    text = open_training(source.file, recipe.data.labels, source.columns)
+    _refuse(recipe, text)
+    logger.info("data: %s", text.columns)
+    return text
+
+
+def _refuse(recipe: Recipe, text: Examples, *parts: Any) -> None:
+    alone = replace(recipe, data=replace(recipe.data, file=text.source))
+    refuse(Combination(alone, text.views, *parts))
+
+
+def _trained_text(text: Examples, source: SourceSettings, held: HeldOutTask | None) -> Examples:
+    """What is trained on: a source without what is held out, with its prompts."""
+    text = copy.copy(text) if held is None else open_examples(str(held.rest))
+    prompt = source.prompt or ()
+    text.prompts = [prompt] * text.views if isinstance(prompt, str) else prompt
+    if prompt and len(text.prompts) != text.views:
+        raise ConfigError(f"{len(text.prompts)} prompts, but {example_of(text.views)}")
+    text.require(2)
+    return text
+
+
+def _views(
+    recipe: Recipe, text: Examples, objective: Objective, tokenizer: Any, show_progress: bool
+) -> Views:
+    """The sentences that the objective takes of each example of a source."""
+    limit, taken = recipe.data.max_tokens, objective.views
+    if text.prompts and (VIEWS[recipe.view.name].edits or objective.spans):
+        raise ConfigError("its prompt would be edited like the text; leave it out")
+    if objective.takes_fewer:
+        taken = min(taken, text.views)
+    if objective.spans is not None:
+        return open_spans(objective.spans, text, tokenizer, limit)
+    with reading_progress("examples", show_progress) as advance:
+        return open_views(
+            recipe.view,
+            text,
+            tokenizer,
+            limit,
+            views=taken,
+            needs=objective.needs,
+            own_columns=partial(objective.columns, show_progress=show_progress),
+            progress=lambda count: advance(completed=count),
+        )
+
+
+def _mixture(recipe: Recipe, views: Mapping[str, Views]) -> Mixture:
+    order, seed = recipe.data, recipe.train.seed
+    seeds = [seed, *np.random.SeedSequence(seed).generate_state(len(views)).tolist()]
+    own = dict(zip(views, seeds, strict=False))
+    loaders = _of_each(
+        recipe,
+        lambda name, _: Loader(
+            views[name].source,
+            batch_size=recipe.train.batch_size,
+            seed=own[name],
+            shuffle=order.shuffle,
+            drop_last=order.drop_last,
+        ),
+    )
+    weights = [source.weight for source in order.sources.values()]
+    return Mixture(loaders, weights, seed=seed, in_turn=order.mix == "round_robin")
+
+
+def _record(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of the data: of an only source, or of all together and of each."""
+    every = list(records.values())
+    if len(every) == 1:
+        return every[0]
+    hashes = "\n".join(it["sha256"] for it in every)
+    sums = {k: sum(it.get(k, 0) for it in every) for k in ("examples", "held_out")}
+    return {
+        "source": ", ".join(it["source"] for it in every),
+        "sha256": hashlib.sha256(hashes.encode()).hexdigest(),
+        **{key: count for key, count in sums.items() if count},
+        "sources": dict(records),
+    }
 
 
 def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:

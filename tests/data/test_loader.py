@@ -11,6 +11,7 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import Columns, Loader, ViewSource, tokenize
+from contrasent.data.mixture import Mixture, batches_of_each
 from contrasent.errors import ConfigError
 
 
@@ -167,3 +168,50 @@ def test_too_few_views_or_examples_are_explained(there, taken, said, numbered):
     for size in (10, 4):
         with pytest.raises(ConfigError, match=f"{size - 1} examples are too few"):
             Loader(numbered(size - 1, 1), batch_size=size, seed=0, drop_last=True)
+
+
+WEIGHTS = [(None, None, None), (1, 1, 1), (7, 2, 1), (None, 0.3, None), (0.05, None, 0.9)]
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_mixture_goes_through_every_source_as_if_it_was_alone(numbered, weights, in_turn):
+    sources = {"a": numbered(43, 2), "b": numbered(9, 3), "c": numbered(21, 2)}
+    made = {n: Loader(it, batch_size=4, seed=k) for k, (n, it) in enumerate(sources.items())}
+    steps = sum(it.steps_per_epoch for it in made.values())
+    mixture = Mixture(made, weights, seed=5, in_turn=in_turn)
+    assert mixture.steps_per_epoch == steps == 11 + 2 + 5
+    batches = [mixture.batch(step) for step in range(3 * steps)]
+    seen, epochs = dict.fromkeys(made, 0), []
+    for batch in batches:
+        assert same(batch, made[batch.origin].batch(seen[batch.origin]))
+        seen[batch.origin] += 1
+    for epoch in range(3):
+        order = [batch.origin for batch in batches[epoch * steps : (epoch + 1) * steps]]
+        assert {name: order.count(name) for name in made} == mixture.counts
+        epochs.append(order)
+    if in_turn:
+        assert epochs[0] == (["a", "b", "c"] * steps)[:steps]
+    else:
+        assert epochs[0] != epochs[1] != epochs[2]
+    again = list(Mixture(made, weights, seed=5, in_turn=in_turn).stream(17, 3 * steps))
+    assert all(map(same, again, batches[17:]))
+    assert [batch.origin for batch in again] == [batch.origin for batch in batches[17:]]
+    assert not all(
+        batch.origin == mixture.batch(step).origin
+        for step, batch in enumerate(Mixture(made, weights, seed=6).stream(0, steps))
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "counts"),
+    [
+        ((11, 3, 6), (None, None, None), (11, 3, 6)),
+        ((50, 30, 20), (1, 1, 2), (25, 25, 50)),
+        ((50, 30, 20), (None, 0.3, None), (50, 30, 20)),
+        ((60, 30, 10), (None, None, 0.4), (40, 20, 40)),
+        ((5, 5), (2, 1), (7, 3)),
+    ],
+)
+def test_shares_of_the_batches_follow_weights_and_sizes(sizes, weights, counts):
+    assert tuple(batches_of_each(sizes, weights)) == counts

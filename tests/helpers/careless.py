@@ -6,7 +6,8 @@ QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps
 
 def train(*words):
     """The words of a command that works, unless later words spoil it."""
-    return ("train", "unsup-simcse", *PLAIN, *QUIET, *words)
+    plain = [it for it in PLAIN if it not in ("--data", "text.txt")] if "--data" in words else PLAIN
+    return ("train", "unsup-simcse", *plain, *QUIET, *words)
 
 
 def prepare(tmp_path, monkeypatch, encoder):

@@ -76,6 +76,52 @@ def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
     assert json.loads((tmp_path / name / "special_tokens_map.json").read_text())["cls_token"]
 
 
+def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    columns = np.sign(np.random.default_rng(0).standard_normal((256, 6))).astype(np.float32)
+    columns[:, 0] = 1.0
+    columns[:, 1] = -1.0
+    ends = [
+        onnx.helper.make_tensor_value_info(name, 1, [4, it]) for name, it in (("x", 256), ("y", 6))
+    ]
+    product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    weights = [onnx.numpy_helper.from_array(columns, "w")]
+    graph = onnx.helper.make_graph([product], "product", ends[:1], ends[1:], weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    path = formats.quantize(tmp_path / "model.onnx")
+    kept = [onnx.numpy_helper.to_array(it) for it in onnx.load(path).graph.initializer]
+    whole = next(it for it in kept if it.shape == columns.shape)
+    scales = next(it for it in kept if it.shape == (6,) and it.dtype == np.float32)
+    for column in whole.T:  # what AVX2 adds in 16 bits, at its worst
+        for pair in column.reshape(-1, 2).astype(int):
+            assert abs(255 * pair.sum()) < 2**15
+    x = np.ones((4, 256), np.float32)  # each becomes 255, of which 0 is a part
+    x[1, ::3], x[2, 128:] = 0, 0
+    found = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[
+        0
+    ]
+    exact = [
+        [sum(int(255 * a) * int(w) for a, w in zip(r, c, strict=True)) for c in whole.T] for r in x
+    ]
+    np.testing.assert_allclose(found, np.array(exact) * scales / 255, rtol=1e-6)
+
+
+def test_a_quantized_graph_stands_beside_the_plain_one(encoder, tmp_path):
+    parity = export(encoder, tmp_path / "out", "onnx-int8")
+    assert 1e-6 < parity.largest_gap < 0.05
+    small, plain = (tmp_path / "out/onnx" / n for n in ("model_quantized.onnx", "model.onnx"))
+    assert plain.is_file()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    states = run_onnx(small, SENTENCES, tokenizer)
+    headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
+    expected = encoder.encode(SENTENCES, precision="fp32")
+    cosines = (headed * expected).sum(1) / np.linalg.norm(headed, axis=1)
+    assert (cosines / np.linalg.norm(expected, axis=1)).min() > 0.95
+
+
 @pytest.mark.parametrize("factor", [0.9, torch.nan])
 def test_an_export_with_other_vectors_is_refused_and_not_written(
     factor, encoder, tmp_path, monkeypatch

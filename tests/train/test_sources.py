@@ -1,0 +1,189 @@
+"""Several sources: each batch from one, with its columns and prompt; resumed bit for bit."""
+
+import json
+import re
+
+import pytest
+from helpers.command_line import refused, worked
+from helpers.interrupted import kill_after
+from helpers.run_files import RunFiles, logged_losses
+from helpers.tiny_sentences import sentence, write
+
+import contrasent
+from contrasent.errors import ContrasentError
+from contrasent.recipe import load_recipe
+from contrasent.training.run import train
+
+
+@pytest.fixture
+def qa_file(tmp_path):
+    rows = [{"q": sentence(n, 5), "a": sentence(n + 3, 4)} for n in range(20)]
+    write(tmp_path / "qa.jsonl", map(json.dumps, rows))
+    return tmp_path / "qa.jsonl"
+
+
+def losses(metrics):
+    """The name of the loss of a source in each step."""
+    steps = [line for line in metrics if "loss" in line]
+    named = [[key for key in line if key.startswith("loss_")] for line in steps]
+    assert all(len(names) == 1 for names in named)
+    assert all(line[name] == line["loss"] for line, (name,) in zip(steps, named, strict=True))
+    return [name for (name,) in named]
+
+
+def test_a_run_on_several_sources_is_resumed_bit_for_bit(
+    recipe, tmp_path, triplet_file, qa_file, text_file
+):
+    qa = {"file": str(qa_file), "columns": ["q", "a"], "weight": 0.4, "prompt": ["query: ", ""]}
+    loaded = recipe(data__file=[f"{triplet_file}:0.4", qa, str(text_file)], train__epochs=2)
+    result = train(loaded, tmp_path / "whole")
+    whole = RunFiles.read(tmp_path / "whole")
+    assert result.steps == 2 * (5 + 3 + 5)
+    named = losses(whole.metrics)
+    names = {"loss_triplets.csv": 5, "loss_qa.jsonl": 5, "loss_text.txt": 3}
+    for epoch in (named[:13], named[13:]):
+        assert {name: epoch.count(name) for name in names} == names
+    kept = json.loads((tmp_path / "whole" / "data.json").read_text())
+    assert kept["examples"] == 100
+    assert kept["sources"]["qa.jsonl"]["examples"] == 20
+    assert [len(it["sha256"]) for it in (kept, *kept["sources"].values())] == [64] * 4
+    told = (tmp_path / "whole" / "log.txt").read_text()
+    assert re.search(r"loss \(batches\) of .*qa.jsonl [\d.]+ \(\d+\)", told)
+    for calls in (1, 4):
+        with kill_after("save_state", calls):
+            train(loaded, tmp_path / f"cut{calls}")
+        train(loaded, tmp_path / f"cut{calls}", resume=True)
+        assert RunFiles.read(tmp_path / f"cut{calls}") == whole
+
+
+def test_a_source_alone_is_what_a_file_is(recipe, tmp_path, triplet_file):
+    alone = train(recipe("sup-simcse", data__file=[str(triplet_file)]), tmp_path / "list")
+    plain = train(recipe("sup-simcse", data__file=str(triplet_file)), tmp_path / "file")
+    name = "model.safetensors"
+    assert (alone.last / name).read_bytes() == (plain.last / name).read_bytes()
+
+
+def test_pairs_beside_triplets_have_no_hard_negatives(recipe, tmp_path, triplet_file, qa_file):
+    qa = {"file": str(qa_file), "columns": ["q", "a"]}
+    steps = []
+    train(
+        recipe("sup-simcse", data__file=[str(triplet_file), qa], data__mix="round_robin"),
+        tmp_path / "run",
+        on_step=steps.append,
+    )
+    assert {(it.source, it.sentences // it.examples) for it in steps} == {
+        ("triplets.csv", 3),
+        ("qa.jsonl", 2),
+    }
+
+
+def test_every_source_has_its_own_targets_of_a_teacher(
+    recipe, trained, tmp_path, triplet_file, text_file
+):
+    teacher = trained(train__max_steps=2, folder="teacher", data__file=str(text_file)).last
+    still = {"train__learning_rate": 1e-12, "encoder__pooler": "cls"}
+    alike = {"encoder__name": str(teacher), "objective__teacher": str(teacher), **still}
+    sources = [str(triplet_file), f"{text_file}:0.5"]
+    steps = []
+    loaded = recipe("distil", data__file=sources, data__max_tokens=32, **alike)
+    train(loaded, tmp_path / "run", on_step=steps.append)
+    assert {it.sentences // it.examples for it in steps} == {3, 1}
+    assert all(it.measures["teacher_cosine"] > 0.9999 for it in steps)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["a.csv:0", "b"], "weight of a.csv cannot be '0'"),
+        (["a.csv:-1", "b"], "weight of a.csv cannot be '-1'"),
+        (["a.csv:0.5", "b:0.5", "c"], "weights of 1 leave no batch for a source without"),
+        (["a.csv", "a.csv"], "a.csv is there twice"),
+        ([{"file": "a.csv", "weigth": 2}], "Did you mean 'weight'?"),
+        ([7], "7 is no source"),
+        (7, "give a file, or a list of files"),
+    ],
+)
+def test_wrong_sources_are_refused_with_what_is_wrong(files, said):
+    with pytest.raises(ContrasentError, match=re.escape(said)):
+        load_recipe("unsup-simcse", {"data.file": files})
+
+
+def test_a_weight_is_a_number_behind_the_last_colon(tmp_path):
+    (tmp_path / "odd:0.5").write_text("")
+    given = {
+        "a.csv:0.3": ("a.csv", 0.3),
+        r"C:\text\a.csv:2": (r"C:\text\a.csv", 2),
+        r"D:\text\a.csv": (r"D:\text\a.csv", None),
+        "s3://bucket/folder:1e-1": ("s3://bucket/folder", 0.1),
+        "org/name:config": ("org/name:config", None),
+        "org/name:config@train:3": ("org/name:config@train", 3),
+        str(tmp_path / "odd:0.5"): (str(tmp_path / "odd:0.5"), None),
+    }
+    for text, expected in given.items():
+        file = [{"file": "other", "weight": 0.01 if expected[1] is None else 1}, text]
+        read = load_recipe("unsup-simcse", {"data.file": file}).data.sources.values()
+        assert (it := list(read)[1]) and (it.file, it.weight) == expected
+
+
+def test_what_one_source_lacks_is_told_with_its_name(recipe, tmp_path, triplet_file, text_file):
+    def said(name="sup-simcse", **settings):
+        with pytest.raises(ContrasentError) as error:
+            train(recipe(name, **settings), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        return str(error.value)
+
+    both = [str(triplet_file), str(text_file)]
+    assert said(data__file=both).startswith("text.txt: the objective simcse takes pairs here")
+    pairs = {"file": str(triplet_file), "columns": ["sent0", "sent1"], "name": "pairs"}
+    three = {"data__file": [str(triplet_file), pairs], "objective__hard_negatives": 1}
+    assert "2 (anchor, positive) per example" in said(**three)
+    prompted = [both[0], {"file": both[1], "prompt": ["a", "b"]}]
+    assert said("unsup-simcse", data__file=prompted).startswith("text.txt: 2 prompts, but 1")
+    prompted[1]["prompt"] = "a: "
+    again = {"file": str(text_file), "name": "again"}
+    crops = {"data__file": [prompted[1], again], "view__name": "crop"}
+    assert said("unsup-simcse", **crops).startswith("text.txt: its prompt would be edited")
+
+
+def test_a_prompt_is_text_before_the_sentence(recipe, tmp_path, triplet_file, text_file):
+    rows = [line.split(",") for line in triplet_file.read_text().splitlines()[1:]]
+    by_hand = write_rows(tmp_path / "hand.csv", [["q: " + a, "p: " + b, c] for a, b, c in rows])
+    given = {"file": str(triplet_file), "prompt": ["q: ", "p: ", ""], "name": "x"}
+    other = str(text_file)
+    kept = []
+    for first in (given, {"file": str(by_hand), "name": "x"}):
+        loaded = recipe(data__file=[first, other], evaluation__task="none")
+        train(loaded, tmp_path / f"{len(kept)}")
+        kept.append(logged_losses(tmp_path / f"{len(kept)}"))
+    assert kept[0] == kept[1]
+
+
+def write_rows(path, rows):
+    path.write_text("\n".join(["sent0,sent1,hard_neg", *map(",".join, rows)]) + "\n")
+    return path
+
+
+def test_several_files_from_the_command_line_and_from_python(desk, tiny_bert):
+    write(desk / "more.txt", [sentence(n, 6) for n in range(30)])
+    write(desk / "text.txt", [sentence(n, 4) for n in range(30)])
+    how = ["--encoder", str(tiny_bert), "--max-steps", "4", "--batch-size", "8"]
+    how += ["--evaluation.task", "none", "--evaluation.final", "none"]
+    worked("train", "unsup-simcse", "--data", "text.txt", "--data", "more.txt:0.25", *how)
+    run = desk / "runs" / "unsup-simcse"
+    kept = json.loads((run / "data.json").read_text())["sources"]
+    assert {name: it["batches"] for name, it in kept.items()} == {"text.txt": 6, "more.txt": 2}
+    said = refused("train", "unsup-simcse", "--data", "a", "--data", "b", "--data.file", "c", *how)
+    assert "are the same setting" in said
+    result = contrasent.train(
+        data={
+            "rows": [sentence(n) for n in range(30)],
+            "file": {"file": "more.txt", "weight": 0.25},
+        },
+        encoder=str(tiny_bert),
+        output="python",
+        max_steps=4,
+        batch_size=8,
+        **{"evaluation.task": "none", "evaluation.final": "none"},
+    )
+    kept = json.loads((result.last.parent / "data.json").read_text())["sources"]
+    assert {name: it["batches"] for name, it in kept.items()} == {"rows": 6, "file": 2}
