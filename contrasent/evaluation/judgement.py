@@ -138,8 +138,7 @@ def judge(
     deciding, reasons = _decide(tasks, *both)
     undecided |= reasons
     asked = _asked_of_fusion(tasks, deciding)
-    of_dense, of_words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
-    weights = WEIGHTS[: None if of_words > of_dense else _TRIED]
+    weights = _weights_for(both, deciding)
     weight, fused = _fusion(tasks, dense, by_words, asked, weights)
     fusion = f"{use.encoder.name} + {BM25}"
     if weight is not None:
@@ -228,13 +227,18 @@ def _scores_of_texts(index: Index, use: EncoderUse) -> dict[float, list[Vector]]
     tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
     if not tasks:
         return {0.0: []}
-    by_words = (WordIndex.of(task.corpus).scores(task.queries) for task in tasks)
-    both = [*zip(_dense(use, tasks), by_words, strict=True)]
-    fused = _weighed(tasks, both, (0.0, *WEIGHTS[:_TRIED]))
-    kept = [n for n, of in enumerate(fused[0.0]) if of[METRIC].mean() >= _TELLING]
-    if all(tasks[n].name.name.startswith(KEYWORDS) for n in kept):
-        kept = []
-    return {it: [of[n][METRIC] for n in kept] for it, of in fused.items()}
+    dense = _dense(use, tasks)
+    by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
+    both = _values(tasks, dense), _values(tasks, by_words)
+    deciding = [
+        n for n in _decide(tasks, *both)[0] if max(of[n][METRIC].mean() for of in both) >= _TELLING
+    ]
+    asked = _asked_of_fusion(tasks, deciding)
+    if all(tasks[n].name.name.startswith(KEYWORDS) for n in asked):
+        return {0.0: []}
+    weights = 0.0, *_weights_for(both, deciding)
+    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], weights)
+    return {it: [of[n][METRIC] for n in asked] for it, of in fused.items()}
 
 
 def _decide(
@@ -273,6 +277,12 @@ def _asked_of_fusion(tasks: Sequence[RetrievalTask], deciding: Sequence[int]) ->
     return [
         n for n, task in enumerate(tasks) if n in deciding or task.name.name.startswith(KEYWORDS)
     ]
+
+
+def _weights_for(both: tuple[Values, Values], deciding: Sequence[int]) -> tuple[float, ...]:
+    """Weights to try; large ones only where BM25 is better than the encoder."""
+    dense, words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
+    return WEIGHTS[: None if words > dense else _TRIED]
 
 
 def _as_use(encoder: Judged) -> EncoderUse:
