@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from math import ceil
 from pathlib import Path
 from threading import Lock
@@ -190,13 +190,16 @@ def _joined(texts: Iterable[str], longest: int) -> list[str]:
 
 
 def _questions(sample: TextSample) -> Iterator[Ask]:
-    """A question, and what follows it up to the next one."""
+    """A question, and what follows it up to the next one; or else the next passage."""
+    following = dict(pairwise(chain.from_iterable(sample.documents)))
     for row, text in enumerate(sample.texts):
         parts = split_sentences(text)
         for n, part in enumerate(parts, start=1):
             answer = takewhile(lambda it: not it.endswith(_QUESTION), parts[n:])
-            if part.endswith(_QUESTION):
+            if part.endswith(_QUESTION) and n < len(parts):
                 yield Ask(part, (row,), {row: " ".join(answer)})
+            elif part.endswith(_QUESTION) and row in following:
+                yield Ask(part, (following[row],), {}, row)
 
 
 def _keywords(sample: TextSample) -> Iterator[Ask]:

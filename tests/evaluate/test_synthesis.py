@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 import torch
@@ -102,6 +103,16 @@ def test_what_gives_a_query_away_is_taken_out_and_pairs_train_and_are_evaluated(
     vectors.write_text("".join(f"{it} {DRAW.random()} {DRAW.random()}\n" for it in known))
     judged = contrasent.evaluate(vectors, text=out)
     assert "pairs of pairs.jsonl" in {record.task for record in judged.records}
+
+
+def test_a_line_that_asks_finds_the_line_after_it(tmp_path):
+    lines = [f"Where is {RARE[n]} {said(3)}?" if n % 2 else f"It is {said(9)}." for n in range(60)]
+    lines = [it if n % 2 else f"{RARE[n - 1]} {it}" for n, it in enumerate(lines)]
+    path = tmp_path / "faq.txt"
+    path.write_text("\n".join(lines[1:]) + "\n")
+    found = contrasent.synthesize(path, documents=False, kinds="question").pairs
+    assert len(found) > 20
+    assert all((query, passage) in set(pairwise(lines)) for query, passage, _ in found)
 
 
 def test_pairs_train(tmp_path, tiny_bert):
