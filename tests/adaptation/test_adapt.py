@@ -144,8 +144,8 @@ def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
     monkeypatch.setattr(distil, "_kept_blocks", breaks_off)
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "empty"))
     result = adapt("alone", **given)
-    assert [it.failure for it in result.failures] == ["the server does not answer"]
-    assert result.outcome == "trained"
+    assert [it.failure for it in result.trials if it.failure] == ["the server does not answer"]
+    assert result.outcome in ("trained", "both")
 
 
 def test_a_smaller_encoder_follows_the_whole_one_and_is_compared_with_it(adapt, sentence_encoder):
