@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
+from helpers.tiny_models import WORDS
 
 import contrasent
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage, words
 from contrasent.search.index import Index
+from contrasent.search.storage import WordsInfo
 from contrasent.search.words import WordIndex
 
 DRAW = np.random.default_rng(0)
@@ -168,6 +171,20 @@ def test_labelled_queries_choose(encoder, folder):
     assert not chosen.hybrid and chosen.gain <= 0
     with pytest.raises(DataError, match="'x'"):
         contrasent.tune_index(index, encoder, queries=[("t1", "x")])
+
+
+def test_the_texts_choose(tiny_bert, tmp_path):
+    """Halves of a text share a word that no other text has, which a random encoder does not see."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    filler = [" ".join(DRAW.choice(WORDS, 9)) for _ in range(160)]
+    texts = [f"k{n} {filler[n]} k{n} {filler[n + 80]}" for n in range(80)]
+    index = Index.build(encoder, texts, tmp_path / "index", precision="fp32")
+    chosen = contrasent.tune_index(index)
+    assert chosen == index.manifest.words == Index.open(index.folder).manifest.words
+    assert (chosen.chosen_by, chosen.hybrid) == ("text", True) and chosen.queries >= 80
+    assert index.search(encoder, ["k7"], 1)[0][0].id == "7"
+    few = Index.build(encoder, texts[:9], tmp_path / "few", precision="fp32")
+    assert contrasent.tune_index(few, encoder) == WordsInfo()
 
 
 def test_a_damaged_table_of_words_is_explained(encoder, folder):
