@@ -109,9 +109,6 @@ def train(
         Folders of the ``best`` and ``last`` encoder, dev score, and records before and after; None
         if ``resume`` finds the run complete.
 
-    Raises:
-        ContrasentError: what is given cannot be used.
-
     Example:
         >>> run = contrasent.train(
         ...     "unsup-simcse", encoder="bert-base-uncased", data="sentences.txt",
@@ -181,9 +178,6 @@ def tune(
         on_trial: called with every trial that has ended.
         **settings: of every trial, by dotted name.
 
-    Raises:
-        ContrasentError: what is given cannot be used.
-
     Example:
         >>> contrasent.tune(
         ...     "unsup-simcse", ["train.learning_rate=1e-5,3e-5"], encoder="bert-base-uncased",
@@ -227,9 +221,6 @@ def pretrain(
             ``run``.
         **options: as `train` takes them, but for the recipe; ``output`` is
             ``runs/pretrain-mlm`` by default.
-
-    Raises:
-        ContrasentError: what is given cannot be used.
 
     Example:
         >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
@@ -286,9 +277,6 @@ def fit(
     Returns:
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
 
-    Raises:
-        ContrasentError: what is given cannot be used.
-
     Example:
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
@@ -341,9 +329,6 @@ def mine(
 
     Returns:
         The examples, and counts and scores.
-
-    Raises:
-        ContrasentError: what is given cannot be used.
 
     Example:
         >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
@@ -467,9 +452,6 @@ def analyze(
         and rank correlation, the singular spectrum, cosines in groups of their ratings, and with
         ``edits`` how sensitive embeddings are to them.
 
-    Raises:
-        ContrasentError: what is given cannot be used.
-
     Example:
         >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
@@ -537,9 +519,6 @@ def evaluate(
     Returns:
         A record per metric, aggregation, subset and split, never multiplied by 100; the
         ``problems`` of it are tasks without a score.
-
-    Raises:
-        ContrasentError: what is given cannot be used.
 
     Example:
         >>> records = contrasent.evaluate("my-encoder", ["pairs.tsv"])

@@ -131,10 +131,14 @@ def _with_choices(text: str, kind: Any) -> str:
     return f"{text} One of: {', '.join([*choices, *null])}."
 
 
+_RAISES = "    Raises:\n        ContrasentError: what is given cannot be used.\n\n"
+
+
 def takes(cls: Any) -> Callable[[F], F]:
     """Let a function take the options of a class by name, as its last keyword arguments.
 
     Its signature and docstring have them in place of ``**options``, or else before the last one.
+    The docstring also says, before the example, that mistakes raise an error.
     """
 
     def explain(function: F) -> F:
@@ -151,7 +155,10 @@ def takes(cls: Any) -> Callable[[F], F]:
                 lines.append(textwrap.fill(text, 100, subsequent_indent=" " * 12))
         place = f"        **{rest.name}: " + ("" if kept else "by name.")
         written = "\n".join([*lines, place] if kept else lines)
-        function.__doc__ = (function.__doc__ or "").replace(place, written)
+        documentation = (function.__doc__ or "").replace(place, written)
+        if "Raises:" not in documentation:
+            documentation = documentation.replace("    Example:", f"{_RAISES}    Example:")
+        function.__doc__ = documentation
         function.__signature__ = signature.replace(parameters=[*own, *options, *kept])  # type: ignore[attr-defined]
         return function
 
