@@ -185,23 +185,8 @@ def card_text(folder: Path, name: str | None = None) -> str:
     dataset = ", ".join(f"[{it}](https://huggingface.co/datasets/{it})" for it in sets)
     unknown = "not known here: name it before you publish"
     licence = f"that of {dataset}" if len(sets) == len(texts) else unknown
-    count = f", {data['examples']:,} examples" if "examples" in data else ""
-    facts = [
-        ("Starts from", link or start),
-        # what the last module that says so gives
-        ("Embedding", f"{[it[w] for it in configs for w in _WIDTHS if w in it][-1]} dimensions"),
-        ("Longest text", f"{known['max_tokens']} tokens" if known.get("max_tokens") else ""),
-        ("Pooler, head", f"{known.get('pooler')}, {known.get('head')}"),
-        ("Length 1", "yes" if known.get("normalize") else "no: compare by cosine"),
-        *(
-            (f"Prompt `{prompt}`", f"`{text!r}`" if text else "")
-            for prompt, text in read_conventions(folder).prompts.items()
-        ),
-        ("Training text", f"{data.get('source', '')}{count}" if data else ""),
-        ("Its SHA-256", f"`{data.get('sha256', 'not known')}`" if data else ""),
-        ("Its licence", licence if data else ""),
-        ("Map after the pooler", section(known, "transform").get("described") or ""),
-    ]
+    # what the last module that says so gives
+    width = [config[name] for config in configs for name in _WIDTHS if name in config][-1]
     metadata: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
@@ -224,11 +209,14 @@ def card_text(folder: Path, name: str | None = None) -> str:
     return page.from_string(_CARD.read_text(encoding="utf-8")).render(
         metadata=yaml.safe_dump(metadata, **yml),
         title=title,
-        facts=facts,
+        known=known,
+        data=data,
+        licence=licence,
+        width=width,
+        prompts=read_conventions(folder).prompts,
+        start=link or start,
         recipe=yaml.safe_dump(recipe, **yml) if recipe else "",
-        step=known.get("step", "?"),
         scores=[(score, before.get(key)) for key, score in scores.items()],
-        gains=known.get("gains") or (),
         overlaps=[(it["task"], it["overlap"]) for it in scores.values() if it.get("overlap")],
         name=name or "path/to/this/folder",
         trusted=is_ours,
