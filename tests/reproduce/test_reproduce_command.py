@@ -82,9 +82,8 @@ def test_the_same_command_again_does_nothing_and_others_tell_what_is_there(made,
     recorded = worked("reproduce", "simcse/T3", "--from-records", output)
     assert recorded.out.strip() == (output / "simcse-T3.md").read_text().strip()
     told = worked("reproduce", "verdicts", "simcse/T3", "--output", output, *SMOKE)
-    data = output / "materials" / "senteval"
     judged = worked(
-        *("reproduce", "verdicts", "simcse/T3", "--from-records", output, "--data-dir", data)
+        *("reproduce", "verdicts", "simcse/T3", "--from-records", output, "--data-dir", SMOKE_TASKS)
     )
     assert judged.out == told.out
     assert "| S6 | The default dropout 0.1 is best | cannot be told |" in told.out
