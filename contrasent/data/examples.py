@@ -77,7 +77,7 @@ class Examples:
             if quoted or (len(reader.first) > 1 and layout.positions == (0,)):
                 chosen = (*chosen, "quoted" if quoted else "tabs")
             told = [f"{content}\n{chosen!r}"]
-        told += ["cleaned"] * (self.cleaned is not None) + [*self.prompts]
+        told += ["cleaned"] * (self.cleaned is not None)
         return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:

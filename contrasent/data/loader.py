@@ -127,6 +127,7 @@ def tokenize(
     told now and then how many examples are done. DataError if none is left.
     """
     key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
+    key += examples.prompts
     dtype, views = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32", examples.views
 
     def write(folder: Path) -> None:
