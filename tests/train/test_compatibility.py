@@ -103,6 +103,8 @@ CASES = [
     ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
     ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
     ({"data.labels": "scores"}, {}, {}, "is scores|every pair for a positive|leave it out"),
+    ({}, needing(Need.CANDIDATE_SCORES), {}, "candidate_scores|labels is none; set it to lists"),
+    ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
     ({"encoder.lstm": 4}, {}, {}, "encoder.lstm is 4|tiny is an encoder of its own; leave"),
     (CHUNKS, {}, {"norm": True}, "chunk is 4|BatchNorm1d 'head.0'|without|LayerNorm"),
     (CHUNKS, STATES, {}, "chunk is 4|states or the tokens|without train.gradcache_chunk"),
