@@ -179,7 +179,9 @@ def _of_each(recipe: Recipe, work: Callable[[str, SourceSettings], T]) -> dict[s
         try:
             done[name] = work(name, source)
         except (ConfigError, DataError) as error:
-            raise type(error)(f"{name}: {error}" if len(sources) > 1 else str(error)) from error
+            if len(sources) == 1:
+                raise
+            raise type(error)(f"{name}: {error}") from error
     return done
 
 
