@@ -1,7 +1,6 @@
 """Raw text as people have it: twenty kinds of dirt, and whether `adapt` answers on each.
 
-python -m benchmarks.raw_text DATA WORK              # DATA has paraphrase and wiki
-python -m benchmarks.raw_text DATA WORK --only html --minutes 1
+python -m benchmarks.raw_text DATA WORK --only html     # DATA has paraphrase and wiki
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import html
-import io
 import json
-import random
 import subprocess
 import sys
 import textwrap
@@ -38,9 +35,8 @@ def lines(texts: Iterable[str]) -> str:
 
 def table(rows: list[list[str]], delimiter: str = ",") -> str:
     """A file of quoted cells."""
-    file = io.StringIO()
-    csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(rows)
-    return file.getvalue()
+    quoted = ([f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row] for row in rows)
+    return lines(map(delimiter.join, quoted))
 
 
 def kinds(data: Path) -> dict[str, tuple[str, str, bool]]:
@@ -50,17 +46,17 @@ def kinds(data: Path) -> dict[str, tuple[str, str, bool]]:
     asked = list(dict.fromkeys(row["question1"] for row in rows))[:4000]
     whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
     articles = [it.split("\n") for it in islice(whole.strip().split("\n\n"), 20_000)]
-    some, sentences, draw = articles[:600], [*chain.from_iterable(articles)], random.Random(0)
+    some, sentences = articles[:600], [*chain.from_iterable(articles)]
     each = [*enumerate(asked)]
-    stray = [it + "\n" * (1 + (draw.random() < 0.02)) for it in asked]
-    numbered = [[str(n), "2024-05-01", it, "open"] for n, it in each]
+    stray = [it + "\n" * (1 + (n % 50 == 7)) for n, it in each]
+    columns = [["id", "date", "text", "state"]]
+    columns += [[str(n), "2024-05-01", it, "open"] for n, it in each]
     tagged = [f"<p class='q'>{html.escape(it)}&nbsp;<b>new</b><br/></p>" for it in asked]
     chapters = ["\n".join([f"## {article[0][:40]}", *article]) for article in some]
     wrapped = [textwrap.fill(" ".join(article), 72) for article in some]
-    names = [f"{it.split()[0]} {n}" for n, it in enumerate(sentences[:2000])]
-    foreign = [of.format(name) for of, name in zip(cycle(FOREIGN), names, strict=False)]
+    cities = zip(cycle(FOREIGN), sentences[:2000], strict=False)
+    foreign = [of.format(f"{it.split()[0]} {n}") for n, (of, it) in enumerate(cities)]
     chat = [f"[{n // 60 % 24:02}:{n % 60:02}] user{n % 7}: {it}" for n, it in each]
-    columns = [["id", "date", "text", "state"], *numbered]
     return {
         "stray blank lines": (".txt", "".join(stray), False),
         "double spaced": (".txt", "\n\n".join(asked), False),
@@ -88,16 +84,15 @@ def kinds(data: Path) -> dict[str, tuple[str, str, bool]]:
 def told(folder: Path) -> Iterator[str]:
     """Documents or lines, and the answer."""
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    yield "documents" if " documents of " in result["sentences"][0] else "lines"
-    yield result["outcome"] + f" {result['hybrid_weight'] or ''}".rstrip()
-    yield " ".join(result["sentences"][1:3])
+    first, *said = result["sentences"]
+    yield "documents" if " documents of " in first else "lines"
+    yield " ".join([result["outcome"], str(result["hybrid_weight"] or ""), *said[:2]])
 
 
 def main(
     data: Path,
     work: Path,
     minutes: float = 2,
-    encoder: str = "all-MiniLM-L6-v2",
     only: Annotated[list[str] | None, typer.Option()] = None,
 ) -> None:
     """Print a row per kind: exit code, seconds, documents or lines, and the answer."""
@@ -107,10 +102,12 @@ def main(
             continue
         file, folder = work / f"raw-{number}{ending}", work / f"adapt-{number}"
         file.write_text(content, encoding="utf-8", newline="")
-        command = [sys.executable, "-m", "contrasent", "adapt", encoder, "--data", str(file)]
-        command += ["--minutes", str(minutes), "--output", str(folder), "--overwrite"]
+        command = [sys.executable, "-m", "contrasent", "adapt", "all-MiniLM-L6-v2"]
+        command += ["--data", str(file), "--minutes", str(minutes), "--output", str(folder)]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "--overwrite"], capture_output=True, text=True, check=False
+        )
         seconds, answer = f"{time.monotonic() - began:.0f} s", [done.stderr.strip()[-300:]]
         if not done.returncode:
             found, *answer = told(folder)
