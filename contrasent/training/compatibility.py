@@ -158,10 +158,10 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         f"{example_of(c.data_views)}; give it the other columns, or lower objective.hard_negatives",
     )
     for kind, side in SIDE_COLUMNS.items():
-        columns = ", ".join(side.spec.roles)
+        what, columns = side.name.lower().replace("_", " "), ", ".join(side.spec.roles)
         yield (
             Need[side.name] in needs and labels != kind,
-            f"the objective {name} reads {side.name.lower()}: {columns}, but data.labels is "
+            f"the objective {name} reads {what}: {columns}, but data.labels is "
             f"{labels}; set it to {kind}, with data that has these columns",
         )
     for kind, side in SIDE_COLUMNS.items():

@@ -33,6 +33,7 @@ def needing(need, **more):
 SINGLE, SPANS, OWN_VIEWS = {"views": 1}, {"spans": Spans()}, {"provides_views": True}
 STATES, TOKENS = needing(Need.TOKEN_STATES), needing(Need.TOKENS)
 SCORES, LABELS = needing(Need.SCORES), needing(Need.LABELS)
+LISTS = needing(Need.CANDIDATE_SCORES)
 ORDERED = needing(Need.POSITIONS, views=1, provides_views=True)
 CROP, FIXED = {"view.name": "crop"}, {"view.fixed_dropout": True}
 TWINS, CHUNKS = {"encoder.encoders": "twin"}, {"train.gradcache_chunk": 4}
@@ -102,6 +103,8 @@ CASES = [
     ({}, LABELS, {}, "simcse reads labels|data.labels is none; set it to nli"),
     ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
     ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
+    ({}, LISTS, {}, "reads candidate scores: anchor, candidate 1|is none; set it to lists"),
+    ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
     ({"data.labels": "scores"}, {}, {}, "is scores|every pair for a positive|leave it out"),
     ({}, needing(Need.CANDIDATE_SCORES), {}, "candidate_scores|labels is none; set it to lists"),
     ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
