@@ -102,6 +102,7 @@ METHODS = {
     "mlm first": Method(first={"train.max_steps": 150}, starts=("mlm",)),
     "diffcse": Method("diffcse", {"train.learning_rate": 3e-5, "train.epochs": 1}, starts=("mlm",)),
     "distil": Method("distil", {"objective.teacher": STARTS["minilm"]}, starts=("mlm",)),
+    "queries": Method("sup-adapt", {**LONG, "train.learning_rate": 1e-5}),
     "whitening": Method("whitening"),
     "hybrid": Method("hybrid"),
     "adapt": Method("adapt"),
@@ -147,6 +148,12 @@ def make(work: Path, cell: Cell, minutes: float) -> tuple[SentenceEncoder, float
         settings = {**STEPS, **method.first, "train.seed": seed}
         contrasent.pretrain(base, data=data, output=first, overwrite=True, **settings)
         base = str(first / "last")
+    if name == "queries":
+        made = contrasent.synthesize(
+            work / (text.documents or text.text), output=f"{folder}.jsonl", overwrite=True
+        )
+        print(domain, made.made, made.left_out, len(made.pairs))
+        data = Path(f"{folder}.jsonl")
     settings = {**STEPS, **common, **method.settings}
     run = contrasent.train(
         method.recipe, encoder=base, data=data, output=folder, overwrite=True, **settings
