@@ -139,6 +139,9 @@ def synthesize(
     else:
         queries = {kind: [*FOUND[kind](sample)] for kind in kinds}
     pairs, left_out = kept_pairs(sample, queries, excluded, use, how.top_k)
+    if not pairs:
+        told = "; ".join(f"{count:,} {why}" for why, count in left_out.items())
+        raise DataError(f"{source}: no pair is left of {len(sample.texts):,} passages: {told}")
     if output is not None:
         write_rows(Path(output), HEADER, pairs)
     return Synthesis(

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 import uvicorn
-from helpers.command_line import refused, started, worked
+from helpers.command_line import call, refused, started, worked
 from helpers.oracles import bm25
 from helpers.tiny_models import WORDS, transformer, word_piece
 from starlette.applications import Starlette
@@ -113,6 +113,13 @@ def test_a_line_that_asks_finds_the_line_after_it(tmp_path):
     found = contrasent.synthesize(path, documents=False, kinds="question").pairs
     assert len(found) > 20
     assert all((query, passage) in set(pairwise(lines)) for query, passage, _ in found)
+
+
+def test_a_text_without_queries_is_told(tmp_path):
+    (tmp_path / "text.txt").write_text("one word here\nand there\n")
+    out = tmp_path / "pairs.jsonl"
+    told = refused("data", "synthesize", tmp_path / "text.txt", "--output", out)
+    assert "no pair is left of 2 passages" in told and not out.exists()
 
 
 def test_pairs_train(tmp_path, tiny_bert):
@@ -238,7 +245,9 @@ def asked(tmp_path, monkeypatch):
     """The words of the command, and its output."""
     monkeypatch.setenv("CONTRASENT_API_KEY", "sesame")
     text, out = tmp_path / "text.txt", tmp_path / "pairs.jsonl"
-    text.write_text("".join(f"{said(12)} {n}\n" for n in range(6)))
+    every = [word for word in WORDS if word.isalpha()]
+    lines = (" ".join(random.Random(n).sample(every, len(every))) for n in range(6))
+    text.write_text("".join(f"{line}\n" for line in lines))
     return ("data", "synthesize", text, "--output", out, "--model", "tiny", "--top-k", 99), out
 
 
@@ -284,7 +293,7 @@ def test_what_was_answered_before_a_failure_is_asked_no_more(asked, language_mod
         assert "--resume goes on" in refused(*command, "--endpoint", server.url)
         answered = [prompt for prompt, *_ in server.asked[:4]]
         server.instead, server.asked = (lambda _: None), []
-        worked(*command, "--endpoint", server.url, "--resume", "--max-requests", 10)
+        call(*command, "--endpoint", server.url, "--resume", "--max-requests", 10)
         assert len(server.asked) == 6
         worked(*command, "--endpoint", server.url, "--resume")
         assert len(server.asked) == 20
