@@ -108,9 +108,8 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     """The folder of the export."""
 
     format: str | None = None
-    """onnx (for sentence-transformers' backend, and fastembed), onnx-int8 (with a smaller graph
-    beside, also for transformers.js), or simcse (a Hugging Face folder with the head as
-    pooler.dense)."""
+    """onnx (for sentence-transformers' backend, and fastembed), or onnx-int8 (with a smaller graph
+    beside, also for transformers.js)."""
 
     query: str | None = None
     """In place of a format: an encoder of queries. The export is a Router of sentence-transformers,

