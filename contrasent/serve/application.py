@@ -456,7 +456,7 @@ class Gate:
         # Here, not where they are read: that is one of several processes.
         metrics, cache = batcher.metrics, batcher.cache
         metrics.put(te_queue_size=batcher.queued, contrasent_queue_seconds=batcher.wait)
-        metrics.put(contrasent_cache_bytes=cache.bytes, contrasent_cache_texts=len(cache))
+        metrics.put(contrasent_cache_bytes=cache.currsize, contrasent_cache_texts=len(cache))
         route = getattr(scope.get("route"), "path", "unmatched")
         metrics.put(route, str(status), contrasent_requests=1)
         metrics.put(route, contrasent_request_seconds=seconds)

@@ -11,16 +11,17 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cachetools import LRUCache
 
 from contrasent.errors import CheckpointError, ContrasentError, DataError
 from contrasent.model import ROLES, LoadedEncoder, SentenceEncoder, by_length, embed
@@ -45,36 +46,11 @@ class Embedded:
     row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, neither normalised nor cut
     tokens: int  # what the encoder read, special tokens included
     truncated: bool  # whether the text was longer than that
+    text_bytes: int
 
 
-class VectorCache:
-    """Embeddings by text, byte for byte, of one encoder, in at most ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.bytes = limit, 0
-        self._entries: OrderedDict[Text, Embedded] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, text: Text) -> Embedded | None:
-        """The embedding of ``text``, which thereby becomes the most recently used."""
-        entry = self._entries.get(text)
-        if entry is not None:
-            self._entries.move_to_end(text)
-        return entry
-
-    def put(self, text: Text, entry: Embedded) -> None:
-        """Keep an embedding; what was not used for longest makes room. It must own its row."""
-        if text not in self._entries and _size(text, entry) <= self.limit:
-            self.bytes += _size(text, entry)
-            self._entries[text] = entry
-        while self.bytes > self.limit:
-            self.bytes -= _size(*self._entries.popitem(last=False))
-
-
-def _size(text: Text, entry: Embedded) -> int:
-    return sys.getsizeof(text[0]) + entry.row.nbytes + _OVERHEAD
+def _bytes(entry: Embedded) -> int:
+    return entry.text_bytes + entry.row.nbytes + _OVERHEAD
 
 
 _AT_ONCE = 256
@@ -131,7 +107,7 @@ class Batcher:
 
         self.encoder, self.options = encoder, options
         self.precision, self.metrics = precision, metrics
-        self.cache = VectorCache(options.cache_mb * 1_000_000)
+        self.cache = LRUCache[Text, Embedded](options.cache_mb * 1_000_000, _bytes)
         self._open = ExitStack()
         self._works: dict[Text, _Queued] = {}
         self._backlog = 0
@@ -329,8 +305,10 @@ class Batcher:
             if not is_finite:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
-            entry = Embedded(row.copy(), work.tokens, work.truncated)
-            self.cache.put(work.text, entry)
+            size = sys.getsizeof(work.text[0])
+            entry = Embedded(row.copy(), work.tokens, work.truncated, size)
+            with suppress(ValueError):  # it is larger than the cache
+                self.cache[work.text] = entry
             self._forget(work)
             if not work.done.done():
                 work.done.set_result(entry)

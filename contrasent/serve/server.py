@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-_PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
+_PACKAGES = ("cachetools", "fastapi_offline", "httptools", "orjson", "prometheus_client", "uvicorn")
 
 
 @settings

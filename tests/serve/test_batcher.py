@@ -6,12 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+from cachetools import LRUCache
 from helpers.serving import batcher_of
 from helpers.tiny_models import WORDS, save_tiny
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.serve.batching import Embedded, StoppedError, VectorCache
+from contrasent.serve.batching import StoppedError
 
 
 def texts_of(count, seed=0):
@@ -174,20 +175,18 @@ def test_bitwise_vectors_do_not_depend_on_the_batch(tmp_path, precision):
     run(batcher, work)
 
 
-def test_the_cache_forgets_what_was_not_used_for_longest():
-    def entry():
-        return Embedded(np.zeros(100, np.float32), 3, False)
+def test_the_cache_forgets_what_was_not_used_for_longest(encoder):
+    batcher = batcher_of(encoder)
+    batcher.cache = LRUCache(10_000, batcher.cache.getsizeof)
+    texts = keys(f"a dog {n}" for n in range(30))
 
-    cache = VectorCache(10_000)
-    for n in range(100):
-        cache.put((f"text {n:03}", None), entry())
-        cache.get(("text 000", None))
-        assert cache.bytes <= 10_000
-    assert cache.get(("text 000", None))
-    assert cache.get(("text 099", None))
-    assert cache.get(("text 001", None)) is None
-    kept = cache.bytes
-    cache.put(("text 099", None), entry())
-    assert cache.bytes == kept
-    cache.put(("x" * 20_000, None), entry())
-    assert cache.bytes == kept
+    async def work():
+        for text in texts:
+            await batcher.embed([texts[0], text])
+            assert 0 < batcher.cache.currsize <= 10_000
+        kept = batcher.cache.currsize
+        await batcher.embed(keys(["a dog " * 2_000]))
+        assert batcher.cache.currsize == kept
+
+    run(batcher, work)
+    assert [batcher.cached([texts[n]]) is None for n in (0, 1, 29)] == [False, True, False]
