@@ -78,7 +78,7 @@ def test_a_teacher_of_any_width_gives_a_target_for_each_sentence(width, teacher,
         axes = PCA(16).fit(own).components_
         signs = np.sign((axes * distil.principal_axes(own, 16)).sum(1))
         np.testing.assert_allclose(targets, own @ (signs[:, None] * axes).T, atol=1e-4)
-    monkeypatch.setattr(distil, "write_rows", None)  # they are computed once
+    monkeypatch.setattr(distil, "_kept_blocks", None)  # they are computed once
     assert np.array_equal(targets_of(text, teacher=folder), targets)
 
 

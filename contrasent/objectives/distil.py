@@ -34,7 +34,7 @@ from contrasent.objectives import Objective, Start, Terms
 from contrasent.progress import sentence_progress
 from contrasent.settings import settings
 
-_FORMAT, _ROWS, _STORED, _WHAT = 2, "rows.npy", ".npy", "the embeddings of the teacher"
+_FORMAT, _ROWS, _STORED, _WHAT = 3, "rows.npy", ".npy", "the embeddings of the teacher"
 _SAMPLE = 20_000
 """Sentences whose embeddings the principal components are of."""
 _BLOCK = 8_192
@@ -88,15 +88,12 @@ class Distil(Objective):
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         name, every = self.config.teacher or "", partial(chain.from_iterable, examples)
         if name.endswith(_STORED):
-            rows, key = read_rows(name, examples), [_FORMAT, sha256_of(name)]
+            rows, key = read_rows(name, examples), [sha256_of(name)]
         else:
             teacher = load_encoder(name, device=self._device)
-            key = [_FORMAT, examples.sha256, examples.views, *_identity(teacher)]
-
-            def write(folder: Path) -> None:
-                write_rows(folder / _ROWS, every, [teacher], show_progress=show_progress)
-
-            rows = cached_rows("teacher", _ROWS, key, write)
+            key = [examples.sha256, examples.views]
+            rows = embedded(every, [teacher], key, show_progress=show_progress)
+            key += _identity(teacher)
         if rows.shape[1] > self._width:
             if self._axes_of not in ("", examples.sha256):
                 raise ConfigError(
@@ -104,8 +101,8 @@ class Distil(Objective):
                     "principal components; set objective.space to folded or teacher"
                 )
             self._axes_of = examples.sha256
-            write_them = partial(write_components, rows, self._width)
-            rows = cached_rows("targets", _ROWS, [*key, self._width], write_them)
+            write = partial(write_components, rows, self._width)
+            rows = _cached_rows("targets", [*key, self._width], write)
         return {Need.TARGETS: rows.reshape(len(rows) // examples.views, -1)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -169,40 +166,43 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     return signed.astype(np.float32)
 
 
-def cached_rows(
-    kind: str, name: str, key: Sequence[Any], write: Callable[[Path], None]
-) -> np.ndarray:
-    """The rows of the file ``name`` of an entry of the cache, mapped from disk."""
-
+def _cached_rows(kind: str, key: Sequence[Any], write: Callable[[Path], None]) -> np.ndarray:
     def read(entry: Path) -> np.ndarray:
-        return np.asarray(np.load(entry / name, mmap_mode="r"))
+        return np.asarray(np.load(entry / _ROWS, mmap_mode="r"))
 
-    return cached(kind, _WHAT, [*key], read, write)
+    return cached(kind, _WHAT, [_FORMAT, *key], read, write)
 
 
-def write_rows(
-    path: Path,
+def embedded(
     texts: Callable[[], Iterable[str]],
     teachers: Sequence[LoadedEncoder],
+    key: Sequence[Any],
     *,
+    factors: Sequence[float] = (1.0,),
     normalize: bool | None = None,
     show_progress: bool = False,
 ) -> np.ndarray:
-    """Write the embeddings of ``texts``, which are read for each teacher, side by side.
+    """The ``(N, E)`` embeddings by teachers, each times its factor, side by side; in the cache.
 
-    ``(N, E)`` float32, mapped from the file.
+    ``texts`` are read for each teacher; ``key`` tells them from others.
     """
     ends = [0, *accumulate(it.width for it in teachers)]
-    shape = sum(1 for _ in texts()), ends[-1]
-    rows: np.ndarray = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-    with sentence_progress(len(teachers) * len(rows), show_progress) as advance:
-        for teacher, (first, end) in zip(teachers, pairwise(ends), strict=True):
-            start = 0
-            for block in _kept_blocks(teacher, texts(), normalize):
-                rows[start : start + len(block), first:end] = block
-                start += len(block)
-                advance(len(block))
-    return rows
+
+    def write(folder: Path) -> None:
+        shape = sum(1 for _ in texts()), ends[-1]
+        rows = np.lib.format.open_memmap(folder / _ROWS, "w+", np.float32, shape)
+        with sentence_progress(len(teachers) * len(rows), show_progress) as advance:
+            for teacher, factor, (first, end) in zip(
+                teachers, factors, pairwise(ends), strict=True
+            ):
+                start = 0
+                for block in _kept_blocks(teacher, texts(), normalize):
+                    rows[start : start + len(block), first:end] = factor * block
+                    start += len(block)
+                    advance(len(block))
+
+    key = [*key, *factors, normalize, *map(_identity, teachers)]
+    return _cached_rows("teacher", key, write)
 
 
 def _identity(teacher: LoadedEncoder) -> list[Any]:
@@ -213,7 +213,6 @@ def _kept_blocks(
     teacher: LoadedEncoder, texts: Iterable[str], normalize: bool | None
 ) -> Iterator[np.ndarray]:
     """The embeddings in blocks, kept until the last one is had, should the teacher break off."""
-    key = [*_identity(teacher), normalize]
     rest, overflow, entries = iter(texts), "warn", list[Path]()
 
     def read(entry: Path) -> np.ndarray:
@@ -222,12 +221,12 @@ def _kept_blocks(
         return block
 
     def write(block: list[str], overflow: str, entry: Path) -> None:
-        rows = teacher.encode(block, normalize=normalize, on_overflow=overflow)
-        np.save(entry / _ROWS, rows)
+        np.save(entry / _ROWS, teacher.encode(block, normalize=normalize, on_overflow=overflow))
 
     while block := list(islice(rest, getattr(teacher, "at_once", _BLOCK))):
-        named = [*key, hashlib.sha256("\n".join(block).encode()).hexdigest()]
-        yield cached("blocks", _WHAT, named, read, partial(write, block, overflow))
+        digest = hashlib.sha256("\n".join(block).encode()).hexdigest()
+        key = [*_identity(teacher), normalize, digest]
+        yield cached("blocks", _WHAT, key, read, partial(write, block, overflow))
         overflow = "truncate"  # warned of once
     for entry in entries:
         remove_folder(entry)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Literal
+from functools import partial
+from operator import itemgetter
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -21,10 +22,8 @@ from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, lis
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Contrast, ContrastConfig, Share, Start, Terms
-from contrasent.objectives.distil import cached_rows, write_rows
+from contrasent.objectives.distil import embedded
 from contrasent.settings import settings
-
-_FORMAT, _ROWS = 1, "teachers.npy"
 
 
 @settings
@@ -72,22 +71,11 @@ class RankCSE(Contrast):
         names = [config.teacher or "", *filter(None, [config.second_teacher])]
         shares = [1.0] if len(names) == 1 else [config.teacher_share, 1 - config.teacher_share]
         teachers = [load_encoder(name, device=self._device) for name in names]
-        key = [_FORMAT, examples.sha256, examples.views, shares]
-        key += [[it.fingerprint(), it.resolve_precision("auto")] for it in teachers]
-
-        def write(folder: Path) -> None:
-            rows = write_rows(
-                folder / _ROWS,
-                lambda: (text for text, *_ in examples),
-                teachers,
-                normalize=True,
-                show_progress=show_progress,
-            )
-            # Products of these rows are the mean of the teachers' cosines.
-            factors = [math.sqrt(share) for share in shares]
-            rows *= np.repeat(factors, [it.width for it in teachers]).astype(np.float32)
-
-        return {Need.TARGETS: cached_rows("teachers", _ROWS, key, write)}
+        # Products of these rows are the mean of the teachers' cosines.
+        how: dict[str, Any] = {"factors": [*map(math.sqrt, shares)], "normalize": True}
+        firsts = partial(map, itemgetter(0), examples)
+        key = [examples.sha256, examples.views, "first"]
+        return {Need.TARGETS: embedded(firsts, teachers, key, show_progress=show_progress, **how)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config = self.config

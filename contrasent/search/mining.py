@@ -101,6 +101,7 @@ def read_pairs(examples: Examples) -> list[tuple[str, str]]:
 class _Space:
     """Anchors and texts of pairs as an encoder sees them."""
 
+    pairs: Pairs
     similarity: str
     anchors: list[str]
     texts: list[str]  # T, those of the corpus first
@@ -126,15 +127,14 @@ class _Space:
         )
         asked, answers = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
         rows = np.array([(asked[a], answers[p]) for a, p in pairs])
-        return cls(similarity, anchors, texts, len(distinct), queries, documents, rows)
+        return cls(pairs, similarity, anchors, texts, len(distinct), queries, documents, rows)
 
-    def blocks(self, pairs: Pairs, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    def blocks(self, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Rows ``(b, 2)`` of some pairs, and scores ``(b, T)``, -inf of what is no candidate."""
-        false_negatives = _false_negatives(pairs, [*map(letters, self.texts[: self.corpus])])
+        false_negatives = _false_negatives(self.pairs, [*map(letters, self.texts[: self.corpus])])
         block = max(_SCORES // len(self.texts), 1)
-        bar = progress_bar("comparing", len(pairs), shown=shown)
-        with bar as advance:
-            for start in range(0, len(pairs), block):
+        with progress_bar("comparing", len(self.pairs), shown=shown) as advance:
+            for start in range(0, len(self.pairs), block):
                 rows = self.rows[start : start + block]
                 scores = similarities(self.similarity, self.queries[rows[:, 0]], self.documents)
                 scores[:, self.corpus :] = -inf
@@ -148,18 +148,19 @@ class _Space:
         queries, documents = self.queries[rows[:, 0]], self.documents[rows[:, 1]]
         return similarities(self.similarity, queries, documents, pairwise=True)
 
-    def mined(
-        self, pairs: Pairs, chosen: np.ndarray, scores: np.ndarray, whole: np.ndarray, **more: Any
-    ) -> Mined:
-        """Examples of the ``whole (P,)`` of rows of ``chosen`` texts, ``(P, negatives)``."""
-        numbers = np.flatnonzero(whole).tolist()
+    def mined(self, parts: Sequence[Any], count: int, problem: str, **more: Any) -> Mined:
+        """Examples of blocks of pairs: their texts, scores of the positive and these, the least."""
+        chosen, scores, least = (np.concatenate(it) for it in zip(*parts, strict=True))
+        whole = np.flatnonzero(np.isfinite(least) & (chosen.shape[1] == count)).tolist()
+        if not whole:
+            raise DataError(f"none of the {len(self.pairs)} pairs has {count} {problem}")
         return Mined(
-            examples=[(*pairs[n], *(self.texts[row] for row in chosen[n])) for n in numbers],
-            pairs=len(pairs),
+            examples=[(*self.pairs[n], *(self.texts[row] for row in chosen[n])) for n in whole],
+            pairs=len(self.pairs),
             corpus=self.corpus,
-            without=len(pairs) - len(numbers),
-            positives=scores[numbers, 0],
-            hardest=scores[numbers, 1:],
+            without=len(self.pairs) - len(whole),
+            positives=scores[whole, 0],
+            hardest=scores[whole, 1:],
             similarity=self.similarity,
             **more,
         )
@@ -171,28 +172,23 @@ def find_negatives(
     corpus: Iterable[str] | None = None,
     negatives: int = 1,
     margin: float = 0.05,
-    *,
-    precision: str = "auto",
-    show_progress: bool = False,
+    **how: Any,
 ) -> Mined:
     """Find hard negatives of each pair in ``corpus``, by default the positives; see above."""
-    space = _Space.of(encoder, pairs, corpus, precision=precision, show_progress=show_progress)
-    parts = []
-    for rows, scores in space.blocks(pairs, show_progress):
+    space = _Space.of(encoder, pairs, corpus, **how)
+    parts, passed_over = [], 0
+    for rows, scores in space.blocks(how.get("show_progress", False)):
         nearness = space.pairwise(rows)
         too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
-        best, numbers = scores.masked_fill_(too_near, -inf).topk(min(negatives, space.corpus))
-        parts.append([it.cpu().numpy() for it in (numbers, best, nearness, too_near.sum(1))])
-    chosen, hardest, positives, too_many = map(np.concatenate, zip(*parts, strict=True))
-    whole = np.isfinite(hardest[:, -1]) & (hardest.shape[1] == negatives)
-    if not whole.any():
-        raise DataError(
-            f"none of the {len(pairs)} pairs has {negatives} sentences of the corpus whose "
-            f"{space.similarity} is {margin:.0%} below its positive's; lower the margin or the "
-            "number of negatives, or take a larger corpus or another encoder"
-        )
-    scores_of_all, passed_over = np.c_[positives, hardest], float(too_many.mean())
-    return space.mined(pairs, chosen, scores_of_all, whole, within_margin=passed_over)
+        best, chosen = scores.masked_fill_(too_near, -inf).topk(min(negatives, space.corpus))
+        found = np.c_[nearness.cpu(), best.cpu()]
+        parts.append([chosen.cpu().numpy(), found, found[:, -1]])
+        passed_over += int(too_near.sum())
+    problem = (
+        f"sentences of the corpus whose {space.similarity} is {margin:.0%} below its positive's; "
+        "lower the margin or the number of negatives, or take a larger corpus or another encoder"
+    )
+    return space.mined(parts, negatives, problem, within_margin=passed_over / len(pairs))
 
 
 def find_candidates(
@@ -201,9 +197,7 @@ def find_candidates(
     corpus: Iterable[str] | None = None,
     candidates: int = 8,
     teacher: Encoder | CrossEncoder | float = 0.1,
-    *,
-    precision: str = "auto",
-    show_progress: bool = False,
+    **how: Any,
 ) -> Mined:
     """Find K candidates of each anchor, the positive first, with the scores of a teacher.
 
@@ -212,12 +206,11 @@ def find_candidates(
     """
     import torch
 
-    how: dict[str, Any] = {"precision": precision, "show_progress": show_progress}
     corpus = None if corpus is None else [*corpus]
     space = _Space.of(encoder, pairs, corpus, **how)
     guide = _Space.of(teacher, pairs, corpus, **how) if isinstance(teacher, Encoder) else space
     words, most, parts = WordIndex.of(space.texts), min(candidates - 1, space.corpus), []
-    for rows, near in space.blocks(pairs, show_progress):
+    for rows, near in space.blocks(how.get("show_progress", False)):
         by_words = words.scores([space.anchors[row] for row in rows[:, 0]])
         shared = torch.from_numpy(by_words).to(near.device).masked_fill(near == -inf, 0)
         (nearest, first), (most_shared, numbers) = near.topk(most), shared.topk(most)
@@ -236,14 +229,11 @@ def find_candidates(
             texts = [(space.anchors[a], space.texts[t]) for a, t in asked]
             scores = teacher.predict(texts, activation_fn=torch.nn.Identity())
         parts.append([chosen, scores.reshape(lists.shape), nearest[:, -1].cpu().numpy()])
-    chosen, scores, farthest = map(np.concatenate, zip(*parts, strict=True))
-    whole = np.isfinite(farthest) & (most == candidates - 1)
-    if not whole.any():
-        raise DataError(
-            f"none of the {len(pairs)} pairs has {candidates - 1} candidates beside its positive "
-            f"in {space.corpus} different sentences; ask for fewer, or take a larger corpus"
-        )
-    return space.mined(pairs, chosen, scores, whole, scored=True)
+    problem = (
+        f"candidates beside its positive in {space.corpus} different sentences; ask for fewer, or "
+        "take a larger corpus"
+    )
+    return space.mined(parts, candidates - 1, problem, scored=True)
 
 
 def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
@@ -251,20 +241,15 @@ def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
     require_extra("a cross-encoder", "rerank", "sentence_transformers")
     from sentence_transformers import CrossEncoder
 
-    folder, config = resolve(name), dict[str, Any]()
-    for file in ("config.json", "config_sentence_transformers.json"):
-        config |= read_json(folder / file) if (folder / file).is_file() else {}
-    kind, *_ = config.get("architectures") or ["no architecture"]
-    numbers = 0
-    if config.get("model_type") == "CrossEncoder" or kind.endswith("ForSequenceClassification"):
-        how: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}, "device": device}
+    folder, how = resolve(name), {"model_kwargs": {"use_safetensors": True}, "device": device}
+    kind, *_ = read_json(folder / "config.json").get("architectures") or ["no architecture"]
+    if kind.endswith("ForSequenceClassification"):  # else it would get a layer that is not trained
         reranker: CrossEncoder = CrossEncoder(str(folder), local_files_only=True, **how)
-        numbers = reranker.num_labels
-        if numbers == 1:
+        if reranker.num_labels == 1:
             return reranker
     raise CheckpointError(
-        f"{name} ({kind}) is no reranker, as it gives a pair {numbers or 'no'} scores; name a "
-        "cross-encoder of one, such as cross-encoder/ms-marco-MiniLM-L6-v2, or give a --teacher"
+        f"{name} ({kind}) is no reranker, which gives a pair one score; name a cross-encoder, such "
+        "as cross-encoder/ms-marco-MiniLM-L6-v2, or give a --teacher"
     )
 
 
