@@ -250,7 +250,6 @@ class Adaptation:
 
 
 def _finish(rungs: Rungs, why: str) -> Adaptation:
-    """Keep the best run, and score it beside the start on what had no part in the search."""
     ground, folder, best = rungs.ground, rungs.search.folder, rungs.search.best
     kept = json.loads((folder / RESULT).read_text(encoding="utf-8"))["judgement"]
     start, run = rungs.options.encoder, folder / _RUN
@@ -295,14 +294,12 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
 
 
 def _use(name: str, device: str | None) -> EncoderUse:
-    """Load an encoder as it comes, or the mean of a masked language model's states."""
     pooler = start_pooler(name)
     encoder = load_encoder(name, pooler=pooler, head="none" if pooler else None, device=device)
     return EncoderUse(encoder, "fp32")
 
 
 def _open_kinds(judged: Judgement) -> list[str]:
-    """The kinds of task that decide and that the encoder has not solved."""
     own = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
     open_tasks = [it.task for it in own if it.task in judged.deciding and it.value < SOLVED]
     return [task.partition(" of ")[0] for task in open_tasks]
@@ -337,10 +334,7 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
 def _hold_out(
     text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[str]
 ) -> tuple[list[list[str]], Text]:
-    """Hold out so many lines twice, or as many as make a task, a tenth of the documents at most.
-
-    The tasks of each part, and the rest; no document is in two of them.
-    """
+    """Hold out lines twice, or as many as make tasks: the tasks of each part, and the rest."""
     documents, made, most = text.documents, list[list[str]](), len(text.documents) // 10
     for name, size in zip(_PARTS, sizes, strict=True):
         lines, tasks, part = size, list[str](), replace(text, documents=documents[:0])
@@ -354,7 +348,6 @@ def _hold_out(
 
 
 def _depth(start: Any, layers: int | None) -> int:
-    """Layers of what is trained; 0 of an encoder that is not."""
     fitted = getattr(start, "transform", None)
     if not isinstance(start, SentenceEncoder) or (fitted is not None and not fitted.is_trained):
         return 0
@@ -365,7 +358,6 @@ def _depth(start: Any, layers: int | None) -> int:
 
 
 def _seconds_of(encoder: Any, sample: Sequence[str]) -> float:
-    """Seconds in which it embeds a sample."""
     encoder.encode(sample[:8])
     since = time.monotonic()
     encoder.encode(sample)

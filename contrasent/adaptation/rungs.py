@@ -184,7 +184,6 @@ class Rungs:
         return ground.why
 
     def _probe(self) -> None:
-        """Score the start, and measure what a trial takes."""
         ground, folder, began = self.ground, self.search.folder / "probe", time.monotonic()
         scores, times = list[DevScore](), list[float]()
 
@@ -233,10 +232,7 @@ class Rungs:
         return ground.speed_factor * fixed, ground.speed_factor * ground.step_seconds * it.cost
 
     def _steps(self, names: Sequence[str], seconds: float, rung: int) -> dict[str, int]:
-        """The steps of each candidate in a rung, all taking as long, and some epochs at most.
-
-        0 where the time is too short for a few.
-        """
+        """The steps of each candidate, all taking as long; 0 where time is too short for a few."""
         steps = dict[str, int]()
         for name in names:
             recipe = self._recipe(CANDIDATES[name], 1, 1)
@@ -247,7 +243,6 @@ class Rungs:
         return steps
 
     def _choose(self) -> None:
-        """Leave out the last candidates where time is short; ConfigError if it is for all."""
         names, out, left = self.ground.candidates, list[str](), self.seconds_left
         while len(names) > 1 and not all(self._steps(names, _TIME_SHARES[0] * left, 0).values()):
             out.insert(0, names.pop())
@@ -286,7 +281,6 @@ class Rungs:
                 names = [trial.candidate for trial in trials[:keep]]
 
     def _latest(self, name: str) -> Trial | None:
-        """The last trial of a candidate."""
         trials = [it for it in self.search.state.trials if it.candidate == name]
         return trials[-1] if trials else None
 
@@ -316,7 +310,6 @@ class Rungs:
         return load_recipe(candidate.recipe, {**given, **fixed})
 
     def _make(self, settings: Settings, folder: Path) -> None:
-        """Train a candidate in a folder."""
         candidate, steps = CANDIDATES[settings["candidate"]], settings["steps"]
         logger.info("%s: %s, %d steps", candidate.name, candidate.description, steps)
         own = {*candidate.settings, *["encoder.freeze_layers"] * (candidate.frozen_share > 0)}
@@ -326,7 +319,6 @@ class Rungs:
         train(recipe, folder, resume=True, on_step=self._check_time, **self.search.run_options)
 
     def _learn(self, trial: Trial) -> None:
-        """Correct what was measured by what a trial took."""
         if trial.score is not None:
             fixed, step = self._cost(trial.candidate, -(-trial.steps // trial.settings["every"]))
             self.ground.speed_factor *= min(

@@ -318,7 +318,6 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
 def _plan(
     search: Search, space: Mapping[str, BaseDistribution], trials: int | None, seed: int
 ) -> Iterator[Settings]:
-    """Every combination, or what Optuna proposes after the trials there are."""
     import optuna
     from optuna.trial import TrialState
 

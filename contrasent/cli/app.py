@@ -56,8 +56,6 @@ tell = partial(say, err=True)
 
 
 def _guarded(run: Callable[..., None]) -> Callable[..., None]:
-    """A command: messages to standard error, exit codes 0, 2 (mistake) and 130 (Ctrl-C)."""
-
     def guarded(context: typer.Context, **given: Any) -> None:
         code = 0
         try:
@@ -92,7 +90,6 @@ class _Stderr(logging.Handler):
 
 @contextmanager
 def _speaking_on_stderr() -> Iterator[None]:
-    """Send log lines and warnings to standard error, one line each."""
     logger = logging.getLogger("contrasent")
     level, propagate, handler = logger.level, logger.propagate, _Stderr()
     logger.addHandler(handler)
@@ -114,7 +111,6 @@ def _speaking_on_stderr() -> Iterator[None]:
 
 
 def _explained(error: Exception) -> str | None:
-    """The message for a user; None if the error is a fault of the program."""
     if isinstance(error, ContrasentError):
         return str(error)
     if is_out_of_memory(error):
@@ -137,7 +133,6 @@ _KINDS = {bool: "", Path: "PATH", int: "N", float: "X"}
 
 
 def _command(name: str, cls: Any) -> Any:
-    """The command of a class of settings; what was given is checked by the settings."""
     fields, texts = cls.__pydantic_fields__, explanations(cls)
     flags = {name: _flags(name, field) for name, field in fields.items()}
 
@@ -164,7 +159,6 @@ def _spelling(field: Any) -> Spelling:
 
 
 def _kind(field: Any) -> type:
-    """The type of one value, which typer reads as text: of ``list[int] | None`` it is int."""
     words = re.findall(r"\w+", str(field.annotation))
     return next((kind for kind in _KINDS if kind.__name__ in words), str)
 
@@ -228,7 +222,6 @@ class _Group(TyperGroup):
             formatter.write_dl([*zip(names, texts, strict=True)])
 
     def _summary(self, name: str) -> str:
-        """The first sentence of a command's text, read without an import of what it needs."""
         if name not in self.modules:
             return str(self.commands[name].help)
         source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")

@@ -109,11 +109,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
 def _write(
     suite: Suite, scores: Mapping[str, Scores | None], bootstrap: Bootstrap | None, json: str | None
 ) -> Contents:
-    """Print the tables and write the records to ``json``, or print these if that is ``-``.
-
-    Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
-    encoders are compared with the first. A report shows what is returned.
-    """
+    """Print tables, or write records to ``json``; with a bootstrap compare with the first."""
     from contrasent.evaluation import with_comparison
     from contrasent.records import json_lines
     from contrasent.report import Contents, Mean, comparison_tables, rows_of, suite_tables
@@ -146,7 +142,6 @@ def _left_out(suite: Suite) -> list[str]:
 
 
 def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
-    """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
     from contrasent.evaluation import find_overlap, overlap_of
 
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
@@ -246,7 +241,6 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
         raise_failures(failures)
 
     def _measure(self) -> tuple[dict[str, Geometry], list[str]]:
-        """The geometry of every model that can be loaded and measured, and what failed."""
         from contrasent.evaluation import Edits, RatedPairs, measure
 
         edits = Edits.read(self.edits) if self.edits else None

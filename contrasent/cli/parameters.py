@@ -130,11 +130,7 @@ def write_html(path: Path | None, contents: Contents) -> None:
 
 
 def describe(recipe: Recipe) -> str:
-    """Every setting of ``recipe`` with its value, under a comment that explains it.
-
-    The text is a recipe file that `contrasent train` takes. ConfigError if the objective or one of
-    its settings is unknown.
-    """
+    """Every setting of ``recipe`` with its value, under a comment that explains it, as YAML."""
     import yaml
 
     from contrasent.objectives import MATRYOSHKA, available, config_of

@@ -113,7 +113,6 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
 
 
 def _show(text: str) -> None:
-    """Markdown, laid out on a terminal and as it is elsewhere."""
     from rich.console import Console
     from rich.markdown import Markdown
 

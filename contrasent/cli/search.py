@@ -204,7 +204,6 @@ class BuildCommand(
 
 
 def _tell_fusion(words: WordsInfo) -> None:
-    """Say what the mode auto does, and why."""
     why = "as given" if words.chosen_by == "weight" else "the texts cannot tell"
     if words.queries:
         gain, low, high = (f"{100 * it:+.1f}" for it in (words.gain, words.low, words.high))
@@ -311,7 +310,6 @@ def _announce(sentences: Sentences, what: str = "texts") -> int:
 
 
 def _lines(words: list[str]) -> list[str]:
-    """The words, or the lines of standard input in place of a single ``-``."""
     if words != ["-"]:
         return words
     from contrasent.encode import open_sentences

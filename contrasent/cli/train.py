@@ -119,7 +119,6 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
                 _print_result(result, loaded)
 
     def _run_to_resume(self) -> Path | None:
-        """The run that --resume names without a recipe; None if there is one."""
         from contrasent.training import RunFolder
 
         run = (self.output if self.recipe is None else Path(self.recipe)) if self.resume else None
@@ -133,7 +132,6 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
         return run
 
     def _train_seeds(self, folder: Path, recipe: Recipe) -> None:
-        """Train once for each seed, and print the runs and what they have in common."""
         from contrasent.distributed import leave
         from contrasent.report import seeds_table
         from contrasent.training import train_seeds
@@ -160,8 +158,6 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
 def _given(
     words: Sequence[str], recipe: str, command: options.RunOptions, cls: type[options.RunOptions]
 ) -> dict[str, Any]:
-    """The options of ``cls`` by name, and the settings of the command line by dotted name."""
-
     def objective() -> Iterable[str]:
         from contrasent.objectives import config_of
 
@@ -176,7 +172,6 @@ def _given(
 
 
 def _overrides(words: Sequence[str], command: object, objective: Any = tuple) -> dict[str, Any]:
-    """The settings that follow the options of the command, by dotted name."""
     return overrides_in(words, [name.replace("_", "-") for name in vars(command)], objective)
 
 
@@ -216,7 +211,6 @@ def _print_gains(scores: BeforeAndAfter) -> None:
 
 
 def _print_speed(result: Result) -> None:
-    """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
     tell(

@@ -51,8 +51,7 @@ class Terms(dict[str, Tensor]):
 class Start:
     """The setup that an objective is built for: the dimensions of embeddings, and its data.
 
-    The examples of the data have ``data_views`` sentences each. Modules of ``encoder``, as it is
-    before the first step, may be copied and not kept.
+    Modules of ``encoder``, as it is before the first step, may be copied and not kept.
     """
 
     width: int

@@ -131,7 +131,6 @@ class Consert(Objective):
         return replace(batch, embedding_mask=cut_off(batch, name, rate, self._width))
 
     def _attacked(self, batch: Batch, classifier: PairClassifier) -> Batch:
-        """A step from the embedding of each token along the gradient of the classifier's loss."""
         (encoder,) = self._encoder
         shape = len(batch.token_ids), self._width
         shift = torch.zeros(shape, device=batch.token_ids.device, requires_grad=True)
@@ -144,9 +143,8 @@ class Consert(Objective):
 def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
     """The tokens of each sentence in another order, the first left in place if it is pooled.
 
-    The paper gives each token the position of another one and leaves the order as it is. For a
-    transformer with positions in its embedding layer that is the same up to the order of its
-    states, which no mean over tokens knows; and this way works for other positions too.
+    The paper gives tokens other positions: for an embedding layer with positions the same, up to
+    the order of states.
     """
     order = torch.argsort(_keys(batch, keep_first=keep_first))
     return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)
@@ -155,9 +153,8 @@ def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
 def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
     """What the states ``(T, D)`` of the embedding layer are multiplied by, some of it 0.
 
-    ``(T, 1)`` of a token_cutoff, which takes ``int(rate * n)`` of the n tokens of a sentence; ``(T,
-    D)`` of a feature_cutoff, of ``int(rate * D)`` features in all states of a sentence, and of
-    dropout as a view: each component with probability ``rate``, unscaled.
+    A token_cutoff takes ``int(rate * n)`` of the n tokens of a sentence, a feature_cutoff
+    ``int(rate * D)`` features, and dropout each component with probability ``rate``, unscaled.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     if name == "dropout":

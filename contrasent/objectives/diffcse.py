@@ -104,11 +104,7 @@ class Config:
 
 
 class Conditional(nn.Module):
-    """A copy of a backbone whose first state of every sentence is an embedding.
-
-    The embedding takes the place of the first token after the embedding layer, with gradient, so
-    that every layer can compare each token with it (Chuang et al. 2022, section 3).
-    """
+    """A copy of a backbone that is given an embedding as the first state of every sentence."""
 
     def __init__(self, backbone: Backbone, heads: Mapping[str, nn.Module]) -> None:
         """Copy ``backbone``, which has to take a first state; ``heads`` make logits of states."""
@@ -151,12 +147,8 @@ class Difference(nn.Module):
 class ReplacedTokens(Difference):
     """Detection of edited tokens: replaced, inserted, or preceded by a deletion.
 
-    With several operations each edits every sentence and has a head, and the loss is their mean:
-    of the cross-entropy (Clark et al. 2020; DiffCSE, section 3). Its ``sum`` over tokens is
-    DiffCSE's formula, the ``mean`` its code, which pads all sentences to the longest, labels
-    padding as original and takes the mean over all places: padding ``as_reference`` divides by
-    that number too. The loss of the padding itself, which a discriminator soon learns to bring to
-    0, is in neither.
+    The cross-entropy (Clark et al. 2020; DiffCSE, section 3), its mean over several operations,
+    each with a head. docs/fidelity.md explains reduction and padding.
     """
 
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
@@ -234,7 +226,6 @@ class CorrectedTokens(Difference):
         return Terms({"copy": copying, "corrective": corrected}, measures)
 
     def _shares(self, tokens: int, masked: Tensor, *part: Any) -> Tensor:
-        """What a part adds to both losses, and to the accuracy of copies."""
         batch, embeddings, edited, chosen, wanted = part
         states = self.conditional(batch, embeddings)
         copies = self.conditional.logits("copy", states).squeeze(-1)
@@ -341,7 +332,6 @@ class DiffCSE(Objective):
 
 
 def _refuse_at_odds(config: Config) -> None:
-    """Raise ConfigError for settings of which one would do nothing."""
     as_views, other_task = config.edit_role != "difference", config.task != "rtd"
     for at_odds, problem in (
         (

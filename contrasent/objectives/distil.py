@@ -124,10 +124,7 @@ class Distil(Objective):
 
 
 def read_rows(name: str, examples: Examples | None = None) -> np.ndarray:
-    """The ``(N, E)`` rows of a .npy file, mapped.
-
-    DataError if it holds anything else, or not a finite row for each sentence of ``examples``.
-    """
+    """The mapped ``(N, E)`` rows of a .npy file; DataError unless they fit ``examples``."""
     problem = ""
     try:
         rows: np.ndarray = np.load(Path(name).expanduser(), mmap_mode="r", allow_pickle=False)
@@ -182,10 +179,7 @@ def embedded(
     normalize: bool | None = None,
     show_progress: bool = False,
 ) -> np.ndarray:
-    """The ``(N, E)`` embeddings by teachers, each times its factor, side by side; in the cache.
-
-    ``texts`` are read for each teacher; ``key`` tells them from others.
-    """
+    """The ``(N, E)`` embeddings by teachers, each times its factor, side by side; in the cache."""
     ends = [0, *accumulate(it.width for it in teachers)]
 
     def write(folder: Path) -> None:

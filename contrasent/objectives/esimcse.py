@@ -34,11 +34,7 @@ class Config(ContrastConfig):
 
 
 class MomentumEncoder(nn.Module):
-    """An encoder and a head with weights that follow the trained ones slowly.
-
-    After each step a weight is ``momentum`` times itself plus the rest times the trained one. The
-    weights are a buffer: no optimiser changes them, and a resumed run goes on with them.
-    """
+    """An encoder and a head whose weights, a buffer, follow the trained ones slowly."""
 
     weights: Tensor
 
@@ -74,7 +70,6 @@ class MomentumEncoder(nn.Module):
         return [weights for module in self._followed for weights in module.parameters()]
 
     def _parts(self) -> list[Tensor]:
-        """The weights of each trained parameter, as parts of the buffer."""
         return list(torch.split(self.weights, [w.numel() for w in self._trained()]))
 
 

@@ -61,10 +61,7 @@ class HiddenTokens(nn.Module):
         )
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        """The mean cross-entropy of the M hidden tokens, 0 if there are none.
-
-        ``encoded`` are the last states of ``batch``, of which ``hide`` made the last sentences.
-        """
+        """The mean cross-entropy of the M hidden tokens, 0 if there are none."""
         hidden = cast(MaskedBatch, batch)
         before = len(batch.token_ids) - len(hidden.source.token_ids)
         chosen = F.pad(hidden.masked.chosen, (before, 0))

@@ -37,11 +37,7 @@ _FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class PairClassifier(nn.Module):
-    """A linear map of features of a pair to three classes, and its cross-entropy.
-
-    Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u, v, |u - v|]), with a bias as in
-    their code. Weights start as torch's linear layers do.
-    """
+    """Softmax of a linear map of features of a pair to three classes, and its cross-entropy."""
 
     def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
         """Classify by ``features`` of pairs ``(B, width)``, by way of ``hidden`` linear layers."""

@@ -97,10 +97,7 @@ class Prompt(Contrast):
         return Terms({"contrast": self.contrast(anchor, candidates, batch, further)})
 
     def _bias(self, batch: Batch) -> Tensor:
-        """``(V, B, D)``, the embedding of each sentence's prompt without its text.
-
-        Prompts around texts of one length share their dropout masks, as in the authors' code.
-        """
+        """``(V, B, D)``, of prompts without texts; those of one length share their dropout."""
         (encoder,) = self._encoder
         counts = batch.longest - self._longest + 1
         alone: Encoded = encoder(self._without_texts(counts).to(batch.token_ids.device))
@@ -125,10 +122,7 @@ class Prompt(Contrast):
 
 
 def with_templates(batch: Batch, present: Template, wanted: Sequence[Template]) -> Batch:
-    """``batch``, whose sentences are in the template ``present``, with another one for each view.
-
-    Nothing is asked of the device.
-    """
+    """``batch`` in the template ``present`` with another one for each view, without a wait."""
     device, examples = batch.token_ids.device, batch.examples
     tokens = len(batch.token_ids)
     added = [len(template) - len(present) for template in wanted]

@@ -86,10 +86,7 @@ class ScoredPairs(Objective):
 
 
 def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
-    """``(B,)``, ``|cos + sin|`` of two ``(B, D)``, whose halves are real and imaginary parts.
-
-    An odd D gets one more dimension of zeros.
-    """
+    """``(B,)``, ``|cos + sin|`` of two ``(B, D)``, whose halves are real and imaginary parts."""
     odd = first.shape[1] % 2
     u, v = (F.normalize(F.pad(rows, (0, odd)), dim=1) for rows in (first, second))
     (u_real, u_imaginary), (v_real, v_imaginary) = u.chunk(2, dim=1), v.chunk(2, dim=1)

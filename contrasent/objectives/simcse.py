@@ -68,10 +68,8 @@ class Config(ContrastConfig):
 class SimCSE(Contrast):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives.
 
-    For the auxiliary masked language model (section 4.2 and Table D.2) every sentence of a batch,
-    positives and hard negatives included, is encoded once more with tokens hidden. Its head starts
-    as the checkpoint's, and its decoder is not tied to the embeddings, as in the reference
-    implementation.
+    For the auxiliary masked language model (section 4.2) every sentence of a batch is encoded once
+    more with tokens hidden.
     """
 
     config_class = Config

@@ -118,9 +118,7 @@ class Tsdae(Objective):
 def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Tensor:
     """Which tokens are of words that stay, each with probability 1 - ``rate``, at least one.
 
-    ``(T,)`` bool, false for ``special`` tokens, which are of no word. ``begins (T,)`` says which
-    tokens begin a word; one after a special token always does. A sentence that would lose all words
-    keeps any one.
+    ``(T,)`` bool, false for ``special`` tokens. ``begins (T,)`` says which tokens begin a word.
     """
     tokens, device = len(special), special.device
     begins = begins | special | F.pad(special[:-1], (1, 0), value=True)
@@ -133,10 +131,7 @@ def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Te
 
 
 def shifted(batch: Batch) -> tuple[Batch, Tensor]:
-    """All tokens but the last of each sentence, and the one after each of them.
-
-    S sentences, of T - S tokens in all; and ``(T - S,)`` int64.
-    """
+    """All tokens but the last of each of S sentences, and ``(T - S,)`` the next ones."""
     device, tokens = batch.token_ids.device, len(batch.token_ids) - batch.sentences
     sentence = torch.repeat_interleave(batch.lengths - 1, output_size=tokens)
     places = torch.arange(tokens, device=device) + sentence

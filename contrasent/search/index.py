@@ -337,7 +337,6 @@ class Index:
         return encoder
 
     def _asked(self, queries: Sequence[str] | None, given: Mapping[str, Any]) -> SearchOptions:
-        """Check a search, and decide how it ranks."""
         how, words = checked(SearchOptions, given), self.manifest.words
         require_search(how.top_k, how.threshold, self.manifest.similarity, queries or ())
         mode, weighted, problem = how.mode, how.weight is not None, ""
@@ -380,7 +379,6 @@ class Index:
         names: list[str] | None,
         missing_ok: bool = False,
     ) -> tuple[int, range]:
-        """Remove and append rows; how many left, and the numbers of new ones without ids."""
         with self._writing() as now:
             was, rows = now.manifest, now.rows_of(gone)
             missing = next((name for name in gone if name not in rows), None)
@@ -404,7 +402,6 @@ class Index:
 
 
 def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
-    """The content of the folder now; what ``last`` has open of Milvus is used again."""
     manifest = read_manifest(folder)
     if manifest.kind in MILVUS:
         from contrasent.search.milvus import MilvusRows
@@ -422,7 +419,6 @@ def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
 def _embedded(
     encoder: Encoder, texts: Iterable[str], precision: str, similarity: str, show_progress: bool
 ) -> Blocks:
-    """Embed texts for an index, in bounded memory."""
     return blocks_with_texts(
         encoder,
         _checked_texts(texts),
@@ -461,7 +457,6 @@ def _numbered(
 
 
 def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts; DataError for one that is empty or no string."""
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"text {row} is no text: {text!r}; leave it out, with its id")
@@ -469,7 +464,6 @@ def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
-    """The ids as text, checked before anything is embedded."""
     if ids is None:
         return None
     names, first = [str(name) for name in ids], dict[str, int]()

@@ -182,7 +182,6 @@ class MilvusRows:
         return replace(self.manifest, writes=self.manifest.next_write)
 
     def _undo(self) -> None:
-        """Make the rows those of the manifest, after a change that was cut off."""
         if self._count(new := f"row >= {self.manifest.next_number}"):
             self._call("delete", filter=new)
         path = inside(self.folder, _REPLACED)
@@ -200,14 +199,12 @@ class MilvusRows:
         return list(self._call("query", filter=wanted, output_fields=_FIELDS))
 
     def _parts(self) -> Iterator[list[dict[str, Any]]]:
-        """All rows in order, some at a time."""
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
             if rows := self._rows(window):
                 yield sorted(rows, key=lambda row: int(row["row"]))
 
     def _call(self, method: str, **how: Any) -> Any:
-        """Call Milvus for the collection; what it raises becomes an error with the folder in it."""
         from pymilvus.exceptions import MilvusException
 
         try:
@@ -225,7 +222,6 @@ def _counting(manifest: IndexManifest, count: int) -> IndexManifest:
 
 
 def _open_client(folder: Path) -> Any:
-    """Open the Milvus of an index; BusyError if another process has it open."""
     require_extra("an index in Milvus", "milvus", "pymilvus", "milvus_lite")
     from pymilvus import MilvusClient
     from pymilvus.exceptions import ConnectionConfigException

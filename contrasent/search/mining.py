@@ -254,7 +254,6 @@ def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
 
 
 def _false_negatives(pairs: Pairs, corpus: list[str]) -> list[list[int]]:
-    """For each pair the sentences of the corpus that are its anchor or one of its positives."""
     numbers = {key: number for number, key in enumerate(corpus)}
     keys = [(letters(anchor), letters(positive)) for anchor, positive in pairs]
     together: defaultdict[str, set[str]] = defaultdict(set)

@@ -42,12 +42,10 @@ def nearest(
 ) -> list[list[tuple[int, float]]]:
     """For each query the ``top_k`` rows with the largest similarity, each with it, best first.
 
-    faiss finds candidates in float32, where sums depend on the order of adding. All rows that
-    rounding could have put among the best are then scored once more in float64, row by row, so
-    that equal vectors have equal scores wherever they lie; equal scores are ordered by row.
-    ``segments`` are ``(N, D)`` float32 each, whose rows are numbered through all of them;
-    ``queries`` are ``(Q, D)``. The candidates of the first rows come from ``ann``, if it is given;
-    the scores are exact all the same.
+    faiss finds candidates in float32, those of the first rows ``ann``, if it is given. All that
+    rounding could have put among the best are scored once more in float64, row by row, so that
+    equal vectors have equal scores wherever they lie; equal scores are ordered by row. ``segments``
+    are ``(N, D)`` float32 each, ``queries`` ``(Q, D)``.
     """
     covered = 0 if ann is None else ann.rows
     starts = [0, *accumulate(map(len, segments))]
@@ -72,12 +70,7 @@ def nearest(
 
 
 def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
-    """Twice the error ``(Q,)`` of a float32 score by faiss.
-
-    A sum of D terms is off by at most D * 2**-24 of the sum of their sizes, whatever the order.
-    faiss computes squared distances from squares and products. The threshold and the row compared
-    with it may both be off.
-    """
+    """Twice the error ``(Q,)`` of a float32 sum of D terms, at most D * 2**-24 of their sizes."""
     own = np.linalg.norm(queries, ord=1 if similarity == "manhattan" else 2, axis=1)
     size = {
         "cosine": np.full(len(queries), longest),
@@ -96,7 +89,6 @@ def _candidates(
     similarity: str,
     margin: np.ndarray,
 ) -> list[np.ndarray]:
-    """For each query the live rows of a segment that may be among its ``top_k``."""
     import faiss
 
     count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
@@ -160,7 +152,6 @@ _CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
 
 
 def _hnsw(width: int, _: int, metric: int) -> tuple[Any, int]:
-    """32 links, int8 vectors."""
     import faiss
 
     index = faiss.index_factory(width, "HNSW32,SQ8", metric)
@@ -175,7 +166,6 @@ def _hnsw_search(effort: int, count: int, only: Any) -> Any:
 
 
 def _ivfpq(width: int, rows: int, metric: int) -> tuple[Any, int]:
-    """A byte for 4 dimensions."""
     import faiss
 
     codes = max(width // 4, 1)
@@ -281,12 +271,7 @@ def write_ann(
 def _effort_for(
     segments: Sequence[np.ndarray], index: Any, kind: str, similarity: str
 ) -> tuple[int, float, int]:
-    """The effort with which a faiss index of all rows has a recall of 0.97, or the most.
-
-    The recall is the share of the exact 10 nearest rows that it finds, for queries around the rows,
-    ``a + (b - c) / 2`` of three of them: rows themselves are found more easily than what users ask.
-    Of rows at an equal distance any counts. Returned are the recall and the queries too.
-    """
+    """The effort with which it has a recall of 0.97, or the most; the recall; and the queries."""
     a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
     queries = a + (b - c) / 2
     exact = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
@@ -305,7 +290,6 @@ def _effort_for(
 
 
 def _sample(segments: Sequence[np.ndarray], count: int, seed: int = 0) -> np.ndarray:
-    """Rows drawn from all segments, in any order; all, if there are no more than ``count``."""
     draw, lengths = np.random.default_rng(seed), [*map(len, segments)]
     numbers = split_rows(lengths, np.sort(draw.permutation(sum(lengths))[:count]))
     of_each = zip(segments, numbers, strict=True)

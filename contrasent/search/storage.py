@@ -214,7 +214,6 @@ def rows_with(vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str]) -> 
 
 
 def _read_segment(folder: Path, segment: Segment, width: int) -> IndexRows:
-    """Map the files of a segment; one that does not hold what the manifest says is refused."""
     import pyarrow as pa
 
     vectors = open_rows(folder / _VECTORS.format(segment.name), segment.rows, width, _REBUILD)
@@ -252,7 +251,6 @@ def write_segment(
 
 
 def _write_words(folder: Path, name: str) -> None:
-    """Write the table of the words of a segment's texts."""
     from pyarrow import feather
 
     column = feather.read_table(str(folder / _TABLE.format(name)), ["text"]).column(0)
@@ -389,11 +387,7 @@ class Snapshot:
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
     ) -> IndexManifest:
-        """Write ``new`` rows, and the manifest ``then`` after that and after rows are gone.
-
-        The last segments are written again with the new rows, if two of them are about as large: so
-        there are few segments however often a text is added, and a text is copied few times.
-        """
+        """Write new rows, merged with segments that are about as large, and the manifest ``then``."""
         known = {self.folder / name for name in self.manifest.files}
         for file in self.folder.joinpath("segments").glob("*"):
             if file not in known:  # of a writer that died, or from before a merge

@@ -161,13 +161,11 @@ def nearest_by_both(
     weight: float | None,
     least: float,
 ) -> list[Found]:
-    r"""The ``top_k`` rows of the largest score of `fuse`, of the candidates of both sides.
+    """The ``top_k`` rows of the largest score of `fuse`, of the candidates of both sides.
 
-    Mean and spread of similarities are those of 4,096 of the n ``rows`` that are searched, if there
-    are more. Without a weight the score is the sum of :math:`1 / (60 + r)` over ranks r (Cormack et
-    al. 2009). ``near`` are candidates by similarity, which ``exact`` gives of each of some rows;
-    ``by_words`` ``(N,)`` is BM25, 0 for rows that are not searched; ``least`` the similarity of a
-    hit.
+    ``near`` are those by similarity, which ``exact`` gives of some rows, and whose mean and spread
+    are those of up to 4,096 of the ``rows`` that are searched; ``by_words (N,)`` is BM25. Without a
+    weight the score is the sum of :math:`1 / (60 + r)` over ranks r (Cormack et al. 2009).
     """
     sides = near, best_by_words(by_words, len(near)).tolist()
     ranks = [{row: rank for rank, row in enumerate(side, 1)} for side in sides]
