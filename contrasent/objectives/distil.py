@@ -88,7 +88,8 @@ class Distil(Objective):
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         name, every = self.config.teacher or "", partial(chain.from_iterable, examples)
         if name.endswith(_STORED):
-            rows, key = read_rows(name, examples), [sha256_of(name)]
+            rows = read_rows(name, examples)
+            key: list[Any] = [sha256_of(name)]
         else:
             teacher = load_encoder(name, device=self._device)
             key = [examples.sha256, examples.views]

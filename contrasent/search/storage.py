@@ -387,7 +387,7 @@ class Snapshot:
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
     ) -> IndexManifest:
-        """Write new rows, merged with segments that are about as large, and the manifest ``then``."""
+        """Write new rows, merged with segments about as large, and the manifest ``then``."""
         known = {self.folder / name for name in self.manifest.files}
         for file in self.folder.joinpath("segments").glob("*"):
             if file not in known:  # of a writer that died, or from before a merge
