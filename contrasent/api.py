@@ -470,12 +470,9 @@ def _use(
     encoder: DescribedEncoder | str | Path, how: Measuring, seed: int | None, show_progress: bool
 ) -> EncoderUse:
     from contrasent.evaluation.embed import EncoderUse
-    from contrasent.model.loading import load_encoder
 
-    if isinstance(encoder, str | Path):
-        encoder = load_encoder(str(encoder), **shared(how, Loading))
-    precision = getattr(encoder, "resolve_precision", str)(how.precision_name)
-    return EncoderUse(encoder, precision, seed, show_progress)
+    loading = shared(how, Loading)
+    return EncoderUse.of(encoder, how.precision_name, seed, show_progress, **loading)
 
 
 @overload

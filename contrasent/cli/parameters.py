@@ -46,8 +46,7 @@ def use(options: Measuring, encoder: LoadedEncoder) -> EncoderUse:
     from contrasent.evaluation import EncoderUse
     from contrasent.model import training_seed
 
-    precision = encoder.resolve_precision(options.precision_name)
-    return EncoderUse(encoder, precision, training_seed(encoder.name), show_progress=True)
+    return EncoderUse.of(encoder, options.precision_name, training_seed(encoder.name), True)
 
 
 def labels(models: Sequence[str]) -> dict[str, str]:

@@ -275,11 +275,8 @@ class SeedScores:
         """The 95 % interval of the difference, over pairs and over seeds, which share the start."""
         if self.difference is None or self.pair_error is None:
             return None
-        level, seeds = 1 - _SEED_CONFIDENCE, SeedError.of(self.values)
-        if seeds is None:
-            reach = NormalDist().inv_cdf(1 - level / 2) * self.pair_error
-        else:
-            reach = seeds.reach(self.pair_error, level)
+        seeds = SeedError.of(self.values) or SeedError(0.0, 1)
+        reach = seeds.reach(self.pair_error, 1 - _SEED_CONFIDENCE)
         return self.difference - reach, self.difference + reach
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -127,6 +128,23 @@ class EncoderUse:
     precision: str = "fp32"  # ``fp32``, ``bf16``, or what the encoder's engine computes in
     seed: int | None = None  # the seed of the training run that made the encoder, for the records
     show_progress: bool = False  # a progress bar while encoding
+
+    @classmethod
+    def of(
+        cls,
+        encoder: DescribedEncoder | str | Path,
+        precision: str = "fp32",
+        seed: int | None = None,
+        show_progress: bool = False,
+        **loading: Any,
+    ) -> EncoderUse:
+        """The use of an encoder, or of the one of a name, in a precision as it resolves it."""
+        if isinstance(encoder, str | Path):
+            from contrasent.model.loading import load_encoder
+
+            encoder = load_encoder(encoder, **loading)
+        precision = getattr(encoder, "resolve_precision", str)(precision)
+        return cls(encoder, precision, seed, show_progress)
 
     @property
     def similarity(self) -> str:

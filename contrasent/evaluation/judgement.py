@@ -8,12 +8,12 @@ Shapes: Q queries, N texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import compare_ratios, with_comparison
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap, Ratio, interval, ratio_draws
 from contrasent.evaluation.proxy import FEWEST, TextSample, sample_texts, text_tasks
 from contrasent.evaluation.retrieval import (
@@ -32,7 +32,7 @@ from contrasent.evaluation.retrieval import (
     metric_value,
     query_scores,
 )
-from contrasent.metrics import Vector, all_similarities, relevant_ranks
+from contrasent.metrics import Vector, all_similarities
 from contrasent.model.protocol import Encoder
 from contrasent.records import Compared, Record
 from contrasent.search.index import Index
@@ -53,7 +53,6 @@ _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
 
 Verdict = Literal["good", "hybrid", "words", "other", "room", "unclear"]
-Judged: TypeAlias = DescribedEncoder | EncoderUse | str | Path
 Values = list[dict[str, Vector]]
 """Of each task, scores ``(Q,)`` of its queries by metric."""
 
@@ -98,10 +97,10 @@ class Judgement:
 
 
 def judge(
-    encoder: Judged,
+    use: EncoderUse,
     text: str | Path | Rows,
     *,
-    compare: Sequence[Judged] = (),
+    compare: Sequence[EncoderUse] = (),
     columns: Sequence[str] | None = None,
     documents: bool | None = None,
     clean: bool = False,
@@ -113,9 +112,8 @@ def judge(
     busy with a small encoder, decide how many texts are drawn. DataError if there are too few,
     ConfigError if two encoders have one name.
     """
-    use, *others = map(_as_use, (encoder, *compare))
-    uses = {it.encoder.name: it for it in (use, *others)}
-    if len(uses) <= len(others):
+    uses = {it.encoder.name: it for it in (use, *compare)}
+    if len(uses) <= len(compare):
         raise ConfigError(f"two encoders have one name, of {', '.join(uses)}; give each its own")
     source = str(text if isinstance(text, str | Path) else keep_rows(text))
     examples = open_examples(source, columns, documents=documents, clean=clean)
@@ -131,23 +129,18 @@ def judge(
             f"{source} is too little text: its {len(sample.texts)} different texts make no task of "
             f"{FEWEST} queries; give more, or longer ones"
         )
-    by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
-    dense = _dense(use, tasks)
-    both = _values(tasks, dense), _values(tasks, by_words)
-    values = dict(zip((use.encoder.name, BM25), both, strict=True))
-    deciding, reasons = _decide(tasks, *both)
-    undecided |= reasons
-    asked = _asked_of_fusion(tasks, deciding)
-    weights = _weights_for(both, deciding)
-    weight, fused = _fusion(tasks, dense, by_words, asked, weights)
+    of = _score_all(use, tasks)
+    undecided |= of.why
+    asked, deciding, weight = of.asked, of.deciding, None
+    values = dict(zip((use.encoder.name, BM25), of.both, strict=True))
     fusion = f"{use.encoder.name} + {BM25}"
-    if weight is not None:
-        values[fusion] = fused
-    for other in others:
+    if asked:
+        weight, values[fusion] = _crossed(of.fused, asked)
+    for other in compare:
         values[other.encoder.name] = _values(tasks, _dense(other, tasks))
     bootstrap = Bootstrap()
     base, *rest = (
-        _scores(name, uses.get(name, use), tasks, of, bootstrap) for name, of in values.items()
+        _scores(name, uses.get(name, use), tasks, it, bootstrap) for name, it in values.items()
     )
     names = [task.name for task in tasks]
     records, differences = list(base.records), dict[str, Compared]()
@@ -174,7 +167,7 @@ def judge(
         weight=weight,
         verdict=verdict,
         sentence=sentence,
-        queries=tuple(islice(_examples(tasks, dense, by_words), _SHOWN)),
+        queries=tuple(islice(_examples(tasks, of.dense, of.by_words), _SHOWN)),
     )
 
 
@@ -187,22 +180,21 @@ def fusion_for(
     Tasks of texts ask for rare words and for meaning: without the latter nothing is chosen.
     """
     if wanted is None:
-        scores = _scores_of_texts(index, EncoderUse(encoder, index.manifest.encoder.precision))
+        use = EncoderUse(encoder, index.manifest.encoder.precision)
+        scores, asked = _scores_of_texts(index, use)
     else:
-        scores = dict[float, list[Vector]]()
+        scores, asked = dict[float, Values](), [0]
         for weight in (0.0, *WEIGHTS):
             found = index.search(encoder, [*wanted], _DEPTH, mode="hybrid", weight=weight)
             places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in found)
             both = zip(places, wanted.values(), strict=True)
             ranks = (np.array([of.get(name, np.inf) for name in names]) for of, names in both)
             values = [metric_value(METRIC, it, np.ones_like(it)) for it in ranks]
-            scores[weight] = [np.array(values)]
-    base = scores.pop(0.0)
-    if not base:
+            scores[weight] = [{METRIC: np.array(values)}]
+    if not asked:
         return WordsInfo()
-    weight, even, odd = _crossed(scores)
-    each = zip(scores[even], scores[odd], base, strict=True)
-    gains = [_alternate(a, b) - old for a, b, old in each]
+    weight, fused = _crossed(scores, asked)
+    gains = [fused[n][METRIC] - scores[0.0][n][METRIC] for n in asked]
     drawn = [
         ratio_draws([Ratio(it, np.ones_like(it))], Bootstrap(), str(n))
         for n, it in enumerate(gains)
@@ -211,11 +203,11 @@ def fusion_for(
     chosen_by: Literal["text", "queries"] = "text" if wanted is None else "queries"
     low, high = (ends.low, ends.high) if ends else (0.0, 0.0)
     gain = fmean(float(it.mean()) for it in gains)
-    return WordsInfo(weight, chosen_by, low > 0, sum(map(len, base)), gain, low, high)
+    return WordsInfo(weight, chosen_by, low > 0, sum(map(len, gains)), gain, low, high)
 
 
-def _scores_of_texts(index: Index, use: EncoderUse) -> dict[float, list[Vector]]:
-    """Scores of queries for each task made of an index's texts, by weight of BM25."""
+def _scores_of_texts(index: Index, use: EncoderUse) -> tuple[dict[float, Values], list[int]]:
+    """Scores by weight of BM25 for tasks made of an index's texts, and the tasks to choose by."""
     places, left, step = dict[str, int](), _INDEXED_WORDS, len(index) // _TEXTS + 1
     texts = [text for block in index.blocks() for text in block.texts[::step]]
     for text in np.random.default_rng(0).permutation(np.array(texts, object)):
@@ -225,20 +217,38 @@ def _scores_of_texts(index: Index, use: EncoderUse) -> dict[float, list[Vector]]
             break
         places.setdefault(" ".join(known), len(places))
     tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
-    if not tasks:
-        return {0.0: []}
+    of = _score_all(use, tasks, _TELLING)
+    exact = all(tasks[n].name.name.startswith(KEYWORDS) for n in of.asked)
+    return of.fused, [] if exact else of.asked
+
+
+class _Scored(NamedTuple):
+    """Scores of tasks by an encoder, BM25 and their fusion, and the rows of tasks that tell."""
+
+    dense: list[ScoreMatrix]
+    by_words: list[ScoreMatrix]
+    both: tuple[Values, Values]
+    deciding: list[int]
+    why: dict[str, str]  # other tasks decide nothing
+    asked: list[int]  # of the fusion: those that decide, and keywords, if any does
+    fused: dict[float, Values]  # by the weight of BM25
+
+
+def _score_all(use: EncoderUse, tasks: Sequence[RetrievalTask], least: float = 0) -> _Scored:
+    """Large weights are tried only where BM25 is better; tasks below ``least`` do not decide."""
     dense = _dense(use, tasks)
     by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
     both = _values(tasks, dense), _values(tasks, by_words)
-    deciding = [
-        n for n in _decide(tasks, *both)[0] if max(of[n][METRIC].mean() for of in both) >= _TELLING
-    ]
-    asked = _asked_of_fusion(tasks, deciding)
-    if all(tasks[n].name.name.startswith(KEYWORDS) for n in asked):
-        return {0.0: []}
-    weights = 0.0, *_weights_for(both, deciding)
-    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], weights)
-    return {it: [of[n][METRIC] for n in asked] for it, of in fused.items()}
+    deciding, why = _decide(tasks, *both)
+    deciding = [n for n in deciding if max(of[n][METRIC].mean() for of in both) >= least]
+    names = [task.name.name for task in tasks]
+    asked = [n for n, it in enumerate(names) if n in deciding or it.startswith(KEYWORDS)]
+    asked = asked if deciding else []
+    own, words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
+    weights = (0.0, *WEIGHTS[: None if words > own else _TRIED]) if asked else ()
+    pairs = [*zip(dense, by_words, strict=True)]
+    fused = {it: _values(tasks, [fuse(*pair, it) for pair in pairs]) for it in weights}
+    return _Scored(dense, by_words, both, deciding, why, asked, fused)
 
 
 def _decide(
@@ -267,33 +277,6 @@ def _decide(
     return deciding, why
 
 
-def _asked_of_fusion(tasks: Sequence[RetrievalTask], deciding: Sequence[int]) -> list[int]:
-    """The tasks that tell of the fusion: those that decide, and keywords, if any does.
-
-    Halves of a text share fewer words than what people ask, keywords more.
-    """
-    if not deciding:
-        return []
-    return [
-        n for n, task in enumerate(tasks) if n in deciding or task.name.name.startswith(KEYWORDS)
-    ]
-
-
-def _weights_for(both: tuple[Values, Values], deciding: Sequence[int]) -> tuple[float, ...]:
-    """Weights to try; large ones only where BM25 is better than the encoder."""
-    dense, words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
-    return WEIGHTS[: None if words > dense else _TRIED]
-
-
-def _as_use(encoder: Judged) -> EncoderUse:
-    from contrasent.model.loading import load_encoder
-
-    if isinstance(encoder, EncoderUse):
-        return encoder
-    loaded: Any = load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
-    return EncoderUse(loaded, getattr(loaded, "resolve_precision", str)("fp32"))
-
-
 def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]:
     """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
     queries, corpus = (
@@ -314,54 +297,21 @@ def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]
 
 
 def _values(tasks: Sequence[RetrievalTask], scores: Sequence[ScoreMatrix]) -> Values:
-    values = []
-    for task, of_task in zip(tasks, scores, strict=True):
-        found = zip(of_task, task.relevant, task.left_out, strict=True)
-        ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
-        values.append(query_scores(task, ranked))
-    return values
+    return [query_scores(*it) for it in zip(tasks, scores, strict=True)]
 
 
-def _fusion(
-    tasks: Sequence[RetrievalTask],
-    dense: Sequence[ScoreMatrix],
-    by_words: Sequence[ScoreMatrix],
-    asked: Collection[int],
-    weights: Sequence[float],
-) -> tuple[float | None, Values]:
-    """The weight of the largest mean over tasks, and scores of queries by a weight of the others.
-
-    The weight for every second query is chosen on the rest, so that no query chooses its own.
-    """
-    if not asked:
-        return None, []
-    fused = _weighed(tasks, [*zip(dense, by_words, strict=True)], weights)
-    decided = {it: [of[n][METRIC] for n in asked] for it, of in fused.items()}
-    weight, even, odd = _crossed(decided)
-    both = zip(fused[even], fused[odd], strict=True)
-    return weight, [{it: _alternate(a[it], b[it]) for it in a} for a, b in both]
-
-
-def _weighed(
-    tasks: Sequence[RetrievalTask],
-    both: Sequence[tuple[ScoreMatrix, ScoreMatrix]],
-    weights: Sequence[float],
-) -> dict[float, Values]:
-    """Scores of the fusion by its weight."""
-    return {weight: _values(tasks, [fuse(*it, weight) for it in both]) for weight in weights}
-
-
-def _crossed(scores: Mapping[float, Sequence[Vector]]) -> tuple[float, float, float]:
-    """The weight of the largest mean over tasks, for even queries by odd ones, and vice versa."""
+def _crossed(scores: Mapping[float, Values], asked: Sequence[int]) -> tuple[float, Values]:
+    """The weight of the largest mean over tasks; scores by one that no query chose for itself."""
 
     def best(first: int, step: int) -> float:
-        return max(scores, key=lambda it: fmean(of[first::step].mean() for of in scores[it]))
+        def mean(weight: float) -> float:
+            return fmean(scores[weight][n][METRIC][first::step].mean() for n in asked)
 
-    return best(0, 1), best(1, 2), best(0, 2)
+        return max(filter(None, scores), key=mean)
 
-
-def _alternate(even: Vector, odd: Vector) -> Vector:
-    return np.where(np.arange(len(even)) % 2, odd, even)
+    both = zip(scores[best(1, 2)], scores[best(0, 2)], strict=True)
+    values = [{it: np.where(np.arange(len(a[it])) % 2, b[it], a[it]) for it in a} for a, b in both]
+    return best(0, 1), values
 
 
 def _scores(

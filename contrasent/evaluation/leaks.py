@@ -21,8 +21,6 @@ _SHOWN = 3
 _NO_LETTER = re.compile(r"[\W_]+")
 _NO_ASCII_LETTER = {code: None for code in range(128) if not chr(code).isalnum()}
 
-Pair = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskOverlap:
@@ -72,8 +70,8 @@ def find_leaks(
     texts = list(suite.texts())
     forms = {it: normalised(it) for text in texts for it in (*text.sentences, *chain(*text.pairs))}
     sentences = {forms[sentence] for text in texts for sentence in text.sentences} - {""}
-    pairs = [[_unordered(forms[a], forms[b]) for a, b in text.pairs] for text in texts]
-    wanted, together = {pair for of_task in pairs for pair in of_task}, set[Pair]()
+    pairs = [[tuple(sorted((forms[a], forms[b]))) for a, b in text.pairs] for text in texts]
+    wanted, together = {pair for of_task in pairs for pair in of_task}, set[tuple[str, ...]]()
     found: dict[str, tuple[str, str]] = {}
     count = 0
     for where, example in training.read(stop):
@@ -100,10 +98,6 @@ def find_leaks(
         )
         tasks.append(overlap)
     return Leaks(training.source, training.columns, count, training.sha256, tuple(tasks))
-
-
-def _unordered(one: str, other: str) -> Pair:
-    return (one, other) if one <= other else (other, one)
 
 
 @dataclass(frozen=True, slots=True)

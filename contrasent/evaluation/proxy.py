@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice, pairwise
@@ -48,44 +48,18 @@ def halves(text: str) -> tuple[str, str] | None:
     return space.join(parts[:cut]).strip(), space.join(parts[cut:]).strip()
 
 
-def crop_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
+def _crop_pairs(unit: Unit) -> list[tuple[str, str]]:
     """The halves of every text that is long enough."""
-    texts = (example[0] for unit in units for example in unit)
-    return [pair for pair in map(halves, texts) if pair is not None]
+    return [pair for text, *_ in unit if (pair := halves(text))]
 
 
-def next_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
+def _next_pairs(unit: Unit) -> list[tuple[str, str]]:
     """Every sentence with the one after it in its document."""
-    return [(first, second) for unit in units for (first, *_), (second, *_) in pairwise(unit)]
+    return [(first, second) for (first, *_), (second, *_) in pairwise(unit)]
 
 
-def _example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
-    return [(example[0], example[1]) for unit in units for example in unit]
-
-
-def _pairs_task(
-    name: TaskName, pairs: Sequence[tuple[str, str]], summary: str, sha256: str
-) -> RetrievalTask | None:
-    """The first of each pair is to find the second among those of all; None of no pair."""
-    places: dict[str, int] = {}
-    for _, second in pairs:
-        places.setdefault(second, len(places))
-    wanted: dict[str, dict[int, float]] = {}
-    for first, second in pairs:
-        if first != second:
-            wanted.setdefault(first, {})[places[second]] = 1
-    if not wanted:
-        return None
-    return RetrievalTask(
-        name=name,
-        corpus=tuple(places),
-        queries=tuple(wanted),
-        relevant=tuple(wanted.values()),
-        left_out=tuple(places.get(query) for query in wanted),
-        metrics=METRICS,
-        description=f"{summary}: {len(wanted):,} queries, {len(places):,} documents; no labels",
-        sha256=sha256,
-    )
+def _example_pairs(unit: Unit) -> list[tuple[str, str]]:
+    return [(first, second) for first, second, *_ in unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +79,11 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
     task's name ends with.
     """
     lengths = find_documents(examples).lengths
-    kind, pairs = "crops", crop_pairs
+    kind, pairs = "crops", _crop_pairs
     if examples.views > 1:
         kind, pairs = "pairs", _example_pairs
     elif lengths is not None:
-        kind, pairs = "next sentences", next_pairs
+        kind, pairs = "next sentences", _next_pairs
     smallest, count = _smallest(units_of(examples, lengths), pairs)
     most, out, texts = min(MOST, int(SHARE * count)), dict[int, Counter[Unit]](), 0
     for number, units in smallest.items():
@@ -117,11 +91,26 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
         if texts + rows <= most:
             out[number] = units
             texts += rows
-    summary = f"{texts:,} of {count:,} texts, held out of training"
-    name = TaskName(f"{HELD_OUT} {kind}{named}")
-    task = _pairs_task(name, pairs(chain.from_iterable(out.values())), summary, examples.sha256)
-    if task is None or len(task.queries) < FEWEST:
+    places, wanted = dict[str, int](), dict[str, dict[int, float]]()
+    for first, second in chain.from_iterable(map(pairs, chain.from_iterable(out.values()))):
+        row = places.setdefault(second, len(places))
+        if first != second:
+            wanted.setdefault(first, {})[row] = 1
+    if len(wanted) < FEWEST:
         return None
+    task = RetrievalTask(
+        name=TaskName(f"{HELD_OUT} {kind}{named}"),
+        corpus=tuple(places),
+        queries=tuple(wanted),
+        relevant=tuple(wanted.values()),
+        left_out=tuple(places.get(query) for query in wanted),
+        metrics=METRICS,
+        description=(
+            f"{texts:,} of {count:,} texts, held out of training: {len(wanted):,} queries, "
+            f"{len(places):,} documents; no labels"
+        ),
+        sha256=examples.sha256,
+    )
 
     def rest() -> Iterator[str | Example]:
         for unit in units_of(examples, lengths):
@@ -141,14 +130,14 @@ def units_of(examples: Examples, lengths: Iterable[int] | None) -> Iterator[Unit
 
 
 def _smallest(
-    units: Iterable[Unit], pairs: Callable[[Iterable[Unit]], list[tuple[str, str]]]
+    units: Iterable[Unit], pairs: Callable[[Unit], list[tuple[str, str]]]
 ) -> tuple[dict[int, Counter[Unit]], int]:
     """The thousand smallest hashes of units that ``pairs`` can be made of, and the rows of all."""
     smallest: dict[int, Counter[Unit]] = {}
     count = 0
     for unit in units:
         count += len(unit)
-        if pairs([unit]):
+        if pairs(unit):
             smallest.setdefault(_hash(unit), Counter())[unit] += 1
         if len(smallest) > 4 * MOST:
             smallest = dict(sorted(smallest.items())[:MOST])

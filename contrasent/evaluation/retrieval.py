@@ -6,7 +6,7 @@ Shapes: Q queries, N documents, D embedding width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -218,9 +218,6 @@ def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
 
 _QUERIES_AT_ONCE = 64
 
-Rankings = list[tuple[Vector, Vector]]
-"""For each query the places of its relevant documents, and their grades."""
-
 
 def embed(
     queries: Sequence[str], corpus: Sequence[str], use: EncoderUse
@@ -248,10 +245,10 @@ def embed(
     return rows[len(corpus) :], rows[: len(corpus)]
 
 
-def rankings(
-    task: RetrievalTask, rows: tuple[Embeddings, Embeddings], similarity: str = "cosine"
-) -> Rankings:
-    """Where the relevant documents of every query stand, by the rows of :func:`embed`.
+def similarities(
+    rows: tuple[Embeddings, Embeddings], similarity: str = "cosine"
+) -> Iterator[Vector]:
+    """Scores ``(N,)`` of each query, by the rows of :func:`embed`.
 
     Products of equal rows may differ in the last bit, so each is made once; zeros are last.
     """
@@ -259,15 +256,11 @@ def rankings(
     blank = ~corpus.any(axis=1)
     _, places = distinct(hashlib.sha256(row.tobytes()).hexdigest() for row in corpus)
     once = corpus[np.unique(places, return_index=True)[1]]
-    ranked = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         block = queries[start : start + _QUERIES_AT_ONCE]
         scores = all_similarities(similarity, block, once)[:, places]
         scores[:, blank] = -np.inf
-        for query, of_query in enumerate(scores, start=start):
-            wanted, left_out = task.relevant[query], task.left_out[query]
-            ranked.append(relevant_ranks(of_query, [*wanted], [*wanted.values()], left_out))
-    return ranked
+        yield from scores
 
 
 def metric_value(metric: str, ranks: Vector, grades: Vector) -> float:
@@ -306,8 +299,10 @@ def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> 
     return score_each((task.name, partial(_score, task, use, options)) for task in tasks)
 
 
-def query_scores(task: RetrievalTask, ranked: Rankings) -> dict[str, Vector]:
-    """Scores ``(Q,)`` of the queries by metric."""
+def query_scores(task: RetrievalTask, scores: Iterable[Vector]) -> dict[str, Vector]:
+    """Scores ``(Q,)`` by metric, of what each query is said to have in common ``(N,)``."""
+    found = zip(scores, task.relevant, task.left_out, strict=True)
+    ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
     return {it: np.array([metric_value(it, *one) for one in ranked]) for it in task.metrics}
 
 
@@ -335,7 +330,7 @@ def mean_scores(
 
 def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
     rows = embed(task.queries, task.corpus, use)
-    values = query_scores(task, rankings(task, rows, use.similarity))
+    values = query_scores(task, similarities(rows, use.similarity))
     scores = mean_scores(task, values, use, options.bootstrap)
     queries, corpus = (int((~side.any(axis=1)).sum()) for side in rows)
     note = (

@@ -32,11 +32,9 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.leaks import normalised
 from contrasent.evaluation.proxy import Ask, TextSample, asks_of, digest, is_title, units_of
-from contrasent.evaluation.retrieval import embed
+from contrasent.evaluation.retrieval import embed, similarities
 from contrasent.files import exclusive
-from contrasent.metrics import all_similarities
 from contrasent.model.endpoint import KEY, post
-from contrasent.model.loading import load_encoder
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
 from contrasent.search.words import WordIndex, without_words, words
@@ -49,7 +47,7 @@ Pair = tuple[str, str, str]
 _HEADING = re.compile(r"#{1,6} \S|(={1,6}) .+ \1$")
 _MARKUP = re.compile(r"^(?:[#*+>|-]+ +)+")
 _QUESTION = ("?", "\uff1f")
-_KEYWORDS, _FEWEST, _MOST, _ALIKE, _SHOWN, _AT_ONCE = 4, 8, 40, 0.8, 3, 64
+_KEYWORDS, _FEWEST, _MOST, _ALIKE, _SHOWN = 4, 8, 40, 0.8, 3
 _PROMPTS = {
     "question": "Write a question that this text answers, as one asks who has not read it.",
     "keywords": "Write two to five keywords by which one searches for this text.",
@@ -126,12 +124,9 @@ def synthesize(
     examples = open_examples(source, how.columns, documents=how.documents, clean=how.clean)
     if output is not None:
         require_output(Path(output), [source], how.overwrite or how.resume)
-    use, finder = None, encoder
-    if isinstance(finder, str | Path):
-        finder = load_encoder(finder, device=how.device)
-    if finder is not None:
-        precision = getattr(finder, "resolve_precision", str)("fp32")
-        use = EncoderUse(finder, precision, show_progress=show_progress)
+    use = None
+    if encoder is not None:
+        use = EncoderUse.of(encoder, show_progress=show_progress, device=how.device)
     excluded = {normalised(it) for file in how.exclude or () for it in chain(*open_examples(file))}
     sample, documents = passages_of(examples, how.words)
     if how.endpoint:
@@ -343,21 +338,15 @@ def _found(
     top_k: int,
 ) -> list[bool]:
     """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
-    variants = {text: row for row, text in enumerate(sample.texts)}
-    for (_, passage, _), row, _ in candidates:
-        variants.setdefault(passage, row)
-    places, owner = {text: n for n, text in enumerate(variants)}, np.array([*variants.values()])
-    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex.of([*variants])
-    rows = embed(queries, [*variants], use) if use and queries else None
+    passages = [passage for (_, passage, _), *_ in candidates]
+    places = {text: n for n, text in enumerate(dict.fromkeys([*sample.texts, *passages]))}
+    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex.of([*places])
+    scores: Iterable[Any] = map(by_words.scores_of, queries)
+    if use and queries:
+        scores = similarities(embed(queries, [*places], use), use.similarity)
     found = list[bool]()
-    for start in range(0, len(candidates), _AT_ONCE):
-        block = slice(start, start + _AT_ONCE)
-        if use and rows:
-            scores = all_similarities(use.similarity, rows[0][block], rows[1])
-        else:
-            scores = by_words.scores(queries[block])
-        for ((_, passage, _), _, ask), of_query in zip(candidates[block], scores, strict=True):
-            own = of_query[places[passage]]
-            nearer = set(owner[of_query > own].tolist()) - {*ask.wanted, ask.itself}
-            found.append(bool(use or own > 0) and len(nearer) < top_k)
+    for passage, (*_, ask), of_query in zip(passages, candidates, scores, strict=True):
+        own = of_query[places[passage]]
+        nearer = {*np.flatnonzero(of_query[: len(sample.texts)] > own)} - {*ask.wanted, ask.itself}
+        found.append(bool(use or own > 0) and len(nearer) < top_k)
     return found

@@ -14,6 +14,7 @@ import contrasent
 from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.judgement import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
 from contrasent.metrics import ndcg_at_k, relevant_ranks
@@ -171,7 +172,7 @@ class Noisy:
 
 def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
     path = written(tmp_path / "text.txt", part_numbers()[:90])
-    judged = judge(Noisy(), path)
+    judged = judge(EncoderUse(Noisy()), path)
     tasks, _ = tasks_of(path)
     kinds = {name.split()[0] for name in judged.deciding} | {"keywords"}
     chosen = [task for kind, task in tasks.items() if kind in kinds]
@@ -206,9 +207,9 @@ def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
 def test_too_little_text_is_refused_and_what_tells_nothing_is_said(tmp_path):
     path = written(tmp_path / "text.txt", part_numbers()[:20])
     with pytest.raises(DataError, match="too little text"):
-        judge(Noisy(), path)
+        judge(EncoderUse(Noisy()), path)
     unrelated = judge(
-        Noisy(), written(path, [said(16, np.random.default_rng(n)) for n in range(400)])
+        EncoderUse(Noisy()), written(path, [said(16, np.random.default_rng(n)) for n in range(400)])
     )
     assert unrelated.verdict in ("unclear", "words")
     assert "halves of text.txt" in unrelated.undecided
@@ -230,4 +231,8 @@ def test_no_query_is_its_own_answer(tmp_path):
 
 def test_two_encoders_of_one_name_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="two encoders have one name"):
-        judge(Noisy(), written(tmp_path / "text.txt", part_numbers()), compare=[Noisy()])
+        judge(
+            EncoderUse(Noisy()),
+            written(tmp_path / "text.txt", part_numbers()),
+            compare=[EncoderUse(Noisy())],
+        )

@@ -1,13 +1,12 @@
 """Retrieval: metrics and rankings against loops, DiffCSE's task on small splits."""
 
-from dataclasses import replace
 from math import log2
 
 import numpy as np
 import pytest
 
 from contrasent import evaluate
-from contrasent.evaluation.retrieval import rankings, stsb_retrieval
+from contrasent.evaluation.retrieval import similarities, stsb_retrieval
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 
@@ -73,10 +72,8 @@ def test_a_rank_does_not_depend_on_the_other_queries():
     corpus[[10, 300, 500, 998]] = corpus[1000]
 
     def ranks(rows):
-        task = replace(
-            stsb_retrieval(TASK), relevant=({1000: 1},) * len(rows), left_out=(None,) * len(rows)
-        )
-        return [int(places[0]) for places, _ in rankings(task, (rows, corpus))]
+        scores = similarities((rows, corpus))
+        return [int(relevant_ranks(row, [1000], [1], None)[0][0]) for row in scores]
 
     every = queries @ corpus[:1000].T
     expected = [int((row > row[10] + 1e-9).sum()) + 5 for row in every]
