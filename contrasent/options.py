@@ -34,13 +34,6 @@ Listed = Annotated[Sequence[str], BeforeValidator(_listed)]
 """Names; on the command line between commas."""
 
 
-def _only(value: object) -> object:
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-Files = Annotated[str | list[str], BeforeValidator(_only)]
-"""A file, or several of which each is named by the flag again."""
-
 Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""
 
@@ -388,9 +381,9 @@ _SETTING = Spelling(of=TrainSettings, end="Else the recipe's.")
 class RunOptions(OnDevice, Replacing):
     """A training run: settings of the recipe that are set often, and its folder."""
 
-    data: Files | None = None
+    data: str | list[str] | None = None
     """Text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id.
-    Repeatable: each batch is then from one of them, drawn by size or by the weights of
+    Repeatable: each batch is then from one of them, by size or by the weights of
     FILE:WEIGHT."""
 
     columns: Annotated[Listed | None, Spelling(metavar="A,B,...")] = None

@@ -17,7 +17,6 @@ from pydantic import (
     PositiveFloat,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 
@@ -98,8 +97,8 @@ class SourceSettings:
     columns: list[Column] | None = None
     """As data.columns, and else those."""
 
-    prompt: str | list[str] | None = None
-    """Text before every sentence in training; a list has one for each column."""
+    prompt: str = ""
+    """Text before every sentence in training."""
 
 
 # A weight behind a colon, which neither `C:\\a.csv` nor `org/name:config` ends with.
@@ -117,20 +116,14 @@ def _read_source(value: object) -> SourceSettings:
     return checked(SourceSettings, value, lambda name: f"{name} of {value.get('file')}")
 
 
-Sources = list[SourceSettings]
-
-
 @settings
 class DataSettings:
     """The training text."""
 
-    file: str | Sources = ""
+    file: str | Sequence[SourceSettings] = ""
     """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id; or a list, of
     which each batch is from one: FILE, FILE:WEIGHT, or a mapping of file, name, weight, columns and
     prompt."""
-
-    mix: Literal["proportional", "round_robin"] = "proportional"
-    """The source of a batch: drawn by weights, without them by size, or each in turn."""
 
     columns: list[Column] | None = None
     """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
@@ -155,38 +148,24 @@ class DataSettings:
     @field_validator("file", mode="before")
     @classmethod
     def _read_sources(cls, given: object) -> object:
-        if isinstance(given, str):
-            return given
-        if not isinstance(given, list | tuple):
+        if not isinstance(given, str | list | tuple):
             raise ConfigError("give a file, or a list of files")
-        sources = [_read_source(it) for it in given]
-        names = [it.name or it.file for it in sources]
-        if twice := next((it for it in names if names.count(it) > 1), None):
-            raise ConfigError(f"{twice} is there twice; give each a name of its own")
-        weights = [it.weight for it in sources if it.weight is not None]
-        if len(weights) < len(sources) and sum(weights) >= 1:
-            raise ConfigError(
-                f"weights of {sum(weights):g} leave no batch for a source without; give every "
-                "source a weight, or shares whose sum is below 1"
-            )
-        return sources
-
-    @field_validator("mix")
-    @classmethod
-    def _require_weightless(cls, mix: str, others: ValidationInfo) -> str:
-        file = others.data.get("file")
-        if mix == "round_robin" and isinstance(file, list) and any(it.weight for it in file):
-            raise ConfigError("every source is in turn then; leave the weights out")
-        return mix
+        if len(given) == 1 and isinstance(given[0], str):
+            return given[0]
+        return given if isinstance(given, str) else [_read_source(it) for it in given]
 
     @property
     def sources(self) -> dict[str, SourceSettings]:
-        """The sources by their names, each with its columns; none without a file."""
-        given = self.file if isinstance(self.file, list) else [SourceSettings(file=self.file)]
-        every = [dataclasses.replace(it, columns=it.columns or self.columns) for it in given]
-        short = [it.name or Path(it.file).name for it in every]
-        names = [it.file if short.count(n) > 1 else n for n, it in zip(short, every, strict=True)]
-        return dict(zip(names, every, strict=True)) if self.file else {}
+        """The sources by their names, equal ones with a number, each with its columns."""
+        given = [SourceSettings(file=self.file)] if isinstance(self.file, str) else self.file
+        names = [it.name or Path(it.file).name for it in given]
+        return {
+            name if names.count(name) == 1 else f"{name} {number}": dataclasses.replace(
+                source, columns=source.columns or self.columns
+            )
+            for number, (name, source) in enumerate(zip(names, given, strict=True), start=1)
+            if source.file
+        }
 
 
 @settings

@@ -22,7 +22,6 @@ def table(*numbers, head=None, cell=","):
 FILES = {
     "header.csv": table(0, 1, 2, 3, head="ticket_id,subject,description,created"),
     "ticket.csv": table(1, 2, head="ticket,article"),
-    "content.csv": table(0, 1, head="id,content"),
     "ids.csv": table(0, 1),
     "score.csv": "a dog,the dog,5\na cat,a hat,1\n",
     "labelled.csv": "sentence1,sentence2,label\na dog,the dog,1\na cat,sad,0\n",
@@ -118,7 +117,6 @@ MISTAKES = [
     # Training text
     (check("header.csv"), ("header.csv:1", "'ticket_id'", "--columns subject,description")),
     (data("ticket.csv"), ("ticket.csv:1", "'ticket'", "--columns ticket,article")),
-    (check("content.csv"), ("content.csv:1", "'content'", "--columns content")),
     (check("ids.csv"), ("ids.csv:1", "ids, numbers or dates", "--columns")),
     (data("header.csv", "--columns", "ticket_id,subject"), ("'ticket_id'", "ids", "--columns")),
     (data("header.csv", "--columns", "subjekt"), ("'subjekt'", "Did you mean 'subject'?")),

@@ -69,7 +69,7 @@ class Examples:
         told = [f"{content}\n{chosen!r}"]
         if self._side is not None:  # the same bytes may be quoted cells or cells between tabs
             told = [content, self.columns, self._side.content, *["quoted"] * quoted]
-        elif isinstance(reader, HubSource) and self.cleaned is None and not self.prompts:
+        elif isinstance(reader, HubSource) and self.cleaned is None:
             return content
         elif isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)

@@ -27,6 +27,7 @@ from contrasent.files import cached, map_array
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
 _TOKENLESS = "tokenless.bin"
+_TEXT = "texts.arrow"
 
 _AHEAD = 4
 _TRIES = 100
@@ -184,43 +185,37 @@ def _column_file(folder: Path, name: str) -> Path:
     return folder / f"{name.lower()}.bin"
 
 
-_TEXTS_FORMAT = 1
-_TEXT = "text.bin"
+_TEXTS_FORMAT = 2
 
 
 class TextStore:
-    """Texts of N sentences, mapped from a folder; damage is a ValueError or LookupError."""
+    """Texts of N sentences, mapped from an Arrow file; damage is a ValueError."""
 
     def __init__(self, folder: Path) -> None:
-        kept = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        self._bytes = map_array(folder / _TEXT, np.uint8, kept["bytes"])
-        self._offsets: IndexArray = map_array(folder / _OFFSETS, np.int64, kept["texts"] + 1)
+        from pyarrow import ipc, memory_map
+
+        self._texts = ipc.open_file(memory_map(str(folder / _TEXT))).read_all()[0]
 
     def __len__(self) -> int:
         """N, the number of sentences."""
-        return len(self._offsets) - 1
+        return len(self._texts)
 
     def __getitem__(self, number: int) -> str:
         """The text of one sentence."""
-        start, end = self._offsets[number : number + 2]
-        return self._bytes[start:end].tobytes().decode("utf-8")
+        text: str = self._texts[number].as_py()
+        return text
 
 
 def keep_texts(examples: Examples) -> TextStore:
     """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
 
     def write(folder: Path) -> None:
-        size = count = 0
-        with (folder / _TEXT).open("wb") as text, (folder / _OFFSETS).open("wb") as offsets:
-            np.zeros(1, dtype=np.int64).tofile(offsets)
+        import pyarrow
+
+        schema = pyarrow.schema({"text": pyarrow.string()})
+        with pyarrow.ipc.new_file(folder / _TEXT, schema) as file:
             for sentences in portions(examples):
-                encoded = [sentence.encode("utf-8") for sentence in sentences]
-                ends = size + np.cumsum([len(it) for it in encoded], dtype=np.int64)
-                ends.tofile(offsets)
-                text.write(b"".join(encoded))
-                size, count = int(ends[-1]), count + len(encoded)
-        manifest = json.dumps({"texts": count, "bytes": size})
-        (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
+                file.write(pyarrow.record_batch([sentences], schema=schema))
 
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
     return cached("texts", "the texts", key, TextStore, write)
@@ -280,7 +275,10 @@ class Columns(ViewSource):
         self.store, self.views = store, views
         self._chosen = (0,) * views if store.views == 1 else range(views)
         if store.views not in (1, views) and not 1 < views < store.views:
-            raise ConfigError(f"the data has {example_of(store.views)}, not {example_of(views)}")
+            raise ConfigError(
+                f"the data has {example_of(store.views)}, not {example_of(views)}; give it the "
+                "other columns, or lower objective.hard_negatives"
+            )
 
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self.store.gather(examples, self._chosen)

@@ -20,56 +20,39 @@ def batches_of_each(sizes: Sequence[int], weights: Sequence[float | None]) -> In
     """
     given = np.array([weight or 0.0 for weight in weights])
     free = np.array([size * (it is None) for size, it in zip(sizes, weights, strict=True)])
-    rest = (1 - given.sum()) * free / free.sum() if free.any() else 0.0
-    shares = given / (1.0 if free.any() else given.sum()) + rest
+    if not free.any():
+        given = given / given.sum()
+    shares = given + (1 - given.sum()) * free / max(1, free.sum())
     ends = np.rint(np.cumsum(shares) * sum(sizes))
     counts: IndexArray = np.diff(ends, prepend=0).astype(np.int64)
     return counts
 
 
 class Mixture(Loader):
-    """Batches of several loaders, by the names of their sources; a function of seed and step alone.
+    """Batches of several loaders, by the names of their sources.
 
-    Every source goes through its own epochs, in its own order. In an epoch of all, each gives the
-    same number of batches as in the others, in an order that the seed draws anew, or ``in_turn``.
-    ConfigError if a weight is less than a batch.
+    Those of each source are spread evenly over an epoch, so that sources of the same weight take
+    turns. Each goes through its own epochs, in its own order. ConfigError if one gives no batch.
     """
 
-    def __init__(
-        self,
-        loaders: Mapping[str, Loader],
-        weights: Sequence[float | None],
-        *,
-        seed: int,
-        in_turn: bool = False,
-    ) -> None:
+    def __init__(self, loaders: Mapping[str, Loader], weights: Sequence[float | None]) -> None:
         sizes = [loader.steps_per_epoch for loader in loaders.values()]
-        self.steps_per_epoch = sum(sizes)
-        order = np.arange(self.steps_per_epoch) % len(sizes)
-        if not in_turn:
-            order = np.repeat(np.arange(len(sizes)), batches_of_each(sizes, weights))
-        counts = np.bincount(order, minlength=len(sizes)).tolist()
+        counts = batches_of_each(sizes, weights).tolist()
+        self._loaders, self.steps_per_epoch = list(loaders.items()), sum(sizes)
         self.counts = dict(zip(loaders, counts, strict=True))
-        if 0 in counts:
-            raise ConfigError(
-                f"{list(loaders)[counts.index(0)]}: its weight is less than one of the "
-                f"{self.steps_per_epoch} batches of an epoch; give it more"
-            )
-        self._loaders, self._turns = list(loaders.items()), order
-        self._seed, self._in_turn = seed, in_turn
-        self._drawn: tuple[int, IndexArray] | None = None
+        for name, count in self.counts.items():
+            if count < 1:
+                raise ConfigError(
+                    f"{name}: the weights leave it none of the {self.steps_per_epoch} batches of "
+                    "an epoch; give it more, or the others less"
+                )
+        times = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+        sources = np.repeat(np.arange(len(counts)), counts)
+        self._turns = sources[np.argsort(times, kind="stable")]
 
     def batch(self, step: int) -> Batch:
         epoch, place = divmod(step, self.steps_per_epoch)
-        turns = self._order(epoch)
-        name, loader = self._loaders[int(turns[place])]
-        before = np.count_nonzero(turns[:place] == turns[place])
+        name, loader = self._loaders[int(self._turns[place])]
+        before = np.count_nonzero(self._turns[:place] == self._turns[place])
         batch = loader.batch(epoch * self.counts[name] + int(before))
         return replace(batch, origin=name if len(self._loaders) > 1 else "")
-
-    def _order(self, epoch: int) -> IndexArray:
-        """``(steps_per_epoch,)``, the number of the source of each batch of an epoch."""
-        if self._drawn is None or self._drawn[0] != epoch:
-            random = np.random.default_rng([self._seed, epoch, 1])
-            self._drawn = epoch, self._turns if self._in_turn else random.permutation(self._turns)
-        return self._drawn[1]

@@ -92,7 +92,7 @@ class Distil(Objective):
             key: list[Any] = [sha256_of(name)]
         else:
             teacher = load_encoder(name, device=self._device)
-            key = [examples.sha256, examples.views]
+            key = [examples.sha256, examples.views, *examples.prompts]
             rows = embedded(every, [teacher], key, show_progress=show_progress)
             key += _identity(teacher)
         if rows.shape[1] > self._width:

@@ -74,7 +74,7 @@ class RankCSE(Contrast):
         # Products of these rows are the mean of the teachers' cosines.
         how: dict[str, Any] = {"factors": [*map(math.sqrt, shares)], "normalize": True}
         firsts = partial(map, itemgetter(0), examples)
-        key = [examples.sha256, examples.views, "first"]
+        key = [examples.sha256, examples.views, "first", *examples.prompts]
         return {Need.TARGETS: embedded(firsts, teachers, key, show_progress=show_progress, **how)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

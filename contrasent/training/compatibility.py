@@ -147,15 +147,9 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
     )
     yield (
         objective.needs_pairs and c.data_views == 1,
-        f"the objective {name} takes pairs here, but {recipe.data.file} has {example_of(1)}; set "
-        "data.file to one of two columns or more (anchor, positive, hard negatives), or choose a "
-        "recipe for single sentences, such as unsup-simcse",
-    )
-    fewer = 1 < c.data_views < objective.views and not (objective.takes_fewer or objective.spans)
-    yield (
-        fewer,
-        f"the objective {name} takes {example_of(objective.views)}, but {recipe.data.file} has "
-        f"{example_of(c.data_views)}; give it the other columns, or lower objective.hard_negatives",
+        f"the objective {name} takes pairs here, but the data has {example_of(1)}; set data.file "
+        "to one of two columns or more (anchor, positive, hard negatives), or choose a recipe for "
+        "single sentences, such as unsup-simcse",
     )
     for kind, side in SIDE_COLUMNS.items():
         what, columns = side.name.lower().replace("_", " "), ", ".join(side.spec.roles)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -278,7 +277,6 @@ class Session:
         self.accelerator, self.group = accelerator, group
         self._seconds, self._examples = 0.0, 0
         self._loss: float | None = None
-        self._of_source: dict[str, list[float]] = {}
         every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
@@ -329,8 +327,6 @@ class Session:
                 self._seconds += seconds
                 for step in done:
                     self._examples, self._loss = self._examples + step.examples, step.loss
-                    if step.source:
-                        self._of_source.setdefault(step.source, []).append(step.loss)
                     values = step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     self.accelerator.log(values, step=step.number)
@@ -339,7 +335,6 @@ class Session:
                         on_step(step)
                 made = self.progress.step
                 if self._is_due(made):
-                    self._tell_losses()
                     self.progress.ended = made == steps
                     due = (callback for callback in self.callbacks if callback.is_due(made))
                     self._call_each(due, "after_update")
@@ -352,13 +347,6 @@ class Session:
                 if self.progress.ended:
                     break
                 since = time.perf_counter()
-
-    def _tell_losses(self) -> None:
-        """Log the mean loss of each source since it was last told."""
-        told = [f"{name} {fmean(it):.4g} ({len(it)})" for name, it in self._of_source.items()]
-        if told:
-            logger.info("step %d: loss (batches) of %s", self.progress.step, ", ".join(told))
-            self._of_source.clear()
 
     def _is_due(self, step: int) -> bool:
         return self._stop.is_set() or any(callback.is_due(step) for callback in self.callbacks)

@@ -12,11 +12,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 
 from contrasent.data.examples import Examples, open_examples, open_training
-from contrasent.data.loader import Loader, example_of
+from contrasent.data.loader import Loader
 from contrasent.data.mixture import Mixture
 from contrasent.data.views import VIEWS, Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
@@ -94,7 +93,6 @@ def prepare(
         from contrasent.evaluation.sts_data import RatedPairs
 
         followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
-    texts = _of_each(recipe, lambda name, it: _trained_text(whole[name], it, held.get(name)))
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder) if recipe.view.name == "mlm" else None
@@ -103,25 +101,24 @@ def prepare(
         str(given.pop("name")),
         given,
         width=encoder.full_width,
-        data_views=max(text.views for text in texts.values()),
+        data_views=max(text.views for text in whole.values()),
         encoder=encoder,
         batch_size=settings.batch_size,
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     parts = objective, encoder, longest, split.processes
-    _of_each(recipe, lambda name, _: _refuse(recipe, whole[name], *parts))
-    plain = {name: text for name, text in texts.items() if not text.prompts}
-    if objective.has_roles:
-        query, document = map(encoder.conventions.prompt_of, ROLES)
-        for text in plain.values():
-            text.prompts = (query, *[document] * (text.views - 1)) if query or document else ()
-    elif plain and (prompt := encoder.conventions.resolve()):
+    _of_each(recipe, lambda name, _: refuse(Combination(recipe, whole[name].views, *parts)))
+    texts = _of_each(
+        recipe, lambda name, it: _trained_text(whole[name], it, held.get(name), objective, encoder)
+    )
+    plain = [name for name, text in texts.items() if not text.prompts]
+    if not objective.has_roles and plain and (prompt := encoder.conventions.resolve()):
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
             "those of %s to train with it",
-            *(recipe.encoder.name, prompt, ", ".join(whole[name].source for name in plain)),
+            *(recipe.encoder.name, prompt, ", ".join(plain)),
         )
-    single = any(text.views == 1 for text in texts.values())
+    single = any(text.views == 1 for text in whole.values())
     copies = single and objective.views > 1 and not objective.provides_views
     of_noise = copies and recipe.view.name == "dropout"
     if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
@@ -136,7 +133,10 @@ def prepare(
     for name, it in views.items():
         counts = len(it.source), it.source.views
         logger.info("%s: %d examples of %d sentences; %s", name, *counts, it.left_out)
-    loader = _mixture(recipe, views)
+    order: dict[str, Any] = {"shuffle": recipe.data.shuffle, "drop_last": recipe.data.drop_last}
+    order |= {"seed": settings.seed, "batch_size": settings.batch_size}
+    loaders = _of_each(recipe, lambda name, _: Loader(views[name].source, **order))
+    loader = Mixture(loaders, [source.weight for source in recipe.data.sources.values()])
     records = {
         name: {
             "source": Path(text.source).name,
@@ -188,24 +188,26 @@ def _of_each(recipe: Recipe, work: Callable[[str, SourceSettings], T]) -> dict[s
 def _open(recipe: Recipe, source: SourceSettings) -> Examples:
     """Understand a source by its first rows."""
     text = open_training(source.file, recipe.data.labels, source.columns)
-    _refuse(recipe, text)
+    refuse(Combination(recipe, text.views))
+    text.require(2)
     logger.info("data: %s", text.columns)
     return text
 
 
-def _refuse(recipe: Recipe, text: Examples, *parts: Any) -> None:
-    alone = replace(recipe, data=replace(recipe.data, file=text.source))
-    refuse(Combination(alone, text.views, *parts))
-
-
-def _trained_text(text: Examples, source: SourceSettings, held: HeldOutTask | None) -> Examples:
+def _trained_text(
+    text: Examples,
+    source: SourceSettings,
+    held: HeldOutTask | None,
+    objective: Objective,
+    encoder: SentenceEncoder,
+) -> Examples:
     """What is trained on: a source without what is held out, with its prompts."""
     text = copy.copy(text) if held is None else open_examples(str(held.rest))
-    prompt = source.prompt or ()
-    text.prompts = [prompt] * text.views if isinstance(prompt, str) else prompt
-    if prompt and len(text.prompts) != text.views:
-        raise ConfigError(f"{len(text.prompts)} prompts, but {example_of(text.views)}")
-    text.require(2)
+    prompts = [source.prompt] * text.views
+    if objective.has_roles and not source.prompt:
+        query, document = map(encoder.conventions.prompt_of, ROLES)
+        prompts = [query, *[document] * (text.views - 1)]
+    text.prompts = prompts if any(prompts) else ()
     return text
 
 
@@ -231,24 +233,6 @@ def _views(
             own_columns=partial(objective.columns, show_progress=show_progress),
             progress=lambda count: advance(completed=count),
         )
-
-
-def _mixture(recipe: Recipe, views: Mapping[str, Views]) -> Mixture:
-    order, seed = recipe.data, recipe.train.seed
-    seeds = [seed, *np.random.SeedSequence(seed).generate_state(len(views)).tolist()]
-    own = dict(zip(views, seeds, strict=False))
-    loaders = _of_each(
-        recipe,
-        lambda name, _: Loader(
-            views[name].source,
-            batch_size=recipe.train.batch_size,
-            seed=own[name],
-            shuffle=order.shuffle,
-            drop_last=order.drop_last,
-        ),
-    )
-    weights = [source.weight for source in order.sources.values()]
-    return Mixture(loaders, weights, seed=seed, in_turn=order.mix == "round_robin")
 
 
 def _record(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

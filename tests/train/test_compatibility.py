@@ -94,12 +94,6 @@ CASES = [
     ({}, ORDERED, {}, "simcse tells the neighbours|data.shuffle is true|set it to false"),
     ({}, {}, {"recipe": "distil"}, "distil follows the embeddings of another|name a folder"),
     ({}, {"needs_pairs": True}, {}, "simcse takes pairs here|1 sentence per|set data.file"),
-    (
-        {},
-        {"views": 3},
-        {"data_views": 2},
-        "simcse takes 3 (a|2 (anchor, positive) per|hard_negatives",
-    ),
     ({}, LABELS, {}, "simcse reads labels|data.labels is none; set it to nli"),
     ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
     ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
