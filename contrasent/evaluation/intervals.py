@@ -119,13 +119,10 @@ def p_value(draws: Vector) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's (1979) adjusted p-values: the chance of any false claim stays below each of them."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    order, adjusted = np.argsort(p_values, kind="stable"), np.array(p_values, np.float64)
+    larger = np.arange(len(order), 0, -1) * adjusted[order]
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(larger))
+    return [float(it) for it in adjusted]
 
 
 def _mean_quotient(sums: Matrix) -> Vector:

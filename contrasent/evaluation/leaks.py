@@ -19,7 +19,6 @@ from contrasent.records import Record
 
 _SHOWN = 3
 _NO_LETTER = re.compile(r"[\W_]+")
-_NO_ASCII_LETTER = {code: None for code in range(128) if not chr(code).isalnum()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,7 @@ class Leaks:
 
 def normalised(text: str) -> str:
     """Letters and digits of a sentence in lower case, without anything between them."""
-    lower = text.lower()
-    # Most text is ASCII, where this is twice as fast as the expression, which it equals.
-    return lower.translate(_NO_ASCII_LETTER) if lower.isascii() else _NO_LETTER.sub("", lower)
+    return _NO_LETTER.sub("", text.lower())
 
 
 def find_leaks(

@@ -170,16 +170,13 @@ def find_neighbours(
     live: NDArray[np.bool_] = np.any(rows, axis=1)
     if use.similarity == "cosine":
         asked, rows = unit_rows(asked.copy()), unit_rows(rows.copy())
-    equal: dict[str, list[int]] = {_form(query): [] for query in queries.texts}
-    for place, text in enumerate(corpus.texts):
-        if (form := _form(text)) in equal:
-            equal[form].append(place)
-    most = top_k + max(map(len, equal.values()))
+    forms = np.array([*map(_form, corpus.texts)], object)
+    equal = [np.flatnonzero(forms == _form(query)).tolist() for query in queries.texts]
+    most = top_k + max(map(len, equal))
     segment = np.ascontiguousarray(rows, dtype=np.float32)
     hits = nearest([segment], asked, most, live=live, similarity=use.similarity)
     found = []
-    for text, of_query in zip(queries.texts, hits, strict=True):
-        itself = equal[_form(text)]
+    for text, itself, of_query in zip(queries.texts, equal, hits, strict=True):
         others = [(place, score) for place, score in of_query if place not in itself][:top_k]
         query = Query(
             text=text,

@@ -288,7 +288,7 @@ def kept_pairs(
 
     ``excluded`` are the :func:`~contrasent.evaluation.leaks.normalised` texts that are no query.
     """
-    left_out, candidates = Counter[str](), list[tuple[Pair, int, Ask]]()
+    left_out, candidates = Counter[str](), list[tuple[Pair, Ask]]()
     asked = [(kind, ask) for kind, asks in queries.items() for ask in asks]
     repeats = _repeats([ask.query for _, ask in asked])
     for (kind, ask), repeat in zip(asked, repeats, strict=True):
@@ -307,7 +307,7 @@ def kept_pairs(
             if why := [reason for reason, holds in reasons.items() if holds]:
                 left_out[why[0]] += 1
             else:
-                candidates.append(((query, passage, kind), row, ask))
+                candidates.append(((query, passage, kind), ask))
     found, finder = _found(sample, candidates, use, top_k), use.encoder.name if use else "BM25"
     left_out[f"with a passage that {finder} does not find among {top_k}"] = found.count(False)
     return [it[0] for it, ok in zip(candidates, found, strict=True) if ok], dict(left_out)
@@ -333,19 +333,19 @@ def _repeats(queries: Sequence[str]) -> list[bool]:
 
 def _found(
     sample: TextSample,
-    candidates: Sequence[tuple[Pair, int, Ask]],
+    candidates: Sequence[tuple[Pair, Ask]],
     use: EncoderUse | None,
     top_k: int,
 ) -> list[bool]:
     """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
-    passages = [passage for (_, passage, _), *_ in candidates]
-    places = {text: n for n, text in enumerate(dict.fromkeys([*sample.texts, *passages]))}
-    queries, by_words = [query for (query, *_), *_ in candidates], WordIndex.of([*places])
+    corpus = dict.fromkeys([*sample.texts, *(passage for (_, passage, _), _ in candidates)])
+    places = {text: n for n, text in enumerate(corpus)}
+    queries, by_words = [query for (query, *_), _ in candidates], WordIndex.of([*places])
     scores: Iterable[Any] = map(by_words.scores_of, queries)
     if use and queries:
         scores = similarities(embed(queries, [*places], use), use.similarity)
     found = list[bool]()
-    for passage, (*_, ask), of_query in zip(passages, candidates, scores, strict=True):
+    for ((_, passage, _), ask), of_query in zip(candidates, scores, strict=True):
         own = of_query[places[passage]]
         nearer = {*np.flatnonzero(of_query[: len(sample.texts)] > own)} - {*ask.wanted, ask.itself}
         found.append(bool(use or own > 0) and len(nearer) < top_k)

@@ -135,10 +135,6 @@ class TransferData:
         choices = ("test", "all") if split == "test" else ("dev", "train", "all")
         return next(part for part in choices if part in self.parts)
 
-    def over_folds(self, split: str) -> bool:
-        """True if the accuracy of a split is the mean over folds."""
-        return "all" in self.parts or (split == "dev" and "dev" not in self.parts)
-
     def texts(self) -> Iterator[TaskText]:
         """The parts that the accuracies are of."""
         for name in dict.fromkeys(map(self.judged_part, self.splits)):
@@ -354,12 +350,13 @@ def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
     values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
     values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
     how = options.learning.described()
+    folded = {"dev": "dev" not in task.parts, "test": "all" in task.parts}  # a mean over folds
     records = tuple(
         Score(
             metric=metric,
             value=value,
             pairs=len(task.parts[task.judged_part(split)].labels),
-            aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
+            aggregation="mean" if metric == "accuracy" and folded[split] else "all",
             interval=sure.get(metric) if split == "test" else None,
         ).record(TaskName(task.name, split), task.sha256, use, classifier=how)
         for (split, metric), value in values.items()
