@@ -369,10 +369,6 @@ class TrainSettings:
     ones, with these shares of the former, and save the best one in `best`: less is forgotten
     (Wortsman et al. 2022, WiSE-FT). [0.5] is their plain mean."""
 
-    whitening_sentences: NonNegativeInt = 0
-    """At each evaluation, that of the start too, also score the encoder with a whitening fitted on
-    so many training sentences (Su et al. 2021), and save the better one in `best`; 0 fits none."""
-
     seed: NonNegativeInt = 42
     """Decides the new weights, the order of the data and every dropout mask."""
 

@@ -27,7 +27,6 @@ from contrasent.adaptation.rungs import (
     NEEDS,
     PEFT,
     TEACHER,
-    TEXTS,
     TRAIN,
     Ground,
     Rungs,
@@ -107,13 +106,12 @@ class Text:
         texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         return cls(counted, texts, in_documents=found.lengths is not None)
 
-    def needs_met(self, width: int) -> set[str]:
-        """The keys of :data:`NEEDS` that it meets, with embeddings of a width."""
-        given = {TEXTS} if self.lines > width else set()
+    def needs_met(self) -> set[str]:
+        """The keys of :data:`NEEDS` that it meets."""
         if self.in_documents:
-            return given | {"texts", "documents"}
+            return {"texts", "documents"}
         several = sum(len(split_sentences(line)) > 1 for (line,) in self.documents)
-        return given | ({"texts"} if 2 * several >= len(self.documents) else set())
+        return {"texts"} if 2 * several >= len(self.documents) else set()
 
     @property
     def max_tokens(self) -> int:
@@ -421,7 +419,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     trained.write(folder / TRAIN)
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
-    has = {"", *trained.needs_met(getattr(start, "width", 0))}
+    has = {"", *trained.needs_met()}
     has |= {TEACHER} if teacher else set()
     if find_spec(PEFT) is not None:
         has.add(PEFT)

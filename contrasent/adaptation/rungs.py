@@ -39,8 +39,8 @@ TRAIN = "train.txt"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
-_GRACE, _WHITENS, _SCORED = 1.05, "train.whitening_sentences", 400
-"""Times what is asked for, the time is over; how a map is asked for; least texts of a dev task."""
+_GRACE = 1.05
+"""Times what is asked for, the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,9 @@ class Candidate:
 _SENTENCE_CROPS = {"view.name": "crop_sentences", "view.sides": "both"}
 _CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
 _NEXT = {"view.name": "next_sentence"}
-_WHITENED = {"train.whitening_sentences": 5000}
 _LORA = {"encoder.lora": 16, "train.learning_rate": 1e-4}
 _FOLDED = {"objective.space": "folded"}
-TEXTS, HEAD, PEFT, TEACHER = "more_texts_than_dimensions", "masked_lm", "peft", "teacher"
+HEAD, PEFT, TEACHER = "masked_lm", "peft", "teacher"
 CANDIDATES = {
     it.name: it
     for it in (
@@ -76,7 +75,6 @@ CANDIDATES = {
         Candidate("crops", "two crops of the words of a text", _CROPS),
         Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
         Candidate("lora", "dropout, low-rank changes alone", _LORA, needs=PEFT),
-        Candidate("whitening", "dropout, with whitened embeddings too", _WHITENED, needs=TEXTS),
         Candidate("tsdae", "rebuild a damaged sentence from its embedding", {}, "tsdae", cost=2.5),
         Candidate("diffcse", "dropout, and find edited words", {}, "diffcse", HEAD, 3.0),
     )
@@ -89,7 +87,6 @@ NEEDS = {
     HEAD: "a masked language model to start from",
     PEFT: "the extra lora",
     TEACHER: "a --teacher, or --layers",
-    TEXTS: "more texts than an embedding has dimensions",
 }
 """What a candidate may need, in words."""
 
@@ -205,7 +202,7 @@ class Rungs:
             shutil.rmtree(folder, ignore_errors=True)
         if result is None or not scores or scores[0].step:
             raise ConfigError("the start has no dev score")
-        ground.start_score = scores[0].score if scores[0].plain is None else scores[0].plain
+        ground.start_score = scores[0].score
         ground.dev_metric = scores[0].metric
         ground.step_seconds = result.seconds / result.steps
         # The start was scored, and after the last step the encoder and its means with the start.
@@ -226,9 +223,7 @@ class Rungs:
     def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
         """The seconds of a trial beside its steps, and those of a step."""
         ground, it = self.ground, CANDIDATES[name]
-        # A map is fitted to many more texts than are scored.
-        each = 1 + it.settings.get(_WHITENS, 0) / _SCORED
-        fixed = ground.other_seconds + (1 + 2 * evaluations) * each * ground.score_seconds
+        fixed = ground.other_seconds + (1 + 2 * evaluations) * ground.score_seconds
         return ground.speed_factor * fixed, ground.speed_factor * ground.step_seconds * it.cost
 
     def _steps(self, names: Sequence[str], seconds: float, rung: int) -> dict[str, int]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +18,6 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.geometry import KIND, measurement
 from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.transforms import Moments, fit_whitening
 from contrasent.training.run import Callback, Session
 from contrasent.training.setup import start_as_it_comes
 
@@ -61,15 +59,12 @@ class DevScore:
     other: float | None  # of the one beside it; None if that was not evaluated
     twin_is_better: bool  # the one that is kept is the twin
     start_share: float = 0.0  # share of the start's weights in those that were scored
-    whitened: bool = False  # the encoder that was scored has a whitening
-    plain: float | None = None  # of the start without a whitening, where the whitened one is kept
 
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
         notes = [
             f" ({self.start_share:.0%} of the start)" if self.start_share else "",
-            " (whitened)" if self.whitened else "",
             "" if self.other is None else f" (the other encoder {self.other * 100:.2f})",
         ]
         return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{''.join(notes)}"
@@ -83,8 +78,7 @@ def metric_name(metric: str) -> str:
 class Selection(Callback):
     """Scores encoders on the dev task, keeps the best one, and stops where none gets better.
 
-    At an evaluation the encoder is scored, its means with the start (``train.start_shares``), and
-    all of these with a whitening of training text (``train.whitening_sentences``).
+    At an evaluation the encoder is scored, and its means with the start (``train.start_shares``).
     """
 
     def __init__(
@@ -125,23 +119,18 @@ class Selection(Callback):
     def _score(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
         """The scores of the best variant, and of the better encoder; of equal ones the first."""
         run, step, metric = self.run, self.run.progress.step, self._dev.metric
-        precision, text = run.recipe.evaluation.precision, run.parts.whitening_text
-        kept = [encoder]
+        precision, kept = run.recipe.evaluation.precision, [encoder]
         if twin is not None and run.recipe.encoder.keep == "better":
             kept.append(twin)
-        shares = (0.0, *self._shares) if step else (0.0,)
-        maps = (False, True) if text and encoder.transform is None else (False,)
         scores = []
-        for share, mapped in product(shares, maps):
-            with self._variant(encoder, share, mapped=mapped):
+        for share in (0.0, *self._shares) if step else (0.0,):
+            with self._variant(encoder, share):
                 found = [self._dev.score(run.group.encoder(it), precision=precision) for it in kept]
             (name, *_), values = found[0], [value for it in found for value in it.values()]
             best, other = max(values), min(values) if len(values) > 1 else None
             better = values.index(best) == 1
-            scores.append(DevScore(step, name, metric, best, other, better, share, mapped))
-        best_score = max(scores, key=lambda score: score.score)
-        plain = None if step or not best_score.whitened else scores[0].score
-        return replace(best_score, plain=plain)
+            scores.append(DevScore(step, name, metric, best, other, better, share))
+        return max(scores, key=lambda score: score.score)
 
     def _keep_best(
         self,
@@ -150,41 +139,31 @@ class Selection(Callback):
         kept: tuple[SentenceEncoder, SentenceEncoder | None],
     ) -> None:
         run, progress, scores = self.run, self.run.progress, {best.name: best.score}
-        others = {"beside": best.other, "plain": best.plain}
-        beside = {of: {best.name: it} for of, it in others.items() if it is not None}
+        beside = {} if best.other is None else {"beside": {best.name: best.other}}
         run.metrics.write({"step": best.step, "evaluation": scores, **beside})
         run.accelerator.log(scores, step=best.step)
         is_best = progress.best_score is None or best.score > progress.best_score
         progress.without_best = 0 if is_best else progress.without_best + 1
         if is_best:
             progress.best_step, progress.best_score = best.step, best.score
-            progress.best_is_start = best.step == 0 and not best.whitened
-            with self._variant(encoder, best.start_share, mapped=best.whitened):
+            progress.best_is_start = best.step == 0
+            with self._variant(encoder, best.start_share):
                 run.save(run.folder.best, kept, best)
         logger.info("step %d: %s%s", best.step, best.summary, " *" if is_best else "")
         if self._on_evaluation is not None:
             self._on_evaluation(best)
 
     @contextmanager
-    def _variant(self, encoder: SentenceEncoder, share: float, *, mapped: bool) -> Iterator[None]:
-        """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
+    def _variant(self, encoder: SentenceEncoder, share: float) -> Iterator[None]:
+        """Give ``encoder`` a share of the start's weights, and take it back."""
         weights = dict(encoder.named_parameters()) if share else {}
         trained = {name: weight.detach().clone() for name, weight in weights.items()}
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.lerp_(self._start[name], share)
-        if mapped:
-            text, moments = self.run.parts.whitening_text, Moments(encoder.width)
-            precision = self.run.recipe.evaluation.precision
-            moments.add(encoder.encode(text, normalize=False, precision=precision))
-            fitted, _, _ = fit_whitening(moments)
-            fitted.described = f"whitening, fitted on {len(text)} training sentences"
-            encoder.transform = fitted.to(encoder.device)
         try:
             yield
         finally:
-            if mapped:
-                encoder.transform = None
             with torch.no_grad():
                 for name, weight in weights.items():
                     weight.copy_(trained[name])

@@ -46,7 +46,6 @@ _READ_BY = {
     "train.rate_steps": ("train.schedule", ("steps",)),
     "train.bias_correction": ("train.optimizer", ("adamw",)),
     "train.start_shares": ("encoder.encoders", ("shared",)),
-    "train.whitening_sentences": ("encoder.encoders", ("shared",)),
     "encoder.keep": ("encoder.encoders", ("twin",)),
     "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
     "view.sides": ("view.name", [name for name, view in VIEWS.items() if view.edits]),

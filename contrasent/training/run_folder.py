@@ -92,10 +92,10 @@ class RunFolder:
         for line in map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines()):
             if "evaluation" in line:
                 ((name, score),) = line["evaluation"].items()
-                if not line["step"]:
-                    (start,) = line.get("plain", line["evaluation"]).values()
-                if line["step"] or "plain" in line:
+                if line["step"]:
                     scores.append(score)
+                else:
+                    start = score
         return name, start, scores
 
     @property

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,7 +58,6 @@ class RunParts(Training):
     final: Suite | None  # the tasks scored before and after
     followed: RatedPairs | None  # pairs whose geometry is measured during training
     data: dict[str, Any]  # what is kept of the data in ``contrasent.json``
-    whitening_text: list[str]  # training sentences that a whitening is fitted on; empty for none
 
 
 def prepare(
@@ -149,8 +147,6 @@ def prepare(
         }
         for name, text in whole.items()
     }
-    share = -(-settings.whitening_sentences // len(texts))
-    sample = chain(*(islice(chain.from_iterable(it), share) for it in texts.values()))
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return RunParts(
         encoder=encoder,
@@ -168,7 +164,6 @@ def prepare(
         final=final,
         followed=followed,
         data=_record(records),
-        whitening_text=list(islice(sample, settings.whitening_sentences)),
     )
 
 

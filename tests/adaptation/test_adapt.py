@@ -369,11 +369,10 @@ def test_candidates_follow_the_text():
     texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
     sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
     documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
-    assert [t.needs_met(2) for t in (texts, sentences, documents)] == [
+    assert [t.needs_met() for t in (texts, sentences, documents)] == [
         {"texts"},
         set(),
         {"texts", "documents"},
     ]
-    assert sentences.needs_met(1) == {"more_texts_than_dimensions"}
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)

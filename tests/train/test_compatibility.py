@@ -56,12 +56,9 @@ CASES = [
     ({"view.name": "next_sentence", "view.sides": "both"}, EARLY, {}, "sides is both|crop,"),
     ({**CROP, "view.generator": "b"}, EARLY, {}, "generator is b|view.name crop has no|name mlm"),
     ({**CROP, **FIXED}, EARLY, {}, "fixed_dropout is True|view.name crop|view.name dropout"),
-    *(
-        (
-            {f"train.{name}": value, **TWINS},
-            *(EARLY, {}, f"train.{name} is|encoder.encoders twin has no use for it|shared"),
-        )
-        for name, value in (("start_shares", [0.5]), ("whitening_sentences", 99))
+    (
+        {"train.start_shares": [0.5], **TWINS},
+        *(EARLY, {}, "train.start_shares is|encoder.encoders twin has no use for it|shared"),
     ),
     (
         {"train.warmup_steps": 3, "train.warmup_share": 0.1},

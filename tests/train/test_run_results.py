@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from helpers.interrupted import kill_after
@@ -203,13 +202,6 @@ def test_without_dev_data_a_tenth_of_the_text_selects_best(
         assert "held-out crops (proxy)" in gain.sentence
 
 
-def test_a_whitening_is_not_fitted_on_held_out_text(recipe, long_text):
-    settings = {"data__file": str(long_text), "train__whitening_sentences": 520}
-    parts = prepare(recipe(**settings, evaluation__task="held-out"), torch.device("cpu"))
-    assert parts.data["held_out"] == 52
-    assert len(parts.whitening_text) == parts.data["examples"] == 468
-
-
 def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tmp_path):
     settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
     asked = recipe(**settings, evaluation__task="held-out")
@@ -245,44 +237,6 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
     assert (info["start_share"], result.best_step) == (0.4, alone.steps)
     for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():
         assert torch.allclose(weight, mean.state_dict()[name], atol=1e-6)
-
-
-def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert):
-    lines = [sentence(n) for n in range(60)]
-    write(tmp_path / "sentences.txt", lines)
-    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
-    rows = start.encode(lines[:50], normalize=False, precision="fp32").astype(np.float64)
-    variances, directions = np.linalg.eigh(np.cov(rows.T))
-    kept = variances > 1e-9 * variances.max()
-
-    def mapped(texts):
-        centred = start.encode(texts, normalize=False, precision="fp32") - rows.mean(0)
-        white = centred @ directions[:, kept] / np.sqrt(variances[kept])
-        return white / np.linalg.norm(white, axis=1, keepdims=True)
-
-    sides = lines[::2], lines[1::2]
-    cosines = (mapped(sides[0]) * mapped(sides[1])).sum(1)
-    rated = zip(*sides, cosines, strict=True)
-    write(tmp_path / "rated.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
-    result = trained(
-        train__learning_rate=1e-9,
-        train__whitening_sentences=50,
-        evaluation__task=str(tmp_path / "rated.tsv"),
-        data__file=str(tmp_path / "sentences.txt"),
-    )
-    assert (result.best_step, result.best_is_start) == (0, False)
-    assert result.best_score > 0.999
-    task = str(tmp_path / "rated.tsv")
-    as_it_comes = spearman(evaluate(start, [task]), start.name)
-    first, *others = logged_evaluations(tmp_path / "run")
-    assert first["plain"] == {task: pytest.approx(as_it_comes, abs=1e-6)}
-    assert first["evaluation"] == {task: result.best_score} != first["plain"]
-    assert all("plain" not in line for line in others)
-    best = SentenceEncoder.load(result.best, device="cpu")
-    assert best.transform_described == "whitening, fitted on 50 training sentences"
-    whole = best.encode(lines, normalize=True, precision="fp32")
-    assert np.allclose(whole @ whole.T, mapped(lines) @ mapped(lines).T, atol=1e-3)
-    assert SentenceEncoder.load(result.last, device="cpu").transform is None
 
 
 # The head of training, several dev tasks, transfer tasks
