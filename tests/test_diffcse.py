@@ -328,12 +328,15 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
 
 
 AT_ODDS = [
-    ({"contrast": False, "rtd_weight": 0}, "contrast is false, but .* there is no other term"),
-    ({"contrast": False, "edit_role": "positives"}, "contrast is false, but .* no other term"),
-    ({"edit_role": "negatives", "edit_source": "next"}, "edit_role negatives .*must be same"),
+    ({"contrast": False, "rtd_weight": 0}, "contrast false needs .* an rtd_weight above 0"),
+    ({"contrast": False, "edit_role": "positives"}, "contrast false needs edit_role difference"),
+    (
+        {"edit_role": "negatives", "edit_source": "next"},
+        "edit_role negatives needs edit_source same",
+    ),
     ({"edit_role": "positives", "task": "corrective"}, "edit_role positives .*task rtd"),
     ({"task": "cmlm", "edit_operation": "delete"}, "task cmlm .*edit_operation replace"),
-    ({"task": "corrective", "rtd_reduction": "sum"}, "task corrective .*must be mean"),
+    ({"task": "corrective", "rtd_reduction": "sum"}, "task corrective needs rtd_reduction mean"),
     ({"mask_rate": 0}, r"objective\.mask_rate cannot be 0: input should be greater than 0"),
     ({"edit": "likely"}, r"objective\.edit cannot be 'likely': .*'argmax' or 'sample'"),
     ({"generator": "nowhere"}, "'nowhere' is not a local folder"),

@@ -165,8 +165,7 @@ class Adaptation:
     def hybrid_weight(self) -> float | None:
         """The weight of BM25 beside the best encoder where that helps; None where it does not."""
         judged = self.judgement if self.recipe is None else self.trained
-        helps = judged is not None and judged.verdict in ("hybrid", "words")
-        return judged.weight if judged and helps else None
+        return judged.weight if judged and judged.verdict in ("hybrid", "words") else None
 
     @property
     def outcome(self) -> Literal["trained", "both", "hybrid", "start"]:
@@ -198,10 +197,7 @@ class Adaptation:
         if self.outcome == "hybrid":
             said.append("Hybrid search is the answer, and it needs no training.")
         elif self.outcome == "start" and not (judged and judged.verdict == "other"):
-            said.append(
-                "Use the encoder as it comes. More text, more --minutes, or a few hundred rated "
-                "pairs with --dev may show more."
-            )
+            said.append("Use the encoder as it comes. More text, more --minutes or --dev may help.")
         return said
 
     @property
@@ -318,8 +314,7 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
         # A query that is a text has its number, by which it does not find itself.
         ids = [f"q{n}" if row is None else f"d{row}" for n, row in enumerate(task.left_out)]
         corpus = [(f"d{row}", text) for row, text in enumerate(task.corpus)]
-        asked = list(zip(ids, task.queries, strict=True))
-        for file, rows in (("corpus", corpus), ("queries", asked)):
+        for file, rows in (("corpus", corpus), ("queries", zip(ids, task.queries, strict=True))):
             lines = (json.dumps({"_id": n, "text": text}, ensure_ascii=False) for n, text in rows)
             write_text(folder / names[-1] / f"{file}.jsonl", "\n".join(lines) + "\n")
         pairs = zip(ids, task.relevant, strict=True)
@@ -370,7 +365,8 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         raise DataError(problem.message)
     columns = None if chosen.columns is None else [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
-    ground, budget = Ground(), 60 * chosen.minutes
+    ground = Ground(f"{chosen.data} has {text.described}", text.in_documents)
+    budget = 60 * chosen.minutes
     use = _use(chosen.encoder, chosen.device)
     start: Any = use.encoder
     ground.depth = _depth(start, chosen.layers)
@@ -408,9 +404,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     (ground.dev, ground.tests), rest = _hold_out(shuffled, sizes, folder, kinds)
     if not (ground.why or chosen.dev or (ground.dev and ground.tests)):
         few = f"to make tasks of {FEWEST} queries"
-        if judged is None:
-            ground.why = f"they are too few {few}"
-        elif kinds:
+        if kinds or judged is None:
             ground.why = f"a tenth of {text.lines:,} lines is too little {few} to choose by"
         else:
             ground.why = "no task that can be made of the text tells encoders apart"
@@ -432,8 +426,6 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         if (needs := CANDIDATES[name].needs) not in has:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
     ground.candidates = names or [name for name, it in CANDIDATES.items() if it.needs in has]
-    ground.in_documents = text.in_documents
-    ground.text = f"{chosen.data} has {text.described}"
     answer = Adaptation(
         text=ground.text,
         encoder=Path(chosen.encoder),

@@ -332,23 +332,12 @@ class DiffCSE(Objective):
 
 
 def _refuse_at_odds(config: Config) -> None:
-    as_views, other_task = config.edit_role != "difference", config.task != "rtd"
-    for at_odds, problem in (
-        (
-            not config.contrast and (as_views or not config.rtd_weight),
-            "contrast is false, but without objective.edit_role difference and an "
-            "objective.rtd_weight above 0 there is no other term",
-        ),
-        (
-            as_views and (config.edit_source != "same" or other_task),
-            f"edit_role {config.edit_role} embeds edits of the sentence itself, so "
-            "objective.edit_source must be same, and objective.task rtd, its default",
-        ),
-        (
-            other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"),
-            f"task {config.task} takes means of masked tokens, so objective.rtd_reduction must be "
-            "mean, and objective.edit_operation replace",
-        ),
-    ):
-        if at_odds:
-            raise ConfigError(f"objective.{problem}")
+    as_views, other_task, problem = config.edit_role != "difference", config.task != "rtd", ""
+    if not config.contrast and (as_views or not config.rtd_weight):
+        problem = "contrast false needs edit_role difference, and an rtd_weight above 0"
+    elif as_views and (config.edit_source != "same" or other_task):
+        problem = f"edit_role {config.edit_role} needs edit_source same, and task rtd"
+    elif other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"):
+        problem = f"task {config.task} needs rtd_reduction mean, and edit_operation replace"
+    if problem:
+        raise ConfigError(f"of the objective's settings {problem}")

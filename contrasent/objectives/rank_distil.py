@@ -18,15 +18,17 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.errors import DataError
-from contrasent.functional import info_nce
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import Contrast, ContrastConfig, Start, Terms, duplicates
+from contrasent.objectives import Objective, Start, Terms
 from contrasent.settings import settings
 
 
 @settings
-class Config(ContrastConfig):
+class Config:
     """Settings of listwise distillation."""
+
+    temperature: PositiveFloat = 0.05
+    """The student's cosines are divided by it."""
 
     teacher_temperature: PositiveFloat = 1.0
     """The teacher's scores are divided by it, and before that by their spread: the mean over lists
@@ -35,12 +37,9 @@ class Config(ContrastConfig):
     margin_weight: NonNegativeFloat = 0.0
     """Of the squared differences of margins, those of the first candidate to each other one."""
 
-    contrast_weight: NonNegativeFloat = 0.0
-    """Of a contrast of the first candidate with the candidates of other queries of the batch."""
 
-
-class RankDistil(Contrast):
-    """The divergence of the student's ranking from the teacher's, margins, and a contrast."""
+class RankDistil(Objective):
+    """The divergence of the student's ranking from the teacher's, and of margins."""
 
     config_class = Config
     needs = frozenset({Need.CANDIDATE_SCORES})
@@ -64,7 +63,7 @@ class RankDistil(Contrast):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config = self.config
-        query, *others = self.head(encoded.pooled).float()
+        query, *others = encoded.pooled.float()
         cosines = F.cosine_similarity(query.unsqueeze(1), torch.stack(others, 1), dim=-1)
         student = cosines / config.temperature
         teacher = batch.column(Need.CANDIDATE_SCORES) / config.teacher_temperature
@@ -73,12 +72,5 @@ class RankDistil(Contrast):
         if config.margin_weight:
             margins = (scores[:, :1] - scores[:, 1:] for scores in (student, teacher))
             terms["margin"] = config.margin_weight * F.mse_loss(*margins)
-        if config.contrast_weight:
-            number = torch.arange(len(query), device=query.device)
-            left_out = number.repeat(len(others)) == number.unsqueeze(1)
-            if config.exclude_duplicates:
-                left_out |= duplicates(batch)
-            contrast = info_nce(query, torch.cat(others), config.temperature, excluded=left_out)
-            terms["contrast"] = config.contrast_weight * contrast
         agreed = (student.argmax(1) == teacher.argmax(1)).float().mean()
         return Terms(terms, {"first_agreed": agreed})

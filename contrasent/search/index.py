@@ -338,7 +338,7 @@ class Index:
 
     def _asked(self, queries: Sequence[str] | None, given: Mapping[str, Any]) -> SearchOptions:
         how, words = checked(SearchOptions, given), self.manifest.words
-        require_search(how.top_k, how.threshold, self.manifest.similarity, queries or ())
+        _require_search(how.threshold, self.manifest.similarity, queries or ())
         mode, weighted, problem = how.mode, how.weight is not None, ""
         if mode == "auto":
             fused = words and queries is not None and (words.hybrid or weighted)
@@ -473,16 +473,8 @@ def _checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
     return names
 
 
-def require_search(
-    top_k: int,
-    threshold: float | None = None,
-    similarity: str = "cosine",
-    queries: Iterable[object] = (),
-) -> None:
-    """Make sure that something is looked for, and that a hit is possible."""
+def _require_search(threshold: float | None, similarity: str, queries: Iterable[object]) -> None:
     problem = ""
-    if top_k < 1:
-        problem = f"top_k must be at least 1, not {top_k}"
     low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
     if threshold is not None and not low <= threshold <= high:
         problem = f"a threshold by {similarity} goes from {low} to {high}, and is not {threshold:g}"

@@ -67,7 +67,7 @@ CASES = {
     "duplicates": Case("simcse", WARM, sentences=SAME),
     "batch normalisation": Case("simcse", {"head": "batchnorm", **WARM}),
     "hard negatives of weight 2": Case("simcse", {"hard_negative_weight": 2.0, **WARM}, views=3),
-    "lists": Case("rank_distil", {"contrast_weight": 1.0, "margin_weight": 1.0, **WARM}, views=4),
+    "lists": Case("rank_distil", {"margin_weight": 1.0, **WARM}, views=4),
     "auxiliary mlm": Case("simcse", {"mlm_weight": 0.1, **WARM}),
     "fixed dropout": Case("simcse", WARM, fixed=True),
     "a single pair": Case("simcse", {"exclude_duplicates": False, **WARM}, views=3, examples=1),
