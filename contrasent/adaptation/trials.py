@@ -210,11 +210,7 @@ _RANGE = re.compile(r"(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?")
 
 
 def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
-    """Read what is searched: settings with values, ranges of numbers, or the papers' grids.
-
-    ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``; two whole numbers are the
-    ends of whole numbers alone.
-    """
+    """Read settings with values, ranges of numbers, or the papers' grids, as ``--space``."""
     require_extra("tune", "tune", "optuna")
     from optuna import distributions
 
@@ -273,10 +269,9 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
 ) -> Tuning:
     """Search settings of a recipe, as ``contrasent tune`` does.
 
-    Without ``trials``, or with as many as there are combinations of lists, every combination is
-    tried once (the papers' grid search); otherwise Optuna's tree-structured Parzen estimator
-    proposes so many, each from the trials before it and from the recipe's seed. Start and result
-    are then scored once on the final tasks.
+    Every combination is tried once (the papers' grid search); with fewer ``trials`` or a range
+    Optuna's tree-structured Parzen estimator proposes each from those before it and from the
+    recipe's seed. Start and result are then scored once on the final tasks.
     """
     axes: Mapping[str, Any] = space
     how: dict[str, Any] = {"device": device, "show_progress": show_progress}

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -196,7 +195,7 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
 
 
 class _Group(TyperGroup):
-    """A group of commands, each imported when it is called; the help imports none of them."""
+    """A group of commands, each imported when it is called, or its help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -213,21 +212,6 @@ class _Group(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        names = self.list_commands(ctx)
-        limit = formatter.width - 6 - max(map(len, names))
-        texts = (shorten(self._summary(it), limit, placeholder="...") for it in names)
-        with formatter.section("Commands"):
-            formatter.write_dl([*zip(names, texts, strict=True)])
-
-    def _summary(self, name: str) -> str:
-        if name not in self.modules:
-            return str(self.commands[name].help)
-        source = Path(__file__).with_name(f"{self.modules[name]}.py").read_text("utf-8")
-        head = rf'^class {name.capitalize()}(?:Index)?Command\b.*?"""(.*?)"""'
-        [text] = re.findall(head, source, re.M | re.S)
-        return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
 
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

@@ -296,13 +296,11 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
             quantiles = np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()
             shown = ", ".join(f"{it:.2f}" for it in quantiles)
             say(aligned(name, f"{shown}: {what}, in quartiles"))
-        passed_over = f"{mined.within_margin:.1f} sentences in the mean over pairs, nearer than the"
         say(
             f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; "
             f"{mined.corpus:,} different sentences to take others from\n"
             f"left out: {plural(mined.without, 'pair')} without enough sentences "
             + ("in the corpus" if mined.scored else "below the margin")
-            + f"\npassed over: {passed_over} margin lets a negative be" * (not mined.scored)
         )
 
 

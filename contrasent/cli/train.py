@@ -192,12 +192,8 @@ def _print_result(result: Result, recipe: Recipe) -> None:
         say(f"best dev {metric} {score:.2f} at step {result.best_step}")
     _print_gains(result.scores)
     if result.best_is_start:
-        lower = f"--lr {recipe.train.learning_rate / 3:.1g}"
-        say(
-            "Nothing beat the start on the dev task, so best is the start as it comes. To try "
-            f"next: a lower rate ({lower}), more text of the kind the encoder is for, another view "
-            "(--view.name crop)."
-        )
+        say("Nothing beat the start on the dev task, so best is the start as it comes. To try:")
+        say(f"a lower rate (--lr {recipe.train.learning_rate / 3:.1g}), more text, another view.")
     say(f"encoder: {result.best or result.last}")
 
 

@@ -93,26 +93,18 @@ class Objective(nn.Module, ABC):
     and the heads of `contrasent.model.heads` stay in fp32.
     """
 
-    # its settings, a class made by `settings`
-    config_class: ClassVar[type[Any]]
-    # how many sentences of each example it needs; data with one sentence per example gives it again
-    # as every view
-    views: int
+    config_class: ClassVar[type[Any]]  # its settings, a class made by `settings`
+    views: int  # sentences of each example; a single one is given again as every view
     needs: frozenset[Need] = frozenset()  # what it reads beside the embeddings of the views
     needs_pairs: bool = False  # single sentences would leave it without its positives
-    # of sources with fewer sentences it takes as many as they have, such as pairs beside triplets
-    takes_fewer: bool = False
-    # `prepare` adds views to those of the data, or makes them differ
-    provides_views: bool = False
-    # the second view that is embedded is a positive of the first, so that their alignment is worth
-    # logging
-    aligned: bool = True
+    takes_fewer: bool = False  # of sources with fewer sentences it takes as many as they have
+    provides_views: bool = False  # `prepare` adds views to those of the data, or makes them differ
+    aligned: bool = True  # the second view is a positive of the first: their alignment is logged
     has_roles: bool = False  # the first view is a query and the others are documents
     max_tokens: int | None = None  # the longest sentence that its own transformers take
     spans: Spans | None = None  # its views are spans of documents, drawn as this says
-    # what it computes of tokens it computes part by part (`batch`), and of
-    # token states it reads those of the sentences ``encoded.own``; so gradient caching and several
-    # processes can be had with it
+    # What it computes of tokens it computes part by part, of token states it reads those of the
+    # sentences ``encoded.own``: gradient caching and several processes can be had with it.
     in_parts: bool = False
 
     def __init__(self, config: Any = None, start: Start | None = None) -> None:

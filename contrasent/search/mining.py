@@ -59,8 +59,6 @@ class Mined:
     positives: np.ndarray  # ``(E,)``, scores of anchor and positive of the examples
     hardest: np.ndarray  # ``(E, negatives)``, scores of anchor and negatives, largest first
     similarity: str  # by which they are compared, such as ``cosine``
-    # sentences that were too near to be a negative, in the mean over pairs
-    within_margin: float = 0.0
     scored: bool = False  # these are candidates, in any order, with scores of a teacher
 
     @property
@@ -176,19 +174,18 @@ def find_negatives(
 ) -> Mined:
     """Find hard negatives of each pair in ``corpus``, by default the positives; see above."""
     space = _Space.of(encoder, pairs, corpus, **how)
-    parts, passed_over = [], 0
+    parts = []
     for rows, scores in space.blocks(how.get("show_progress", False)):
         nearness = space.pairwise(rows)
         too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
         best, chosen = scores.masked_fill_(too_near, -inf).topk(min(negatives, space.corpus))
         found = np.c_[nearness.cpu(), best.cpu()]
         parts.append([chosen.cpu().numpy(), found, found[:, -1]])
-        passed_over += int(too_near.sum())
     problem = (
         f"sentences of the corpus whose {space.similarity} is {margin:.0%} below its positive's; "
         "lower the margin or the number of negatives, or take a larger corpus or another encoder"
     )
-    return space.mined(parts, negatives, problem, within_margin=passed_over / len(pairs))
+    return space.mined(parts, negatives, problem)
 
 
 def find_candidates(
