@@ -363,7 +363,7 @@ def mine(
         counts = given.negatives, given.margin
         mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
     else:
-        teacher: Any = given.fusion
+        teacher: Any = 0.1  # the weight of BM25 beside the encoder
         if given.reranker is not None:
             teacher = load_reranker(given.reranker, given.device)
         elif given.teacher is not None:

@@ -320,17 +320,14 @@ class MiningOptions(Replacing, InPrecision, OnDevice):
 
     candidates: Annotated[int, Field(ge=2)] | None = None
     """Write lists for 'train rank-distil' in place of hard negatives: the positive and others near
-    the anchor by the encoder or by BM25, so many in all, with scores of a teacher."""
+    the anchor by the encoder or by BM25, so many in all, with scores of a teacher; else of BM25
+    (0.1) and the encoder (0.9) together, each standardised for every query."""
 
     reranker: str | None = None
     """With --candidates the teacher: a cross-encoder of sentence-transformers, folder or id."""
 
     teacher: str | None = None
     """With --candidates the teacher: another encoder."""
-
-    fusion: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """With --candidates, if no teacher is named: the weight of BM25 in the sum of its scores and
-    the encoder's, each standardised for every query."""
 
 
 @settings

@@ -70,7 +70,7 @@ data check: FILE --columns --documents/--lines --clean --encoder --max-tokens --
 data fetch: WHAT --data-dir --url
 data leaks: TRAIN --tasks --splits --columns --data-dir --json
 data mine: MODEL PAIRS --output --corpus --negatives --margin --columns --device --precision
-  --candidates --reranker --teacher --fusion --overwrite
+  --candidates --reranker --teacher --overwrite
 data synthesize: TEXT --output --columns --kinds --words --endpoint --model --concurrency
   --max-requests --encoder --top-k --exclude --resume --documents/--lines --clean --device
   --overwrite --json
