@@ -68,8 +68,8 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         if what == "commands":
             say("\n".join(reproduce.plan_lines(names)))
             return
+        data_dir = None if self.data_dir is None else str(self.data_dir)
         if self.from_records is not None:
-            data_dir = None if self.data_dir is None else str(self.data_dir)
             recorded = reproduce.Recorded(self.from_records, data_dir)
             chosen = reproduce.choose(names or recorded.names, self.rows, self.tasks)
             if what == "verdicts":
@@ -83,7 +83,7 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         asked = reproduce.PaperRequest(
             given=self._materials(),
             seeds=tuple(self.seeds or (what and folder.seeds) or (42,)),
-            data_dir=None if self.data_dir is None else str(self.data_dir),
+            data_dir=data_dir,
             device=self.device,
         )
         request = folder.followed_by(self.scale, asked)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +28,6 @@ from contrasent.functional import corrective_lm, info_nce
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import (
-    Edit,
     Editing,
     Generator,
     MaskedLm,
@@ -129,11 +128,7 @@ class Conditional(nn.Module):
         return logits.float()
 
 
-OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
-    "replace": replace,
-    "insert": insert,
-    "delete": delete,
-}
+OPERATIONS = {"replace": replace, "insert": insert, "delete": delete}
 
 
 class Difference(nn.Module):
