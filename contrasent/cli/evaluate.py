@@ -255,7 +255,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
         return for_each(self.models or (), measure_one)
 
     def _print(self, geometries: tuple[Geometry, ...], known: Contents) -> None:
-        from contrasent.evaluation import geometry_lines
+        from contrasent.records import lines_of_kind
         from contrasent.report import (
             edits_table,
             geometry_table,
@@ -265,7 +265,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
         )
 
         json = self.json if geometries or self.json == STDOUT else None
-        if not write_lines(json, geometry_lines(geometries)):
+        if not write_lines(json, lines_of_kind("geometry", geometries)):
             if geometries:
                 rows = labelled(geometries)
                 tables = (geometry_table(rows), edits_table(rows))
@@ -304,12 +304,8 @@ class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLin
     def __call__(self) -> None:
         from rich.console import Console
 
-        from contrasent.evaluation import (
-            find_neighbours,
-            neighbour_lines,
-            read_corpus,
-            read_queries,
-        )
+        from contrasent.evaluation import find_neighbours, read_corpus, read_queries
+        from contrasent.records import lines_of_kind
         from contrasent.report import labels as names_of
         from contrasent.report import print_neighbours
 
@@ -324,7 +320,7 @@ class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLin
 
         results, failures = for_each(self.models, find)
         rows = list(results.values())
-        if rows and not write_lines(self.json, neighbour_lines(rows)):
+        if rows and not write_lines(self.json, lines_of_kind("neighbours", rows)):
             print_neighbours(Console(), dict(zip(names_of(rows), rows, strict=True)))
         raise_failures(failures)
 

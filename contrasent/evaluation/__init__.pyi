@@ -6,7 +6,6 @@ from .embed import EncoderUse as EncoderUse
 from .embed import Scores as Scores
 from .geometry import Geometry as Geometry
 from .geometry import geometry_influences as geometry_influences
-from .geometry import geometry_lines as geometry_lines
 from .geometry import measure as measure
 from .geometry import rating_range as rating_range
 from .geometry import read_geometry as read_geometry
@@ -26,7 +25,6 @@ from .mteb_encoder import mteb_tasks as mteb_tasks
 from .mteb_encoder import run_mteb as run_mteb
 from .neighbours import Neighbours as Neighbours
 from .neighbours import find_neighbours as find_neighbours
-from .neighbours import neighbour_lines as neighbour_lines
 from .neighbours import read_corpus as read_corpus
 from .neighbours import read_queries as read_queries
 from .protocols import PRESETS as PRESETS

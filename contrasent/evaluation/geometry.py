@@ -5,7 +5,7 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
@@ -30,7 +30,7 @@ from contrasent.metrics import (
     spectrum,
     unit_rows,
 )
-from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines
+from contrasent.records import Record, fields_of_kind, read_lines
 
 GROUPS = 5
 """Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
@@ -192,13 +192,8 @@ def _short(numbers: Vector) -> Vector:
     return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers])
 
 
-def geometry_lines(geometries: Iterable[Geometry]) -> str:
-    """One JSON object a line and an encoder; every number in full precision."""
-    return lines_of_kind(KIND, geometries)
-
-
 def read_geometry(path: str | Path) -> list[Geometry]:
-    """Read :func:`geometry_lines`; a DataError names file and line of anything else."""
+    """Read what `lines_of_kind` wrote; a DataError names file and line of anything else."""
     return read_lines(path, _geometry, "not a measured geometry")
 
 

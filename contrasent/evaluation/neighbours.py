@@ -13,15 +13,15 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, TypeAdapter
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import STS_TASKS, known_tasks, task_names
+from contrasent.evaluation.task_names import ROWS, STS_TASKS, known_tasks, task_names
 from contrasent.model import unit_rows
-from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
+from contrasent.records import ONLY_THESE, fields_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
 
@@ -45,21 +45,8 @@ class Queries:
     asked: str
 
 
-PUBLISHED = {
-    "simcse-table8": Queries(
-        (
-            "A man riding a small boat in a harbor.",
-            "A dog runs on the green grass near a wooden fence.",
-        ),
-        "Gao et al. 2021 (SimCSE), Table 8",
-    ),
-    "diffcse-table9": Queries(
-        ("you can do it, too.", "this is not a problem.", "i think that is not a bad idea."),
-        "Chuang et al. 2022 (DiffCSE), Table 9",
-    ),
-}
-"""The queries of the papers' tables. SimCSE looks in the captions of Flickr30k, DiffCSE in the
-sentences of STS-B's test split."""
+PUBLISHED = TypeAdapter(dict[str, Queries]).validate_python(ROWS["queries"])
+"""The queries of the papers' tables, as ``tasks.yaml`` has them."""
 
 _SEED = 0
 
@@ -209,14 +196,7 @@ def _form(text: str) -> str:
 KIND = "neighbours"
 
 
-def neighbour_lines(results: Iterable[Neighbours]) -> str:
-    """One JSON object a line and an encoder; every number in full precision."""
-    return lines_of_kind(KIND, results)
-
-
 def read_neighbours(path: str | Path) -> list[Neighbours]:
-    """Read lines of :func:`neighbour_lines`; a DataError names file and line of anything else."""
-    from pydantic import TypeAdapter
-
+    """Read what `lines_of_kind` wrote; a DataError names file and line of anything else."""
     made = TypeAdapter(Neighbours).validate_python
     return read_lines(path, lambda it: made(fields_of_kind(it, KIND)), "no nearest neighbours")

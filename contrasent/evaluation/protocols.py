@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.task_names import SPLITS
+from contrasent.evaluation.task_names import ROWS, SPLITS
 from contrasent.metrics import METRICS
 from contrasent.options import EvaluationOptions
+from contrasent.records import ONLY_THESE
 
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
@@ -23,6 +25,8 @@ AGGREGATIONS = ("all", "mean", "wmean")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
     """What a number of a paper's table is."""
+
+    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--protocol`` takes it, with what was changed of it
     source: str
@@ -37,34 +41,9 @@ class Protocol:
     note: str = ""  # where SentEval's files cannot give its numbers; else empty
 
 
-_MTEB_NOTE = (
-    "MTEB scores the text as it was written, SentEval's STS12-16 are tokenised and partly in "
-    "lower case, so only pairs (SICK-R all splits, 9,927), metric and aggregation are MTEB's; "
-    "its own runner gives its own numbers"
-)
-
-_PEARSON_MEAN: dict[str, Any] = {"metrics": ("pearson",), "aggregation": "mean"}
-_SENTEVAL: dict[str, Any] = {**_PEARSON_MEAN, "regressor": True}
-PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol(name="simcse", source="Gao et al. 2021"),
-        Protocol(name="diffcse", source="Chuang et al. 2022"),
-        Protocol(name="hill", source="Hill et al. 2016", metrics=("pearson", "spearman")),
-        Protocol(name="infersent", source="Conneau et al. 2017", **_SENTEVAL),
-        Protocol(name="senteval", source="Conneau & Kiela 2018", **_SENTEVAL),
-        Protocol(name="sbert", source="Reimers & Gurevych 2019"),
-        Protocol(name="isbert", source="Zhang et al. 2020"),
-        Protocol(name="flow", source="Li et al. 2020", aggregation="wmean"),
-        Protocol(name="whitening", source="Su et al. 2021", aggregation="wmean"),
-        Protocol(name="bgt", source="Wieting et al. 2020", **_PEARSON_MEAN),
-        Protocol(name="declutr", source="Giorgi et al. 2021", aggregation="mean"),
-        Protocol(
-            name="mteb", source="Muennighoff et al. 2023", every_split=("sickr",), note=_MTEB_NOTE
-        ),
-    )
-}
-"""Every row of SimCSE's Table B.1, DiffCSE, which scores as SimCSE does, and MTEB."""
+_KNOWN = TypeAdapter(list[Protocol]).validate_python(ROWS["protocols"])
+PROTOCOLS = {protocol.name: protocol for protocol in _KNOWN}
+"""As ``tasks.yaml`` has them."""
 
 SIMCSE = PROTOCOLS["simcse"]
 

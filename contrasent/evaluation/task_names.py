@@ -87,9 +87,9 @@ class TransferTask:
     published: str = ""  # its column in published tables, where that is not ``heading``
 
 
-_ROWS = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
-STS_TASKS = {it.name: it for it in TypeAdapter(list[StsTask]).validate_python(_ROWS["sts"])}
-_TRANSFER = TypeAdapter(list[TransferTask]).validate_python(_ROWS["transfer"])
+ROWS = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+STS_TASKS = {it.name: it for it in TypeAdapter(list[StsTask]).validate_python(ROWS["sts"])}
+_TRANSFER = TypeAdapter(list[TransferTask]).validate_python(ROWS["transfer"])
 TRANSFER_TASKS = {it.name: it for it in _TRANSFER}
 """The tasks of both kinds, in the order of the papers' tables, as ``tasks.yaml`` has them."""
 

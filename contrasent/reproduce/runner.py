@@ -33,7 +33,6 @@ from contrasent.evaluation import (
     Scores,
     Suite,
     geometry_influences,
-    geometry_lines,
     load_suite,
     measure,
     preset_named,
@@ -41,6 +40,7 @@ from contrasent.evaluation import (
 )
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
+from contrasent.records import lines_of_kind
 from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value
 from contrasent.reproduce.papers import PAIRS, load_scales
 
@@ -286,7 +286,9 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
         with writing(store.path(measurement, ".npz")) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     if measured.geometry is not None:
-        write_text(store.path(measurement, ".jsonl"), geometry_lines([measured.geometry]))
+        write_text(
+            store.path(measurement, ".jsonl"), lines_of_kind("geometry", [measured.geometry])
+        )
     # The file by which it counts comes last.
     names = [it.name for it in fields(measured) if it.name not in ("examples", "geometry")]
     content = {name: getattr(measured, name) for name in names}

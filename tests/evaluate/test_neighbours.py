@@ -10,12 +10,12 @@ from contrasent.evaluation.neighbours import (
     PUBLISHED,
     Queries,
     find_neighbours,
-    neighbour_lines,
     read_corpus,
     read_neighbours,
     read_queries,
 )
 from contrasent.files import write_text
+from contrasent.records import lines_of_kind
 
 LINES = [
     "the old house",
@@ -160,5 +160,5 @@ def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus)
     for it in found:
         assert [query.text for query in it.queries] == ["red cat", "dog"]
         assert [len(query.nearest) for query in it.queries] == [2, 2]
-    write_text(tmp_path / "again.jsonl", neighbour_lines(found))
+    write_text(tmp_path / "again.jsonl", lines_of_kind("neighbours", found))
     assert (tmp_path / "again.jsonl").read_bytes() == saved.read_bytes()

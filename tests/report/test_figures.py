@@ -10,9 +10,9 @@ from helpers.report_contents import record, run
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import DataError
-from contrasent.evaluation.geometry import Trajectory, geometry_lines
+from contrasent.evaluation.geometry import Trajectory
 from contrasent.evaluation.sts_data import Position
-from contrasent.records import write_records
+from contrasent.records import lines_of_kind, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.figures import (
     draw_figures,
@@ -137,7 +137,7 @@ def test_labels_say_what_tells_encoders_apart():
 
 
 def test_files_are_known_by_their_content(tmp_path):
-    (tmp_path / "g").write_text(geometry_lines([geometry()]))
+    (tmp_path / "g").write_text(lines_of_kind("geometry", [geometry()]))
     write_records(tmp_path / "r", [record()])
     folder = tmp_path / "unsup"
     folder.mkdir()
