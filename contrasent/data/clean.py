@@ -6,7 +6,6 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from html.parser import HTMLParser
 
 Row = tuple[str, tuple[str, ...]]
 """Where an example stands, and its texts."""
@@ -18,7 +17,6 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\u2060\
 CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff"
 # Without its semicolon, `&copy` may be part of an address.
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
-_AMPERSAND = "\ue000"
 _INLINE = """
 a abbr b bdi big cite code del em font i ins kbd mark q s samp small span strike strong sub sup tt
 u var wbr
@@ -29,49 +27,26 @@ div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header h
 input label legend li link main meta nav noscript ol option p path picture pre script section select
 source style summary svg table tbody td textarea tfoot th thead time title tr ul video
 """
-
-
-class _Page(HTMLParser):
-    """Gathers the text of a page; what only looks like a tag stays, as ``List<String>``."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=False)
-        self.parts: list[str] = []
-        self.tags = 0
-
-    def handle_starttag(self, tag: str, attrs: object, text: str | None = None) -> None:
-        inline = tag in _INLINE.split()
-        known = inline or tag in _BLOCKS.split()
-        self.tags += known
-        space = "" if inline else " "
-        self.parts.append(space if known else text or self.get_starttag_text() or "")
-
-    handle_startendtag = handle_starttag
-
-    def handle_endtag(self, tag: str) -> None:
-        self.handle_starttag(tag, (), f"</{tag}>")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem is None:
-            self.parts.append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self.tags += 1
-
-    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+_NAMES = "|".join(f"{_INLINE} {_BLOCKS}".split())
+# Comments and the like, scripts and styles with all they hold, and tags of HTML: `List<String>` has
+# none, and in a quoted attribute `>` ends no tag.
+_MARKUP = re.compile(
+    r"<(?:!--(?:(?!<!--).)*?-->|[!?][a-z][^<>]*>|(script|style)\b.*?(?=</\1\s*>|\Z)"
+    rf"|/?({_NAMES})\b(?:=\s*\"[^\"]*\"|=\s*'[^']*'|[^<>])*+>)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def without_markup(text: str) -> tuple[str, bool, bool]:
     """A text without HTML's tags and entities; True if it had tags, if it had entities."""
-    tags = False
-    if "<" in text:
-        page = _Page()
-        page.feed(text.replace("&", _AMPERSAND))
-        if page.tags:
-            rest = "" if page.cdata_elem else page.rawdata
-            text, tags = "".join([*page.parts, rest]).replace(_AMPERSAND, "&"), True
-    plain = _ENTITY.sub(lambda it: html.unescape(it[0]), text) if "&" in text else text
-    return plain, tags, plain != text
+    shown = _MARKUP.sub(_space, text) if "<" in text else text
+    plain = _ENTITY.sub(lambda it: html.unescape(it[0]), shown) if "&" in shown else shown
+    return plain, shown != text, plain != shown
+
+
+def _space(markup: re.Match[str]) -> str:
+    name = (markup[1] or markup[2] or "").lower()
+    return " " if name in _BLOCKS.split() else ""
 
 
 def clean(rows: Iterable[Row], texts: int) -> tuple[Iterator[Row], Counter[str]]:

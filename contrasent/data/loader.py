@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +40,6 @@ IndexArray = np.ndarray[Any, np.dtype[np.int64]]
 class TokenManifest:
     """What a store holds; kept beside the arrays, whose sizes it predicts."""
 
-    version: int = _FORMAT
     examples: int
     views: int
     tokens: int
@@ -49,23 +48,18 @@ class TokenManifest:
     skipped: int  # rows that were left out because a sentence was empty or had no token
     tokenless: int  # how many of those had no empty sentence
     max_tokens: int | None
-    data_sha256: str
-    tokenizer: str
     # types of the numbers of each example, by the need that they meet; ``unlabelled`` rows without
     # a number were left out
-    columns: dict[str, str] = field(default_factory=dict)
-    unlabelled: int = 0
+    columns: dict[str, str]
+    unlabelled: int
 
 
 class TokenStore:
     """Token ids of N examples of V sentences, mapped from a folder; damage is a ValueError."""
 
     def __init__(self, folder: Path) -> None:
-        text = (folder / _MANIFEST).read_text(encoding="utf-8")
+        known = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         self.folder = folder
-        known = json.loads(text)
-        if known.pop("labelled", False):  # as releases that kept nothing but labels wrote
-            known["columns"] = {Need.LABELS.name: "uint8"}
         self.manifest = kept = TokenManifest(**known)
         self._tokens = map_array(folder / _TOKENS, kept.dtype, kept.tokens)
         sentences = kept.examples * kept.views
@@ -170,8 +164,6 @@ def tokenize(
             skipped=examples.skipped + len(tokenless),
             tokenless=len(tokenless),
             max_tokens=max_tokens,
-            data_sha256=examples.sha256,
-            tokenizer=tokenizer.fingerprint,
             columns=columns,
             unlabelled=examples.unlabelled,
         )

@@ -10,7 +10,7 @@ from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
 from contrasent.data.examples import open_training
-from contrasent.data.loader import Columns, Loader, TokenStore, WithNeeds, tokenize
+from contrasent.data.loader import Columns, Loader, WithNeeds, tokenize
 from contrasent.errors import DataError
 
 ROWS = [
@@ -53,11 +53,6 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(pairs):
 
 def test_a_store_that_lost_labels_is_made_again(pairs):
     store = tokenize(pairs(ROWS), Letters(), None)
-    manifest = json.loads((store.folder / "manifest.json").read_text())
-    assert manifest.pop("columns") == {"LABELS": "uint8"}
-    former = json.dumps({**manifest, "labelled": True})
-    (store.folder / "manifest.json").write_text(former)  # as releases before wrote it
-    assert TokenStore(store.folder).column(Need.LABELS).tolist() == EXPECTED
     (store.folder / "labels.bin").write_bytes(b"\x00")
     store = tokenize(pairs(ROWS), Letters(), None)
     assert store.column(Need.LABELS).tolist() == EXPECTED

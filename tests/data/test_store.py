@@ -34,7 +34,7 @@ def test_the_store_holds_what_the_tokenizer_says(bert, opened, monkeypatch, view
     manifest = store.manifest
     assert manifest.tokens == sum(len(ids) for row in expected for ids in row)
     assert manifest.cut == sum(bert.ids(row, 6)[1] for row in rows) > 0
-    assert (manifest.max_tokens, manifest.tokenizer) == (6, bert.fingerprint)
+    assert manifest.max_tokens == 6
 
 
 @pytest.mark.parametrize("views", [(0,), (0, 0), (0, 1, 2), (2, 0)])

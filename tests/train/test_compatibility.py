@@ -97,7 +97,7 @@ CASES = [
     ({}, LISTS, {}, "reads candidate scores: anchor, candidate 1|is none; set it to lists"),
     ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
     ({"data.labels": "scores"}, {}, {}, "is scores|every pair for a positive|leave it out"),
-    ({}, needing(Need.CANDIDATE_SCORES), {}, "candidate_scores|labels is none; set it to lists"),
+    ({}, needing(Need.CANDIDATE_SCORES), {}, "candidate scores|labels is none; set it to lists"),
     ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
     ({"encoder.lstm": 4}, {}, {}, "encoder.lstm is 4|tiny is an encoder of its own; leave"),
     (CHUNKS, {}, {"norm": True}, "chunk is 4|BatchNorm1d 'head.0'|without|LayerNorm"),
