@@ -112,15 +112,9 @@ class EncodeCommand(
 
 
 def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
-    """The command ``words`` for each of ``count`` workers, without the options that start them."""
-    kept, rest = [], iter(words)
-    for word in rest:
-        if word == "--workers":
-            next(rest, None)
-        elif not word.startswith("--workers="):
-            kept.append(word)
-    python = [sys.executable, "-m", "contrasent"]
-    return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
+    """The command ``words`` for each of ``count`` workers; of an option the last holds."""
+    command = [sys.executable, "-m", "contrasent", *words, "--workers", "1", "--shard"]
+    return [[*command, f"{number}/{count}"] for number in range(1, count + 1)]
 
 
 @settings

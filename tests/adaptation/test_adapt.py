@@ -219,7 +219,7 @@ def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_b
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("too little text", "too few to make tasks of"),
+        ("too little text", "40 lines is too little to make tasks of 50 queries"),
         ("too few lines", "200 lines is too little to make tasks of 50 queries"),
         ("no time", "leave no time"),
         ("all fail", "every candidate failed; dropout: the loss is not finite"),
