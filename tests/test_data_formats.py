@@ -9,7 +9,7 @@ import pytest
 from helpers.command_line import call
 from helpers.tables import records, write
 
-from contrasent.data.examples import open_examples, open_pairs
+from contrasent.data.examples import open_examples, open_training
 from contrasent.encode.shards import open_sentences
 from contrasent.errors import DataError
 from contrasent.evaluation.retrieval import read_retrieval
@@ -47,7 +47,7 @@ def examples(source):
 
 
 def labelled_examples(source):
-    pairs = open_pairs(source, "nli")
+    pairs = open_training(source, "nli")
     return list(pairs), list(pairs.numbers["LABELS"]), pairs.unlabelled
 
 

@@ -155,7 +155,6 @@ MISTAKES = [
     (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
     (export("onxx"), ("unknown format 'onxx'",)),
     (export("onnx", "--tolerance", "0"), ("--tolerance cannot be '0'",)),
-    (export("simcse", "--pooler", "mean"), ("SimCSE's layout holds [CLS] of bert",)),
     (export("onnx", "--pooler", "mean_first_last"), ("pooler 'mean_first_last' reads",)),
     (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
     (("fit", "whitening", "tiny", "--data", "text.txt", "--output", "taken"), ("taken exists",)),

@@ -217,7 +217,7 @@ def test_what_has_no_meaning_for_a_router_is_refused(pair, folder, tiny_bert, tm
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
     with pytest.raises(CheckpointError, match=said):
         contrasent.fit(folder, data=tmp_path / "text.txt", output=tmp_path / "whitened")
-    assert said in refused("export", folder, tmp_path / "onnx", "--format", "simcse")
+    assert said in refused("export", folder, tmp_path / "onnx", "--format", "onnx-int8")
     with pytest.raises(CheckpointError, match=said):
         contrasent.train(encoder=folder, data=SENTENCES, output=tmp_path / "run")
     for words in ((), ("--format", "onnx", "--query", pair[0])):
