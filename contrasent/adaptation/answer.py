@@ -289,8 +289,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
 
 def _use(name: str, device: str | None) -> EncoderUse:
     pooler = start_pooler(name)
-    encoder = load_encoder(name, pooler=pooler, head="none" if pooler else None, device=device)
-    return EncoderUse(encoder, "fp32")
+    return EncoderUse.of(name, pooler=pooler, head="none" if pooler else None, device=device)
 
 
 def _open_kinds(judged: Judgement) -> list[str]:

@@ -84,21 +84,20 @@ def compare(
         return _compared(baseline, difference, ends, normal_p_value(difference, error))
 
     both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
-    many = {task.name: len(task.gold) >= FEWEST_PAIRS for task in both}
     moves: dict[TaskName, Vector] = {}
     of_task: dict[TaskName, Compared] = {}
     for task in both:
         name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)
         moves[name] = second - first
-        error = pair_error(*task.sides, moves[name]) if many[name] else None
+        error = pair_error(*task.sides, moves[name]) if len(task.gold) >= FEWEST_PAIRS else None
         of_task[name] = compared(after[name] - before[name], error)
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
     if len(named) > 1:
         values[_AVERAGE] = fmean(after[name] for name in named)
         pooled, error = [task for task in both if task.name in named], None
-        if all(many[name] for name in named):
+        if all(len(task.gold) >= FEWEST_PAIRS for task in pooled):
             error = mean_error(joint_covariance(pooled, [moves[task.name] for task in pooled]))
         mean = compared(sum(of_task[name].difference for name in named) / len(named), error)
     return Comparison(metric, aggregation, _adjusted(of_task), mean, values)

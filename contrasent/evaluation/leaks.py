@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
@@ -111,13 +112,10 @@ def find_overlap(
 ) -> Overlap | None:
     """The text of tasks in what an encoder was trained on; None where that is not known."""
     path = Path(model).expanduser()
-    folder = encoder_folder([path])
-    if folder is None and not path.exists() and dataset_parts(model) is not None:
-        folder = encoder_folder(filter(None, [find_download(model)]))
-    try:
-        info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8")) if folder else None
-    except (OSError, ValueError):
-        info = None
+    kept = None if path.exists() or dataset_parts(model) is None else find_download(model)
+    folder, info = encoder_folder(filter(None, [path, kept])), None
+    with suppress(OSError, ValueError):
+        info = folder and json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
     if folder is None or not isinstance(info, dict):
         return None
     data, settings = section(info, "data"), section(section(info, "recipe"), "data")

@@ -175,16 +175,14 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
 
 def _joined(texts: Iterable[str], longest: int) -> list[str]:
     """Texts, or of a long one its sentences, each with the next ones while there is room."""
-    groups, count = list[list[str]](), 0
+    joined = list[str]()
     for text in texts:
         for part in split_sentences(text) if len(words(text)) > longest else (text,):
-            size = len(words(part))
-            if not groups or count + size > longest:
-                groups.append([])
-                count = 0
-            groups[-1].append(part)
-            count += size
-    return [" ".join(group) for group in groups]
+            if joined and len(words(both := f"{joined[-1]} {part}")) <= longest:
+                joined[-1] = both
+            else:
+                joined.append(part)
+    return joined
 
 
 def _questions(sample: TextSample) -> Iterator[Ask]:
