@@ -217,6 +217,8 @@ def _scores_of_texts(index: Index, use: EncoderUse) -> tuple[dict[float, Values]
             break
         places.setdefault(" ".join(known), len(places))
     tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
+    if not tasks:
+        return {}, []
     of = _score_all(use, tasks, _TELLING)
     exact = all(tasks[n].name.name.startswith(KEYWORDS) for n in of.asked)
     return of.fused, [] if exact else of.asked
