@@ -11,16 +11,18 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
 from contrasent.data.clean import CHARACTERS
-from contrasent.data.examples import Examples
-from contrasent.data.loader import IndexArray, TextStore, TokenStore, example_of, keep_texts
+from contrasent.data.examples import Examples, portions
+from contrasent.data.loader import IndexArray, TokenStore, example_of
 from contrasent.data.readers import Trouble, stop
 from contrasent.errors import DataError
+from contrasent.files import cached
 
 logger = logging.getLogger("contrasent")
 
@@ -254,6 +256,42 @@ def split_sentences(text: str) -> list[str]:
             parts.append(text[start : end.end()].strip())
             start = end.end()
     return [part for part in (*parts, text[start:].strip()) if part]
+
+
+_TEXT, _TEXTS_FORMAT = "texts.arrow", 2
+
+
+class TextStore:
+    """Texts of N sentences, mapped from an Arrow file; damage is a ValueError."""
+
+    def __init__(self, folder: Path) -> None:
+        from pyarrow import ipc, memory_map
+
+        self._texts = ipc.open_file(memory_map(str(folder / _TEXT))).read_all()[0]
+
+    def __len__(self) -> int:
+        """N, the number of sentences."""
+        return len(self._texts)
+
+    def __getitem__(self, number: int) -> str:
+        """The text of one sentence."""
+        text: str = self._texts[number].as_py()
+        return text
+
+
+def keep_texts(examples: Examples) -> TextStore:
+    """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
+
+    def write(folder: Path) -> None:
+        import pyarrow
+
+        schema = pyarrow.schema({"text": pyarrow.string()})
+        with pyarrow.ipc.new_file(folder / _TEXT, schema) as file:
+            for sentences in portions(examples):
+                file.write(pyarrow.record_batch([sentences], schema=schema))
+
+    key = [_TEXTS_FORMAT, examples.sha256, examples.views]
+    return cached("texts", "the texts", key, TextStore, write)
 
 
 class Texts(NamedTuple):

@@ -27,7 +27,6 @@ from contrasent.files import cached, map_array
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
 _TOKENLESS = "tokenless.bin"
-_TEXT = "texts.arrow"
 
 _AHEAD = 4
 _TRIES = 100
@@ -175,42 +174,6 @@ def tokenize(
 
 def _column_file(folder: Path, name: str) -> Path:
     return folder / f"{name.lower()}.bin"
-
-
-_TEXTS_FORMAT = 2
-
-
-class TextStore:
-    """Texts of N sentences, mapped from an Arrow file; damage is a ValueError."""
-
-    def __init__(self, folder: Path) -> None:
-        from pyarrow import ipc, memory_map
-
-        self._texts = ipc.open_file(memory_map(str(folder / _TEXT))).read_all()[0]
-
-    def __len__(self) -> int:
-        """N, the number of sentences."""
-        return len(self._texts)
-
-    def __getitem__(self, number: int) -> str:
-        """The text of one sentence."""
-        text: str = self._texts[number].as_py()
-        return text
-
-
-def keep_texts(examples: Examples) -> TextStore:
-    """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
-
-    def write(folder: Path) -> None:
-        import pyarrow
-
-        schema = pyarrow.schema({"text": pyarrow.string()})
-        with pyarrow.ipc.new_file(folder / _TEXT, schema) as file:
-            for sentences in portions(examples):
-                file.write(pyarrow.record_batch([sentences], schema=schema))
-
-    key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return cached("texts", "the texts", key, TextStore, write)
 
 
 def text_numbers(store: TokenStore) -> IndexArray:
@@ -450,6 +413,52 @@ class Loader:
             order = random.permutation(count) if self._shuffle else np.arange(count)
             drawn = self._drawn = epoch, order
         return drawn[1]
+
+
+def batches_of_each(sizes: Sequence[int], weights: Sequence[float | None]) -> IndexArray:
+    """``(K,)`` int64, batches of each source in an epoch, which has as many as all ``sizes``.
+
+    A weight is a share of them, or, if all have one, a part of the sum of weights; sources without
+    share the rest by size, so that without any weight each gives as many as it has.
+    """
+    given = np.array([weight or 0.0 for weight in weights])
+    free = np.array([size * (it is None) for size, it in zip(sizes, weights, strict=True)])
+    if not free.any():
+        given = given / given.sum()
+    shares = given + (1 - given.sum()) * free / max(1, free.sum())
+    ends = np.rint(np.cumsum(shares) * sum(sizes))
+    counts: IndexArray = np.diff(ends, prepend=0).astype(np.int64)
+    return counts
+
+
+class Mixture(Loader):
+    """Batches of several loaders, by the names of their sources.
+
+    Those of each source are spread evenly over an epoch, so that sources of the same weight take
+    turns. Each goes through its own epochs, in its own order. ConfigError if one gives no batch.
+    """
+
+    def __init__(self, loaders: Mapping[str, Loader], weights: Sequence[float | None]) -> None:
+        sizes = [loader.steps_per_epoch for loader in loaders.values()]
+        counts = batches_of_each(sizes, weights).tolist()
+        self._loaders, self.steps_per_epoch = list(loaders.items()), sum(sizes)
+        self.counts = dict(zip(loaders, counts, strict=True))
+        for name, count in self.counts.items():
+            if count < 1:
+                raise ConfigError(
+                    f"{name}: the weights leave it none of the {self.steps_per_epoch} batches of "
+                    "an epoch; give it more, or the others less"
+                )
+        times = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+        sources = np.repeat(np.arange(len(counts)), counts)
+        self._turns = sources[np.argsort(times, kind="stable")]
+
+    def batch(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        name, loader = self._loaders[int(self._turns[place])]
+        before = np.count_nonzero(self._turns[:place] == self._turns[place])
+        batch = loader.batch(epoch * self.counts[name] + int(before))
+        return replace(batch, origin=name if len(self._loaders) > 1 else "")
 
 
 Item = TypeVar("Item")

@@ -311,7 +311,8 @@ def _open_source(
         return loader.Edited(store, lambda *copies: list(map(edit_row, *copies)), views, both)
     if view.edit is None:
         return loader.Columns(store, views)
-    edit, texts, numbers = view.edit(share), loader.keep_texts(examples), loader.text_numbers(store)
+    edit, texts = view.edit(share), documents.keep_texts(examples)
+    numbers = loader.text_numbers(store)
     looked_at = min(len(texts), _LOOKED_AT)
     if all(len(texts[number].split()) == 1 for number in range(looked_at)):
         raise DataError(

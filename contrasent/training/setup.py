@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from contrasent.data.examples import Examples, open_examples, open_training
-from contrasent.data.loader import Loader
-from contrasent.data.mixture import Mixture
+from contrasent.data.loader import Loader, Mixture
 from contrasent.data.views import VIEWS, Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import Columns, Loader, ViewSource, tokenize
-from contrasent.data.mixture import Mixture, batches_of_each
+from contrasent.data.loader import (
+    Columns,
+    Loader,
+    Mixture,
+    ViewSource,
+    batches_of_each,
+    tokenize,
+)
 from contrasent.errors import ConfigError
 
 

@@ -7,7 +7,8 @@ from helpers.tiny_tokenizers import Letters, content
 
 from contrasent.data import examples as examples_module
 from contrasent.data import loader as store_module
-from contrasent.data.loader import keep_texts, text_numbers, tokenize
+from contrasent.data.documents import keep_texts
+from contrasent.data.loader import text_numbers, tokenize
 from contrasent.errors import ConfigError, DataError
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
