@@ -3,7 +3,6 @@ from .adaptation.answer import adapt as adapt
 from .api import analyze as analyze
 from .api import evaluate as evaluate
 from .api import fit as fit
-from .api import mine as mine
 from .api import pretrain as pretrain
 from .api import train as train
 from .api import tune as tune
@@ -15,5 +14,6 @@ from .model.loading import load_encoder as load_encoder
 from .recipe import load_recipe as load_recipe
 from .records import Record as Record
 from .search.index import Index as Index
+from .search.mining import mine as mine
 
 __version__: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -19,7 +18,6 @@ from contrasent.options import (
     Loading,
     MapOptions,
     Measuring,
-    MiningOptions,
     PretrainOptions,
     RunOptions,
     SearchOptions,
@@ -31,7 +29,7 @@ from contrasent.settings import checked, shared, takes
 
 if TYPE_CHECKING:
     from contrasent.adaptation.trials import Trial, Tuning
-    from contrasent.data.examples import Examples, Rows
+    from contrasent.data.examples import Rows
     from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.judgement import Judgement
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from contrasent.recipe import Recipe
     from contrasent.report.scores_table import Records
     from contrasent.search.index import Index
-    from contrasent.search.mining import Mined
     from contrasent.search.storage import WordsInfo
     from contrasent.training.callbacks import DevScore
     from contrasent.training.loop import StepMetrics
@@ -272,7 +269,7 @@ def fit(
         output: a new folder to save the encoder with its map in.
         show_progress: a progress bar on standard error.
         **settings: ``dimensions`` of whitening; of a flow, the fields of
-            `contrasent.options.FlowSettings`.
+            `contrasent.settings.FlowSettings`.
 
     Returns:
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
@@ -303,75 +300,6 @@ def fit(
     if output is not None:
         save_fitted(encoder, info, Path(output))
     return encoder
-
-
-@takes(MiningOptions)
-def mine(
-    encoder: str | Path | Encoder,
-    pairs: str | Path | Rows,
-    *,
-    corpus: str | Path | Rows | None = None,
-    output: str | Path | None = None,
-    show_progress: bool = False,
-    **options: Any,
-) -> Mined:
-    """Find hard negatives or scored candidates for pairs, as ``contrasent data mine`` does.
-
-    Negatives are near the anchor, and farther than its positive by a margin (Moreira et al. 2024).
-
-    Args:
-        encoder: an encoder, or the name of one.
-        pairs: anchors and positives, as `train` takes data.
-        corpus: sentences to take negatives from, as `train` takes data; else the positives.
-        output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``.
-        show_progress: progress bars on standard error.
-        **options: by name.
-
-    Returns:
-        The examples, and counts and scores.
-
-    Example:
-        >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
-        >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
-    """
-    from contrasent.data.build import require_output
-    from contrasent.data.examples import keep_rows, open_examples
-    from contrasent.model.loading import load_encoder
-    from contrasent.search.mining import find_candidates, find_negatives, load_reranker, read_pairs
-
-    given = checked(MiningOptions, options)
-    named = [it for it in (given.reranker, given.teacher) if it is not None]
-    if len(named) > (given.candidates is not None):
-        raise ConfigError(
-            f"{' and '.join(named)} would score candidates; give one of --reranker and --teacher, "
-            "and how many --candidates"
-        )
-    files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
-    if output is not None:
-        require_output(Path(output), files, given.overwrite)
-
-    def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
-        file = source if isinstance(source, str | Path) else keep_rows(source)
-        return open_examples(str(file), columns)
-
-    anchors_positives = read_pairs(examples(pairs, given.columns))
-    text = None if corpus is None else chain.from_iterable(examples(corpus))
-    if isinstance(encoder, str | Path):
-        encoder = load_encoder(encoder, device=given.device)
-    how: dict[str, Any] = {"precision": given.precision, "show_progress": show_progress}
-    if given.candidates is None:
-        counts = given.negatives, given.margin
-        mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
-    else:
-        teacher: Any = 0.1  # the weight of BM25 beside the encoder
-        if given.reranker is not None:
-            teacher = load_reranker(given.reranker, given.device)
-        elif given.teacher is not None:
-            teacher = load_encoder(given.teacher, device=given.device)
-        mined = find_candidates(encoder, anchors_positives, text, given.candidates, teacher, **how)
-    if output is not None:
-        mined.write(Path(output))
-    return mined
 
 
 def tune_index(

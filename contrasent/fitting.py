@@ -32,10 +32,9 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.loading import WordEncoder
 from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
-from contrasent.options import FlowSettings, WhiteningSettings
 from contrasent.progress import progress_bar
 from contrasent.recipe import validate
-from contrasent.settings import TrainSettings
+from contrasent.settings import FlowSettings, TrainSettings, WhiteningSettings
 from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
 
 logger = logging.getLogger("contrasent")

@@ -15,9 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
 )
 
@@ -485,40 +483,3 @@ class MapOptions(Pooling, OnDevice, DataFolder):
 
     precision: Precision = "fp32"
     """fp32, bf16 or auto, to embed the text in."""
-
-
-@settings
-class WhiteningSettings:
-    """Settings of a whitening."""
-
-    dimensions: PositiveInt | None = None
-    """Keep this many, those of the largest variance; else all in which embeddings differ."""
-
-
-@settings
-class FlowSettings:
-    """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
-
-    levels: PositiveInt = 3
-    """Levels; each halves what it hands on."""
-
-    depth: PositiveInt = 3
-    """Steps of a level."""
-
-    coupling_width: int = 32
-    """Width of the hidden layers."""
-
-    learning_rate: PositiveFloat = 1e-3
-    """Learning rate, held constant."""
-
-    weight_decay: NonNegativeFloat = 0.01
-    """Of all weights."""
-
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    """Sentences of an update; 64 are the 32 pairs of the paper's code."""
-
-    epochs: PositiveInt = 1
-    """How often the text is read."""
-
-    seed: NonNegativeInt = 1234
-    """Seed of the weights and of the order of the sentences."""

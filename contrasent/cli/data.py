@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent import api, options
+from contrasent import options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
@@ -287,9 +287,10 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
         import numpy as np
 
         from contrasent.data import aligned, plural
+        from contrasent.search import mine
 
         how = shared(self, options.MiningOptions)
-        mined = api.mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
+        mined = mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
         what = "scores of the teacher" if mined.scored else f"{mined.similarity} with the anchor"
         columns = zip(mined.header[2:], mined.hardest.T, strict=False)
         for name, scores in [("positive", mined.positives), *columns]:

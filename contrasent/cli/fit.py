@@ -12,7 +12,14 @@ from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
 from contrasent.errors import ConfigError
 from contrasent.serve import ServeOptions
-from contrasent.settings import ARGUMENT, Spelling, settings, shared
+from contrasent.settings import (
+    ARGUMENT,
+    FlowSettings,
+    Spelling,
+    WhiteningSettings,
+    settings,
+    shared,
+)
 
 
 @settings
@@ -49,7 +56,7 @@ class FitMap(options.Named, FitOptions, options.MapOptions):
 
 
 @settings
-class WhiteningCommand(FitMap, options.WhiteningSettings):
+class WhiteningCommand(FitMap, WhiteningSettings):
     """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
@@ -57,7 +64,7 @@ class WhiteningCommand(FitMap, options.WhiteningSettings):
 
 
 @settings
-class FlowCommand(FitMap, options.FlowSettings):
+class FlowCommand(FitMap, FlowSettings):
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
 
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this

@@ -1,4 +1,5 @@
 from .index import Index as Index
+from .mining import mine as mine
 from .nearest import MILVUS as MILVUS
 from .nearest import kind_for as kind_for
 from .nearest import text_similarity as text_similarity

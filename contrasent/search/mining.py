@@ -25,15 +25,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.build import Example, sentence_header, write_rows
-from contrasent.data.examples import Examples
-from contrasent.errors import CheckpointError, DataError, require_extra
+from contrasent.data.build import Example, require_output, sentence_header, write_rows
+from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
+from contrasent.errors import CheckpointError, ConfigError, DataError, require_extra
 from contrasent.files import read_json
 from contrasent.model.backbones.base import default_device
 from contrasent.model.hub import resolve
 from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
+from contrasent.options import MiningOptions
 from contrasent.progress import progress_bar
 from contrasent.search.words import WordIndex, fuse
+from contrasent.settings import checked, takes
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -258,3 +260,69 @@ def _false_negatives(pairs: Pairs, corpus: list[str]) -> list[list[int]]:
         together[anchor] |= {anchor, positive}
         together[positive].add(anchor)
     return [[numbers[key] for key in together[anchor] if key in numbers] for anchor, _ in keys]
+
+
+@takes(MiningOptions)
+def mine(
+    encoder: str | Path | Encoder,
+    pairs: str | Path | Rows,
+    *,
+    corpus: str | Path | Rows | None = None,
+    output: str | Path | None = None,
+    show_progress: bool = False,
+    **options: Any,
+) -> Mined:
+    """Find hard negatives or scored candidates for pairs, as ``contrasent data mine`` does.
+
+    Negatives are near the anchor, and farther than its positive by a margin (Moreira et al. 2024).
+
+    Args:
+        encoder: an encoder, or the name of one.
+        pairs: anchors and positives, as `train` takes data.
+        corpus: sentences to take negatives from, as `train` takes data; else the positives.
+        output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``.
+        show_progress: progress bars on standard error.
+        **options: by name.
+
+    Returns:
+        The examples, and counts and scores.
+
+    Example:
+        >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
+        >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
+    """
+    from contrasent.model.loading import load_encoder
+
+    given = checked(MiningOptions, options)
+    named = [it for it in (given.reranker, given.teacher) if it is not None]
+    if len(named) > (given.candidates is not None):
+        raise ConfigError(
+            f"{' and '.join(named)} would score candidates; give one of --reranker and --teacher, "
+            "and how many --candidates"
+        )
+    files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
+    if output is not None:
+        require_output(Path(output), files, given.overwrite)
+
+    def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
+        file = source if isinstance(source, str | Path) else keep_rows(source)
+        return open_examples(str(file), columns)
+
+    anchors_positives = read_pairs(examples(pairs, given.columns))
+    text = None if corpus is None else chain.from_iterable(examples(corpus))
+    if isinstance(encoder, str | Path):
+        encoder = load_encoder(encoder, device=given.device)
+    how: dict[str, Any] = {"precision": given.precision, "show_progress": show_progress}
+    if given.candidates is None:
+        counts = given.negatives, given.margin
+        mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
+    else:
+        teacher: Any = 0.1  # the weight of BM25 beside the encoder
+        if given.reranker is not None:
+            teacher = load_reranker(given.reranker, given.device)
+        elif given.teacher is not None:
+            teacher = load_encoder(given.teacher, device=given.device)
+        mined = find_candidates(encoder, anchors_positives, text, given.candidates, teacher, **how)
+    if output is not None:
+        mined.write(Path(output))
+    return mined

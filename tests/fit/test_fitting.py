@@ -17,7 +17,7 @@ from contrasent.fitting import (
 )
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import Flow
-from contrasent.options import FlowSettings, WhiteningSettings
+from contrasent.settings import FlowSettings, WhiteningSettings
 
 TEN = WhiteningSettings(dimensions=10)
 fit_whitening = FITTERS["whitening"].fit
