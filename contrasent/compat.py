@@ -1,7 +1,5 @@
 """SimCSE's own tool (princeton-nlp/SimCSE, ``simcse/tool.py``) by ours; a search is exact."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ process with the whole batch. (SimCSE's code gathers without gradient, and its e
 W-th part; DistributedDataParallel's mean would do the same here.)
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the toolkit tells a user who asked for something it cannot do."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

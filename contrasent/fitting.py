@@ -3,8 +3,6 @@
 Shapes: N sentences, n of a batch, W words, D width of an embedding or vector, C components.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import tempfile

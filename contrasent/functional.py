@@ -6,8 +6,6 @@ Shapes: B anchors, C candidates (C >= B), D embedding width; S sentences, T toke
 them masked.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

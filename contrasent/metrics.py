@@ -3,8 +3,6 @@
 Shapes: N rows, D embedding width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A field is an option: its name, type and default are those of the keyword argume
 and the docstring under it is what help, docstrings and the reference say of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a terminal shows: text without control characters, and the progress of long work."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

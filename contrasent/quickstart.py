@@ -4,8 +4,6 @@ The text is Wikipedia articles, and the job to find sentences of the same articl
 encoder was not trained for, and a few hundred articles without labels improve.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """One measured number with everything needed to compare it; JSON lines in and out."""
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ Every candidate trains for a few steps, the better half for more, and the best f
 left (successive halving, Jamieson and Talwalkar 2016), all as long as they were measured to take.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import time

@@ -3,8 +3,6 @@
 A command is a class of settings that is called: its fields are the options, its docstring the help.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

@@ -1,7 +1,5 @@
 """``contrasent fit``, ``export``, ``push`` and ``serve``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``contrasent reproduce``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated

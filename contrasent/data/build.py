@@ -1,7 +1,5 @@
 """Training files made from labelled pairs, caption groups, duplicates and paraphrases."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

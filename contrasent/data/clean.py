@@ -1,7 +1,5 @@
 """Text without its dirt: tags and entities of HTML, control characters, white space, repeats."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Shapes: B documents, A anchors of each, P positives of each anchor.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

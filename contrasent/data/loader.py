@@ -1,7 +1,5 @@
 """From examples to batches: their tokens, kept on disk and mapped; views; an order by the seed."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections import deque

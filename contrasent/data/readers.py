@@ -1,7 +1,5 @@
 """Readers of text files, and of data sets on the Hugging Face hub at one pinned revision."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import re

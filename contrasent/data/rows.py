@@ -1,7 +1,5 @@
 """Rows of any source: where they stand, and their cells."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

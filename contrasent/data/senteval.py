@@ -3,8 +3,6 @@
 SentEval's data is compared with published hashes. A training file has none: its rows are counted.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

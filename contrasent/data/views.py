@@ -6,8 +6,6 @@ in, and at least one word always stays. A number of each example that objectives
 of ``examples.SIDE_COLUMNS``, if it is read; documents give positions.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Shapes: W words, D numbers in a vector.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -8,8 +8,6 @@ and go on with what others left.
 Shapes: N sentences, D embedding width.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

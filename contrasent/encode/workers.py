@@ -4,8 +4,6 @@ Each runs the command with its own ``--shard``; it is given paths and writes fil
 vector passes between them.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Shapes: P pairs, N distinct sentences, D embedding width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

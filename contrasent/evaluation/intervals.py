@@ -8,8 +8,6 @@ Assenova 2015).
 Shapes: N pairs, sentences or queries; R resamples; K estimates of the same N; S distinct sentences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh

@@ -6,8 +6,6 @@ text (`contrasent.evaluation.proxy.text_tasks`).
 Shapes: Q queries, N texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice

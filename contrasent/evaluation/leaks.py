@@ -1,7 +1,5 @@
 """Leaks: evaluation text that stands in training text too."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

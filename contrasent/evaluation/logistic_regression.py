@@ -10,8 +10,6 @@ Shapes: F folds at work, P penalties of each, C classes, D features with a colum
 bias, R = P * C rows of weights, N sentences, b sentences in a batch; K folds of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

@@ -6,8 +6,6 @@ sentences, headings, questions and rare words ask as well, and what would give a
 out of the text that it is to find.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Shapes: Q queries, N documents, D embedding width.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

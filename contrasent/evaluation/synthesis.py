@@ -6,8 +6,6 @@ or an encoder, finds the passage again (Dai et al. 2023, Promptagator, arXiv:220
 nearly equal no other query, and which stand neither in their passage nor in a text to exclude.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

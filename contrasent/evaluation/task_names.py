@@ -1,7 +1,5 @@
 """Names of tasks: the public ones, and a user's own files and data sets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

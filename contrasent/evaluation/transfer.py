@@ -5,8 +5,6 @@ Order matters: the folds are drawn over the sentences sorted by length, as SentE
 Shapes: N sentences or pairs of a part, D embedding width.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Shapes: N sentences of a call, S sentences of a batch, D embedding width.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

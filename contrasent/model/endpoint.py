@@ -1,7 +1,5 @@
 """Servers: what they are asked, and encoders of OpenAI's form or Text Embeddings Inference's."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -3,8 +3,6 @@
 Shapes: S sentences, L tokens of the longest, T tokens end to end, D width.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Set

@@ -4,8 +4,6 @@ Shapes: T tokens end to end, S sentences, D width. A state is ``(T, D)``: number
 embedding layer, 1 the first transformer layer, -1 the last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Encoders and the Hugging Face Hub: from a name to a folder on disk, model cards, publishing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, 
 I inputs and O outputs of a map.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Shapes: S sentences, T tokens end to end, N states, D width, E width before the 
 piece, V token ids, V' >= V.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ A setting that is not in a class here, or has another value, is refused by name.
 sentence-transformers 6.2, the usual value is that of a setting which is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self

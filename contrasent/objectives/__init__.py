@@ -6,8 +6,6 @@ that can be imported is named ``module:Class``.
 Shapes: B examples, C candidates, D embedding width.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ the sentence.
 Shapes: B sentences, N vectors made of each embedding, T tokens of the next sentences, D width.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import cast
 

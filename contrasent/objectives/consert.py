@@ -6,8 +6,6 @@ others, as in the authors' code.
 Shapes: B examples, S sentences, T tokens end to end, D width of a token state.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 

@@ -6,8 +6,6 @@ for one sentence seen by both, and small for two different ones.
 Shapes: B sentences, P pairs, D embedding width.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Literal

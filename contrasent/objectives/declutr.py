@@ -3,8 +3,6 @@
 Shapes: B documents, A anchors of each, P positives of each anchor, N = A * B, D embedding width.
 """
 
-from __future__ import annotations
-
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from contrasent.data.batch import Batch, Need

@@ -7,8 +7,6 @@ masked language model has replaced in it. docs/fidelity.md explains settings wit
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D width, C classes.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ Shapes: B examples of V sentences, N sentences in all, D dimensions of the stude
 teacher.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Its positives are sentences with repeated tokens, the view `repeat`. What a slow
 the encoder made of the sentences of the last steps, without dropout, are further negatives.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -5,8 +5,6 @@ layers, which are given the embedding in place of the first token, predict them 
 ``rtd_weight`` DiffCSE's replaced-token detection is added.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Annotated
 

@@ -6,8 +6,6 @@ the mean of those of their sentence, and little with the means of others.
 Shapes: T tokens end to end, S sentences, D width.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

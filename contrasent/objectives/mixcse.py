@@ -1,7 +1,5 @@
 """MixCSE (Zhang et al. 2022, AAAI): SimCSE with mixtures of embeddings as hard negatives."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -5,8 +5,6 @@ What is saved is a masked language model, encoder and head together.
 Shapes: T tokens end to end, M of them chosen to be predicted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

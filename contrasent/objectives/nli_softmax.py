@@ -5,8 +5,6 @@ embeddings tells entailment, neutral and contradiction apart. The classifier is 
 training. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders so before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal

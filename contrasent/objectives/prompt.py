@@ -8,8 +8,6 @@ bias, so that it is an ordinary encoder.
 Shapes: B examples, V views, S = V * B sentences, T tokens, N tokens of the longest text, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -6,8 +6,6 @@ told from the others by the dot product of its embedding with theirs, by a secon
 Shapes: B sentences, D embedding width.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

@@ -5,8 +5,6 @@ The teachers embed every sentence once, before the first step.
 Shapes: B examples, N sentences, E dimensions of all teachers together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

@@ -6,8 +6,6 @@ The divergence of Lin et al. 2020 (arXiv:2010.11386), and Margin-MSE of Hofstät
 Shapes: B queries, K candidates of each, D dimensions, N queries of the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

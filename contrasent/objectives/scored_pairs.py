@@ -7,8 +7,6 @@ Each is computed as in sentence-transformers.
 Shapes: B pairs, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -6,8 +6,6 @@ tuned encoder's embedding is drawn to those of its own sentence and away from th
 Shapes: B sentences, L = K + 1 layers, D width, P width of the projections.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

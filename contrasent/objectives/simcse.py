@@ -4,8 +4,6 @@ Unsupervised: the same sentence twice, apart only by dropout (eq. 4). Supervised
 or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import replace

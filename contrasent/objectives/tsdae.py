@@ -10,8 +10,6 @@ is the same linear map of the embedding. Queries and keys would have no effect a
 Shapes: S sentences, T tokens end to end, V tokens of the vocabulary, D width.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Annotated, cast

@@ -1,7 +1,5 @@
 """Tables of differences between encoders, with intervals and p-values, and what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from textwrap import shorten

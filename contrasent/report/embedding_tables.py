@@ -1,7 +1,5 @@
 """Tables of geometry and of nearest neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a report: one file that loads nothing, written whole or not at all."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Tables of scores as the papers print them, the protocol beneath."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

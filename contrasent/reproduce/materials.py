@@ -4,8 +4,6 @@ The tiny ones show that everything runs, without a download. Their weights are r
 ratings are dealt out to every task, so no number of scale ``smoke`` means anything.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

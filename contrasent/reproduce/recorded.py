@@ -4,8 +4,6 @@ A table that was filled is written with them into one Parquet file, from which i
 its claims are judged again where neither encoders nor training text are at hand.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

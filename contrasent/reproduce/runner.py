@@ -3,8 +3,6 @@
 A failure is written beside its job and stays in its cell; everything else goes on.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

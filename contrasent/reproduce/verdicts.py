@@ -5,8 +5,6 @@ changes with the test pairs (their dyadic-robust error: pairs share sentences) a
 of training (paired over seeds): its half-width is the root of the sum of squares of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

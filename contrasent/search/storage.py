@@ -6,8 +6,6 @@ snapshot never changes: threads search it while another writes the next one.
 Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

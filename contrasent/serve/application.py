@@ -1,7 +1,5 @@
 """The application: what every request passes, how refusals look, metrics and the log."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

@@ -1,7 +1,5 @@
 """Processes: one server, or several that share a socket and the pages of the weights."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

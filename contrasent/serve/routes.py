@@ -5,8 +5,6 @@ texts were longer than the model reads. In a body null means unset, a field that
 refused, as it may be misspelt, and nothing is converted: 0 is no boolean.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import reprlib

@@ -5,8 +5,6 @@ is loaded, those of the objective and the encoder once they are. A message says 
 why it cannot be, and what to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

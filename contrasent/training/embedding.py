@@ -3,8 +3,6 @@
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The training loop, its updates and their metrics, and the state from which it goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The scores of runs: the task that selects ``best``, start beside result, several seeds."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Shapes: S sentences, L tokens of the longest, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from typing import Any, cast
 

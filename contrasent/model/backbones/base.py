@@ -1,7 +1,5 @@
 """The interface of every backbone, and what it computes in: device, number format, memory."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from abc import ABC, abstractmethod

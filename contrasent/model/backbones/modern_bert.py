@@ -3,8 +3,6 @@
 Shapes: T tokens end to end, D width, d = D / H numbers per head, R >= T rows, a few of them spare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import replace
 from typing import Any

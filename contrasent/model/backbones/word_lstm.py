@@ -3,8 +3,6 @@
 Shapes: S sentences, T words end to end, W vectors, D dimensions of a vector, H of a direction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from typing import Never
 
