@@ -1,7 +1,5 @@
 """Files, locks and the cache: a name never holds half a file, a folder has one writer at a time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -327,7 +325,7 @@ def cached(
         ) from error
 
 
-def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:
+def map_array(path: Path, dtype: "DTypeLike", count: int) -> "NDArray[Any]":
     """The ``count`` numbers of a file, mapped from disk; ValueError if it holds fewer."""
     import numpy as np
 

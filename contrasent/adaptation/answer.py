@@ -4,8 +4,6 @@ The encoder as it comes is judged on the text. Where text and time allow, candid
 tasks made of held-out text, or labelled pairs, decide, and the start is what they have to beat.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -90,7 +88,7 @@ class Text:
         *,
         documents: bool | None = None,
         clean: bool = False,
-    ) -> Text:
+    ) -> "Text":
         """Read a file or data set of a sentence or text per example; line breaks become spaces."""
         examples = open_examples(source, columns, documents=documents, clean=clean)
         if examples.views > 1:
@@ -124,13 +122,13 @@ class Text:
         """How many sentences or texts there are."""
         return sum(map(len, self.documents))
 
-    def shuffled(self, seed: int) -> Text:
+    def shuffled(self, seed: int) -> "Text":
         """Its different documents, in an order that the seed decides."""
         distinct = list(dict.fromkeys(map(tuple, self.documents)))
         order = np.random.default_rng(seed).permutation(len(distinct))
         return replace(self, documents=[list(distinct[k]) for k in order])
 
-    def first(self, lines: int) -> Text:
+    def first(self, lines: int) -> "Text":
         """Its first documents, until they have so many lines or all of them."""
         ends = np.cumsum([len(document) for document in self.documents])
         return replace(self, documents=self.documents[: 1 + int(np.searchsorted(ends, lines))])

@@ -1,7 +1,5 @@
 """``contrasent data``: check, fetch, leaks, build, mine, synthesize."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -80,7 +78,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
             say("".join(f"  {caution}\n" for caution in cautions), nl=False)
             say(f"train with: {self._train_command(facts)}")
 
-    def _train_command(self, facts: TextFacts) -> str:
+    def _train_command(self, facts: "TextFacts") -> str:
         adapts = facts.views == 1 and facts.examples - facts.repeated >= _FEWEST
         recipe = "unsup-simcse" if facts.views == 1 else "sup-adapt"
         words = ["contrasent", *(["adapt"] if adapts else ["train", recipe, "--encoder"])]

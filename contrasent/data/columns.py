@@ -1,7 +1,5 @@
 """Columns of a table: which of them hold the sentences, labels and scores."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence
@@ -53,7 +51,7 @@ class ColumnMap:
     optional: int = 0  # columns, counted from the end, that a row may lack
 
     @classmethod
-    def every(cls, names: Sequence[str]) -> ColumnMap:
+    def every(cls, names: Sequence[str]) -> "ColumnMap":
         """All columns, below a row of their ``names``."""
         return cls(tuple(range(len(names))), True, "", "order")
 
@@ -243,7 +241,7 @@ class ColumnSpec:
         """The headings of each role, of which the first one that is there counts."""
         return [known.split(",") for known in self.headings]
 
-    def of(self, names: Sequence[str], columns: Sequence[str] | None) -> ColumnSpec:
+    def of(self, names: Sequence[str], columns: Sequence[str] | None) -> "ColumnSpec":
         """With a role for every candidate among the ``names``, or among the chosen ``columns``."""
         if not self.is_list:
             return self

@@ -1,7 +1,5 @@
 """Examples of V sentences each, from a file, a data set or Python, some of them with numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from array import array
@@ -55,7 +53,7 @@ class Examples:
     prompts: Sequence[str] = ()
     skipped = blank = unlabelled = 0
 
-    def __init__(self, rows: SourceRows, views: int, side: SideColumn | None = None) -> None:
+    def __init__(self, rows: SourceRows, views: int, side: "SideColumn | None" = None) -> None:
         self.source, self.columns = rows.source, rows.described
         self.rows, self.views, self._side = rows, views, side
         self.numbers: Mapping[str, Sequence[float]] = {}

@@ -1,7 +1,5 @@
 """Tokenizers: the only file that knows one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -145,7 +143,7 @@ class Tokenizer:
             after = [*after, last]
         return Template(tuple(before), tuple(after))
 
-    def with_prompt(self, prompt: str) -> Tokenizer:
+    def with_prompt(self, prompt: str) -> "Tokenizer":
         """The tokenizer that puts ``prompt`` around every sentence, which alone is cut."""
         from tokenizers import Tokenizer as RustTokenizer
         from tokenizers.processors import TemplateProcessing
@@ -181,7 +179,7 @@ class Tokenizer:
         return any(all((folder / file).is_file() for file in row) for row in rows)
 
     @classmethod
-    def load(cls, folder: str | Path, *, lower_case: bool = False) -> Tokenizer:
+    def load(cls, folder: str | Path, *, lower_case: bool = False) -> "Tokenizer":
         """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
 
         A folder with nothing but ``vocab.txt`` is read as BERT's, uncased, and one with nothing

@@ -1,7 +1,5 @@
 """Comparison of two encoders on the same pairs, sentences or queries."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
@@ -227,7 +225,7 @@ class SeedError:
     freedom: int  # degrees of freedom of that
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> SeedError | None:
+    def of(cls, values: Sequence[float]) -> "SeedError | None":
         """Standard error of the mean over seeds; None for a single seed."""
         if len(values) < 2:
             return None

@@ -7,8 +7,6 @@ that from the difference of the embeddings of the edited sentence and of the sen
 Shapes: N sentences, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
@@ -42,13 +40,13 @@ class Edits:
     drawn: np.ndarray  # (N, 3), places in `WAYS`, `PLACES` and `SIZES`
 
     @classmethod
-    def read(cls, file: str) -> Edits:
+    def read(cls, file: str) -> "Edits":
         """Edit the first column of a text."""
         examples = open_examples(file)
         return cls.draw(file, examples.sha256, (first for first, *_ in examples))
 
     @classmethod
-    def draw(cls, name: str, sha256: str, texts: Iterable[str], seed: int = 0) -> Edits:
+    def draw(cls, name: str, sha256: str, texts: Iterable[str], seed: int = 0) -> "Edits":
         """Edit the first 3,000 distinct sentences of twelve words or more.
 
         Words that are put in are drawn from the words of all of them. DataError if there are

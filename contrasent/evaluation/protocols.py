@@ -3,8 +3,6 @@
 SimCSE, Table B.1, lists them; the same encoder differs by several points between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,7 +118,7 @@ class Options:
     bootstrap: Bootstrap | None = None
 
     @classmethod
-    def of(cls, given: EvaluationOptions) -> Options:
+    def of(cls, given: EvaluationOptions) -> "Options":
         """The reading that options ask for; ConfigError if one is unknown."""
         if given.clean or given.documents is not None:
             raise ConfigError("--clean, --documents and --lines are for --text FILE, not for tasks")

@@ -1,7 +1,5 @@
 """Evaluation: tasks by their names, read once, and the scores of any encoder on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +26,7 @@ class TaskType:
     score: Callable[[Sequence[Any], EncoderUse, Options], Scores]
     whole: bool = False  # the splits of a task are read together
 
-    def read(self, names: Sequence[TaskName], options: Options) -> TaskData:
+    def read(self, names: Sequence[TaskName], options: Options) -> "TaskData":
         """Read the tasks whose data is there and in order; the others are problems."""
         groups: dict[str, list[TaskName]] = {}
         for name in names:

@@ -3,8 +3,6 @@
 Shapes: N and M sentences, D embedding width.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -246,7 +244,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _stated(name: str) -> Any:
-    def change(encoder: Encoder, value: Any) -> None:
+    def change(encoder: "Encoder", value: Any) -> None:
         encoder.conventions = replace(encoder.conventions, **{name: value})
 
     return property(lambda encoder: getattr(encoder.conventions, name), change)

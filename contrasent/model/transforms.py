@@ -4,8 +4,6 @@ Shapes: S sentences, N rows in all, n rows of a part, D width of an embedding, K
 H hidden width of a coupling, L levels.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -72,7 +70,7 @@ class DenseMap(Transform):
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
-    def then(self, after: DenseMap) -> DenseMap:
+    def then(self, after: "DenseMap") -> "DenseMap":
         """This map and ``after`` as one."""
         both = DenseMap(self.input_width, after.width)
         weight, bias = after.weight.double(), self.bias.double()
@@ -91,7 +89,7 @@ class Projection(DenseMap):
         self.weight = nn.Parameter(torch.eye(width, input_width))
 
     @torch.no_grad()
-    def folded(self) -> Projection:
+    def folded(self) -> "Projection":
         """The map ``R`` of ``W = Q R`` to at most ``input_width``, with the same products."""
         triangle = torch.linalg.qr(self.weight.double().cpu()).R
         made = Projection(self.input_width, len(triangle))

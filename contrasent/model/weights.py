@@ -3,8 +3,6 @@
 Without safetensors, ``pytorch_model.bin`` is read by torch's ``weights_only`` reader.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -76,7 +74,7 @@ def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
         )
 
 
-def backbone_of(model: PreTrainedModel) -> Backbone:
+def backbone_of(model: "PreTrainedModel") -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
     config = model.config
     kind: Any = AutoBackbone
@@ -89,7 +87,7 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
     return backbone
 
 
-def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
+def load_masked_lm(folder: Path, known: Collection[str]) -> "tuple[PreTrainedModel, list[str]]":
     """A masked LM of ``folder`` in fp32, and the names of its weights that would be random."""
     import transformers
 
@@ -101,7 +99,7 @@ def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedMode
 
 def _pretrained(
     folder: Path, config: Any, kind: Any, **asked: Any
-) -> tuple[PreTrainedModel, list[str]]:
+) -> "tuple[PreTrainedModel, list[str]]":
     with _naming(f"cannot load {folder}", folder), quiet():
         model, report = kind.from_pretrained(
             folder,

@@ -1,7 +1,5 @@
 """Tables: built once, printed on a terminal or as Markdown."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Collection, Iterable, Sequence
@@ -79,7 +77,7 @@ class Table:
 
     def with_best(
         self, judged: Collection[int] | None = None, lower: Collection[int] = ()
-    ) -> Table:
+    ) -> "Table":
         """Mark the best value of each column that has two or more; in ``lower`` it is the lowest.
 
         Without ``judged``, all columns have a best value.

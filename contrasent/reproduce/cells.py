@@ -1,7 +1,5 @@
 """Cells of tables: published number, the study's, ours over the seeds, or why there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
@@ -60,7 +58,7 @@ class PaperCell:
         small = self.published is None and self.mean is not None and abs(self.mean) < 5
         return max(2, 3 if small else len((self.published or "").partition(".")[2]))
 
-    def shown(self, column: Sequence[PaperCell] = ()) -> Cell:
+    def shown(self, column: "Sequence[PaperCell]" = ()) -> Cell:
         """Mean and deviation, with as many decimals as any cell of its column; large ones none."""
         mean, printed = self.mean, self.published
         if mean is None:

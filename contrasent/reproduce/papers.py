@@ -5,8 +5,6 @@ much is done, and a file for each paper its tables. A row is settings over a sys
 what is measured, and the published numbers are found by their names.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -124,7 +122,7 @@ class PaperColumn:
     recipes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, heading: str, text: str) -> PaperColumn:
+    def parse(cls, heading: str, text: str) -> "PaperColumn":
         """Read the words of a column."""
         kind, _, rest = text.partition(":")
         if kind in ("setting", "protocol", "machine", "trace"):

@@ -7,8 +7,6 @@ next number and above are of a change that was cut off. The rows that it replace
 until then, with the number of the write, and come back from there.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,7 +74,7 @@ class MilvusRows:
         return manifest
 
     @classmethod
-    def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> MilvusRows:
+    def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> "MilvusRows":
         """Open it, unless ``last`` is it, and mend what a killed process left."""
         if isinstance(last, MilvusRows):
             return replace(last, manifest=manifest)

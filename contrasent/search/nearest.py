@@ -5,8 +5,6 @@ The similarity is the one that an encoder states; for cosines all vectors have l
 Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -37,7 +35,7 @@ def nearest(
     queries: np.ndarray,
     top_k: int,
     live: Live = None,
-    ann: Ann | None = None,
+    ann: "Ann | None" = None,
     similarity: str = "cosine",
 ) -> list[list[tuple[int, float]]]:
     """For each query the ``top_k`` rows with the largest similarity, each with it, best first.
@@ -319,7 +317,7 @@ class Ann:
         return int(self.index.ntotal)
 
     @classmethod
-    def open(cls, folder: Path, info: AnnInfo) -> Ann:
+    def open(cls, folder: Path, info: AnnInfo) -> "Ann":
         """Map the file of ``info``; CheckpointError if it is missing or damaged."""
         import faiss
 

@@ -7,8 +7,6 @@ for what other segments gain or lose.
 Shapes: Q queries, N texts, D dimensions of a vector.
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_left
@@ -89,7 +87,7 @@ class WordIndex:
         self._added = (K1 * (1 - B + B * size / mean)).astype(np.float32)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> WordIndex:
+    def of(cls, texts: Sequence[str]) -> "WordIndex":
         """That of texts."""
         return cls([word_table(texts)], [len(texts)])
 

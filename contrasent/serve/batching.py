@@ -3,8 +3,6 @@
 The event loop owns the queue and the cache; one thread tokenizes while another computes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -99,9 +97,9 @@ class Batcher:
     def __init__(
         self,
         encoder: LoadedEncoder,
-        options: ServeOptions,
+        options: "ServeOptions",
         precision: str,  # of the matrix products, resolved
-        metrics: Metrics,
+        metrics: "Metrics",
     ) -> None:
         import torch
 

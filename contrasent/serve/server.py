@@ -1,7 +1,5 @@
 """A server: its options, which the command line gives it, and its start."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -104,7 +102,7 @@ def run_server(options: ServeOptions) -> None:
             serve(make, options, bound)
 
 
-def asgi_application(model: str, **options: Any) -> FastAPI:
+def asgi_application(model: str, **options: Any) -> "FastAPI":
     """The ASGI application of ``contrasent serve``, to be run by another server, as Ray Serve.
 
     It loads the model. ``options`` are those of the command, as ``index=Path("my-index")``; what
@@ -120,7 +118,7 @@ def asgi_application(model: str, **options: Any) -> FastAPI:
         torch.set_num_threads(threads)
 
 
-def _maker(options: ServeOptions) -> Callable[[], FastAPI]:
+def _maker(options: ServeOptions) -> "Callable[[], FastAPI]":
     """Load everything, and return what builds the application of a process."""
     import torch
 
@@ -147,7 +145,7 @@ def _maker(options: ServeOptions) -> Callable[[], FastAPI]:
     batcher = Batcher(encoder, options, precision, Metrics())
     batcher.warm_up()
 
-    def make() -> FastAPI:
+    def make() -> "FastAPI":
         embedding = EmbeddingRoutes(batcher)
         routers = [embedding.router()]
         if index is not None:

@@ -3,8 +3,6 @@
 What a callback is, and the one that saves states, are in :mod:`contrasent.training.run`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,7 +80,7 @@ class Selection(Callback):
     """
 
     def __init__(
-        self, run: Session, dev: DevTask, on_evaluation: Callable[[DevScore], object] | None
+        self, run: Session, dev: "DevTask", on_evaluation: Callable[[DevScore], object] | None
     ) -> None:
         super().__init__(run, run.recipe.evaluation.every)
         self._dev, self._on_evaluation = dev, on_evaluation

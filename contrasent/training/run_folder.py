@@ -1,7 +1,5 @@
 """The run folder: its files, lock and environment; what is logged in it, and to trackers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -266,7 +264,7 @@ def _is_before(line: str, first_step: int) -> bool:
     return reached <= first_step and line.endswith("\n")
 
 
-def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
+def step_values(step: "StepMetrics", seconds: float) -> dict[str, float | int]:
     """The numbers of a step under the names they have in ``metrics.jsonl`` and in trackers."""
     return {
         "step": step.number,
@@ -317,7 +315,7 @@ def check_trackers(names: list[str]) -> None:
 
 
 @contextmanager
-def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
+def trackers(accelerator: "Accelerator", recipe: Recipe) -> Iterator[None]:
     """The trackers that ``recipe`` names, open inside."""
     if not recipe.train.trackers:
         yield

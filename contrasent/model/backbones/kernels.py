@@ -12,8 +12,6 @@ of the longest sentence, Q queries (L, or 1 where only first tokens are asked fo
 key, value), d = D / H numbers per head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -42,7 +40,7 @@ class Runs:
     causal: bool = False
 
     @classmethod
-    def of(cls, batch: Batch, causal: bool = False) -> Runs:
+    def of(cls, batch: Batch, causal: bool = False) -> "Runs":
         """The tokens of ``batch``."""
         return cls(batch.offsets.to(torch.int32), batch.longest, causal)
 
@@ -124,7 +122,7 @@ class Blocks:
         rounded: bool = False,
         packed: bool = False,
         causal: bool = False,
-    ) -> Blocks:
+    ) -> "Blocks":
         """Find the places of ``batch``; if ``packed``, for attention without blocks or padding.
 
         With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth, as products are
@@ -146,7 +144,7 @@ class Blocks:
         return cls(batch.sentences, longest, heads, *places, mask, rows, runs, causal)
 
     @classmethod
-    def single(cls, tokens: int, heads: int, spare: int) -> Blocks:
+    def single(cls, tokens: int, heads: int, spare: int) -> "Blocks":
         """One sentence on the CPU with ``spare`` rows, which are padded places of its block."""
         places, rows = torch.arange(tokens), tokens + spare
         mask = torch.arange(rows).unsqueeze(0) < tokens if spare else None

@@ -9,8 +9,6 @@ Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H he
 attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few of them spare.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
@@ -114,7 +112,7 @@ class LayerWeights:
         *,
         parted: bool = False,
         alone: bool = False,
-    ) -> LayerWeights:
+    ) -> "LayerWeights":
         """Cast and join the weights of a layer, and lay them out for about ``rows`` rows."""
         joined = (modules.query, modules.key, modules.value)
         weight = _Concat.apply(dtype, *map(effective_weight, joined))  # type: ignore[no-untyped-call]
@@ -416,7 +414,7 @@ class PackedBert(Backbone):
         """
         return self.states(batch, {self.depth}, False, None, given, additions)[self.depth]
 
-    def new_layers(self, count: int) -> PackedBert:
+    def new_layers(self, count: int) -> "PackedBert":
         """So many layers with new weights and no embedding layer, for :meth:`last_states`."""
         config = copy.deepcopy(self.model.config)
         config.num_hidden_layers = count

@@ -3,8 +3,6 @@
 A figure has the same bytes every time.
 """
 
-from __future__ import annotations
-
 import io
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +78,7 @@ class Picture:
         return round(_PIXELS * self.size[0])
 
 
-def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
+def picture(name: str, size: tuple[float, float], draw: "Callable[[Figure], None]") -> Picture:
     """Draw a figure in the common style, whatever the user's settings of matplotlib are.
 
     ``draw`` puts everything on an empty figure of ``size`` inches.
