@@ -1,5 +1,7 @@
 """Recipes: typed settings of a training run, from YAML and from the command line."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

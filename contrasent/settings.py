@@ -1,5 +1,7 @@
 """Typed settings, each explained by the docstring under it; those of a recipe, by section."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 import re

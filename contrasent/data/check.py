@@ -1,5 +1,7 @@
 """Facts of a text: what it holds, and what about it would do harm."""
 
+from __future__ import annotations
+
 import random
 import re
 import unicodedata
@@ -95,7 +97,7 @@ class Lengths:
     maximum: int
 
     @classmethod
-    def of(cls, lengths: NDArray[Any]) -> "Lengths":
+    def of(cls, lengths: NDArray[Any]) -> Lengths:
         """The lengths of at least one text."""
         return cls(
             count=len(lengths),

@@ -1,5 +1,7 @@
 """Encoders in the plane of alignment and uniformity, STS as colour: SimCSE's Figure 3."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from contrasent.report.figures import ABOVE, GREY, FigureData, FigureKind, Picture, picture
