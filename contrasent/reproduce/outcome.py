@@ -228,9 +228,8 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
     kind = next(it for it in figure_kinds() if it.name == table.figure)
     if kind.of_runs:
-        made = {
-            k: store.folder(it.job) / "run" for k, it in chosen.items() if store.is_made(it.job)
-        }
+        runs = {k: it.job for k, it in chosen.items() if it.job.kind == "train"}
+        made = {k: store.folder(job) / "run" for k, job in runs.items() if store.is_made(job)}
         data = FigureData(runs={k: read_trajectory(path) for k, path in made.items()})
     else:
         made = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it)}
