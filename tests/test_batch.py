@@ -65,10 +65,7 @@ def every_field():
         batch,
         duplicate_of=batch.same_text(),
         next_sentences=pack([[5, 6], [7], [8]]),
-        columns={
-            Need.LABELS: torch.tensor([2, 0, 1]),
-            Need.POSITIONS: torch.tensor([0, 1, 6]),
-        },
+        columns={Need.LABELS: torch.tensor([2, 0, 1]), Need.POSITIONS: torch.tensor([0, 1, 6])},
         embedding_mask=torch.arange(1.0, 1 + tokens).unsqueeze(1),
         embedding_shift=torch.arange(1.0, 1 + tokens).unsqueeze(1),
         positions=torch.arange(tokens) + 3,

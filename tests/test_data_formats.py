@@ -217,11 +217,7 @@ def test_a_name_that_a_row_lacks_is_named_by_its_line(name, number, tmp_path):
         ("tsv", b"\n\r\n", "{path} is empty"),
         ("jsonl", b"\n", "{path} is empty"),
         ("csv.gz", b"a,b\n", "{path}: damaged or truncated gzip"),
-        (
-            "csv",
-            "a,b\n".encode("utf-16"),
-            "{path}:1: holds a NUL byte",
-        ),
+        ("csv", "a,b\n".encode("utf-16"), "{path}:1: holds a NUL byte"),
         ("parquet", b"no", "{path}: not a readable Parquet file"),
     ],
 )

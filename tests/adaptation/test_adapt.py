@@ -322,12 +322,6 @@ def test_a_setting_of_one_candidate_leaves_the_others_out_and_low_ranks_train(ad
     assert trial.score is not None
 
 
-@pytest.mark.parametrize(("key", "remedy"), [("data.file", "--data"), ("train.seed", "--seed")])
-def test_settings_that_the_search_sets_are_refused(adapt, key, remedy):
-    with pytest.raises(ConfigError, match=f"the search itself sets {key}; give {remedy}"):
-        adapt(settings={key: "1"})
-
-
 def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypatch, tiny_bert):
     monkeypatch.undo()
     state = State(

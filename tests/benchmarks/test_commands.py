@@ -10,24 +10,10 @@ import pytest
 from helpers.tiny_models import save_tiny_masked_lm
 
 from benchmarks import all as all_of_them
-from benchmarks import (
-    encode,
-    evaluate,
-    latency,
-    memory,
-    objectives,
-    options,
-    train,
-    transfer,
-)
-from benchmarks.material import (
-    RANDOM_BASE,
-    RANDOM_MINILM,
-    random_masked_lm,
-)
+from benchmarks import encode, evaluate, latency, memory, objectives, train, transfer
+from benchmarks.material import RANDOM_BASE, RANDOM_MINILM, random_masked_lm
 from benchmarks.remote import Here
 from benchmarks.results import read
-from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import MaskedLm
 
 MINE = {"contrasent bf16", "contrasent fp32"}
@@ -135,18 +121,6 @@ def test_latency_and_memory(words, capsys):
     result = memory.main(["train", *words[:-2], *more], start=Here)
     assert [entry.rounds[0]["sentences"] for entry in result.entries] == [14, 8]
     assert "train.gradcache_chunk 4" in capsys.readouterr().out
-
-
-def test_a_mistake_is_one_message(capsys):
-    def command(_):
-        raise ConfigError("no such thing")
-
-    assert options.guarded(command) == 2
-    assert capsys.readouterr().err == "error: no such thing\n"
-    with pytest.raises(ConfigError, match="unknown contestant 'onx'"):
-        options.chosen("torch,onx", options.ENGINES)
-    with pytest.raises(ConfigError, match="--rounds must be at least 1, not 0"):
-        latency.main(["--rounds", "0"], start=Here)
 
 
 def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):

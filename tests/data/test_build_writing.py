@@ -5,7 +5,6 @@ from helpers.building import built, write
 from helpers.command_line import refused, worked
 
 from contrasent.data.examples import open_examples
-from contrasent.files import sha256_of
 
 PAIRS = [[f"sentence {k}", f"paraphrase {k}"] for k in range(300)]
 
@@ -51,22 +50,3 @@ def test_every_form_reads_back_as_it_was(tmp_path, kind):
     assert refused("data", "build", "paraphrases", source, "--output", output).startswith(
         f"{output} exists already"
     )
-
-
-def test_the_command_says_what_it_did(tmp_path):
-    rows = [["question1", "question2", "is_duplicate"], ["a b [c]", "a b d", "1"], ["x", "y", "0"]]
-    source = write(tmp_path / "f.tsv", [*rows, rows[1], ["bad"]])
-    output = tmp_path / "o.csv"
-    words = ("data", "build", "duplicates", source, "--output", output, "--skip-unreadable")
-    said = worked(*words).out
-    for line in (
-        "is_duplicate as label (by name)\n            labels: 1 = duplicate, 0 = not\n",
-        "rows        3: 2 duplicate, 1 not\n",
-        "left out    1 rows with another label\nleft out    1 repeats\n",
-        f"{source}:5: 1 column, but the first row has 3; mend the row or take it out\n",
-        f"written     1 of sent0, sent1: {output}\n",
-        "overlap     66.7% of the words of anchor and positive (mean F1)\n",
-        f"sha256      {sha256_of(output)}\n",
-        "example 1\n  anchor: a b [c]\n  positive: a b d\n",
-    ):
-        assert line in said

@@ -9,7 +9,6 @@ from helpers.tiny_tokenizers import Letters
 from contrasent.data.documents import split_sentences
 from contrasent.data.loader import Draws
 from contrasent.data.views import open_views
-from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
 
 TEXTS = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
@@ -79,11 +78,3 @@ def test_lines_with_a_blank_line_between_are_one_text(crops):
     drawn = {text for epoch in range(200) for text in texts_of(opened.source, 0, epoch)}
     assert drawn == {"Aa.", "Bb.", "Cc."}
     assert texts_of(opened.source, 1)[0] in {"Ee", "Ff"}
-
-
-def test_text_too_short_for_crops_is_refused(crops):
-    said = r"1 of the 3 documents of .* \(every line is one\) has 2 sentences.* view\.name dropout"
-    with pytest.raises(DataError, match=said):
-        crops(["One. Two.", "Three.", "Four"])
-    with pytest.raises(DataError, match=r"none of the 2 documents .*every line is one\)"):
-        crops(["One.", "", "Two."])

@@ -114,17 +114,3 @@ def test_scores_that_fit_no_list_are_told(cell, said, tmp_path):
     rows = [LISTS[0], (*LISTS[1][:4], cell)]
     with pytest.raises(DataError, match=said):
         open_training(write(tmp_path / "lists.jsonl", names=NAMES, rows=rows), "lists").require(2)
-
-
-def test_lists_of_different_lengths_are_told(tmp_path):
-    path = tmp_path / "lists.jsonl"
-    rows = [dict(zip(NAMES[1:], row, strict=True)) for row in LISTS]
-    del rows[1]["candidate_3"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"jsonl:2: no 'candidate_3', which other rows have"):
-        open_training(str(path), "lists").require(2)
-    names = ("id", "query", "positive", "scores")
-    with pytest.raises(
-        DataError, match="no column is known as the candidate 2; there are id, query"
-    ):
-        open_training(write(tmp_path / "pairs.csv", names=names, rows=[("a", "b", "[1]")]), "lists")

@@ -10,14 +10,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import (
-    Columns,
-    Loader,
-    Mixture,
-    ViewSource,
-    batches_of_each,
-    tokenize,
-)
+from contrasent.data.loader import Columns, Loader, Mixture, ViewSource, batches_of_each, tokenize
 from contrasent.errors import ConfigError
 
 

@@ -10,11 +10,6 @@ from contrasent.errors import ConfigError
 WORDS = ["dog", "Dog", "runs", ".", "do", "n't", "it", "'s", "(", ")", "U.S.", "two", "cat"]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "words"))
-
-
 def store_of(tmp_path, words=WORDS):
     return open_words(write_vectors(tmp_path / "glove.txt", vectors_of(words)))
 
@@ -63,8 +58,3 @@ def test_long_sentences_are_cut_and_counted_with_their_marks(tmp_path):
     assert read(tokenizer, "dog runs .", 5) == ("<s> dog runs . </s>", 0)
     with pytest.raises(ConfigError, match="max_tokens must be above 2, not 2"):
         tokenizer.ids(["dog"], 2)
-
-
-def test_a_prompt_around_word_vectors_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="word vectors take no prompt, but one is given"):
-        WordTokenizer(store_of(tmp_path)).with_prompt("the dog {text}")

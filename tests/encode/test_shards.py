@@ -5,13 +5,11 @@ from pyarrow import parquet
 
 from contrasent.encode.shards import (
     count_cut,
-    npy_writer,
     open_rows,
     open_sentences,
     write_embeddings,
 )
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
 from contrasent.options import Sharding
@@ -120,11 +118,6 @@ def test_an_output_is_replaced_only_when_asked(write, output, expected):
             write(name=name, overwrite=True)
 
 
-def test_two_runs_at_once_are_kept_apart(write, output):
-    with exclusive(output), pytest.raises(ConfigError, match="is being written by process"):
-        write()
-
-
 def test_numbers_that_are_not_finite_are_refused(write, output, texts):
     bad = DummyEncoder(2, vectors={texts[3].strip(): [np.nan, 1.0]})
     with pytest.raises(CheckpointError, match="dummy gives numbers that are not finite: 'senten"):
@@ -148,17 +141,6 @@ def test_a_source_that_shrinks_is_noticed(source, output, monkeypatch):
 
 
 # Files of rows
-
-
-@pytest.mark.parametrize("rows", [0, 1, 1003])
-def test_numpy_reads_what_was_appended(tmp_path, rows):
-    whole = np.random.default_rng(0).standard_normal((rows, 5))
-    path = tmp_path / "rows.npy"
-    with npy_writer(path, 5) as append:
-        for start in range(0, rows, 100):
-            append(whole[start : start + 100], ())
-    read = open_rows(path, rows, 5, "")
-    assert read.dtype == np.float32 and (read == whole.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize(

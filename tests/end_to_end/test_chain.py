@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers.command_line import worked
 from helpers.tiny_sentences import SENTENCES
-from pyarrow import parquet
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -53,42 +52,7 @@ def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervi
     before, after = spearman(scores, tiny_bert), spearman(scores, folder / "best")
     assert before != after
     table = [line.split() for line in lines if line.startswith(("before ", "after "))]
-    assert table == [
-        ["before", f"{100 * before:.2f}"],
-        ["after", f"{100 * after:.2f}"],
-    ]
-
-
-def test_evaluate_of_a_run_is_the_dev_score_of_its_best(unsupervised, shelf, tmp_path):
-    folder, _ = unsupervised
-    result = json.loads((folder / "result.json").read_text())
-    command = ("evaluate", folder, "--tasks", shelf / "pairs.tsv")
-    said = worked(*command, "--json", "-")
-    found = [json.loads(line) for line in said.out.splitlines()]
-    (value,) = (
-        record["value"]
-        for record in found
-        if (record["metric"], record["aggregation"]) == ("spearman", "all")
-    )
-    assert value == pytest.approx(result["best_score"], abs=1e-6)
-    assert {(record["precision"], record["pairs"], record["pooler"]) for record in found} == {
-        ("fp32", 24, "cls")
-    }
-    assert f"{100 * value:.2f}" in worked(*command, "--json", tmp_path / "r.jsonl").out
-    stored = map(json.loads, (tmp_path / "r.jsonl").read_text().splitlines())
-    assert [{**it, "command": ""} for it in stored] == [{**it, "command": ""} for it in found]
-
-
-def test_encode_writes_what_the_python_interface_gives(unsupervised, shelf, rows, tmp_path):
-    command = ("encode", unsupervised[0], shelf / "text.txt")
-    said = worked(*command, tmp_path / "rows.npy", "--precision", "fp32")
-    np.testing.assert_allclose(np.load(tmp_path / "rows.npy"), rows, atol=2e-6)
-    assert said.out == ""
-    assert f"text.txt: {len(SENTENCES)} sentences" in said.err
-    worked(*command, tmp_path / "rows.parquet", "--precision", "fp32")
-    table = parquet.read_table(tmp_path / "rows.parquet")
-    assert table["text"].to_pylist() == SENTENCES
-    np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), rows, atol=2e-6)
+    assert table == [["before", f"{100 * before:.2f}"], ["after", f"{100 * after:.2f}"]]
 
 
 def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
@@ -106,12 +70,3 @@ def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
         assert cosines[int(hit["id"])] == pytest.approx(hit["score"], abs=2e-6)
     table = worked("search", index, asked, "--top-k", 5).out.splitlines()
     assert table[0].endswith(asked) and len(table) == 5
-
-
-def test_similarity_is_the_cosine_of_both_rows(unsupervised, rows):
-    expected = rows[0] @ rows[1] / (np.linalg.norm(rows[0]) * np.linalg.norm(rows[1]))
-    command = ("similarity", unsupervised[0], SENTENCES[0], SENTENCES[1])
-    assert worked(*command).out == f"{expected:.4f}\n"
-    told = json.loads(worked(*command, "--json").out)
-    assert told["cosine"] == pytest.approx(float(expected), abs=2e-6)
-    assert (told["pooler"], told["head"], told["precision"]) == ("cls", "none", "fp32")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from contrasent.errors import ContrasentError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
 from contrasent.evaluation.sts_data import RatedPairs
@@ -44,12 +43,3 @@ def test_figures_are_drawn_again_from_the_json_alone(command, tmp_path):
     assert again_result.stdout == result.stdout
     for name in names:
         assert (again / name).read_bytes() == (first / name).read_bytes()
-
-
-def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
-    path = tmp_path / "g.jsonl"
-    result = command("gone", "m", "zero", "--pairs", "stsb-dev>2", "--json", path)
-    assert isinstance(result.exception, ContrasentError)
-    message = str(result.exception)
-    assert "gone: 'gone' is no folder here\nzero: stsb-dev>2: zero gives 14 of 14" in message
-    assert [found.encoder for found in read_geometry(path)] == ["m"]

@@ -45,8 +45,7 @@ def test_a_task_without_data_is_a_dash_and_so_is_the_average(command, senteval):
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
-    [("gone", "gone: 'gone' is no folder here"), ("constant", "every score is 1")],
+    ("bad", "said"), [("gone", "gone: 'gone' is no folder here"), ("constant", "every score is 1")]
 )
 def test_a_bad_model_costs_its_row_only(command, bad, said):
     result = command("good", bad, "--tasks", "stsb,sts12")

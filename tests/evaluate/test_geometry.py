@@ -6,11 +6,7 @@ import torch
 from helpers import oracles
 
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.geometry import (
-    geometry_influences,
-    measure,
-    rating_groups,
-)
+from contrasent.evaluation.geometry import geometry_influences, measure, rating_groups
 from contrasent.evaluation.sts_data import RatedPairs
 
 ROWS = [

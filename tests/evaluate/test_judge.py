@@ -13,7 +13,7 @@ from helpers.command_line import worked
 import contrasent
 from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import open_examples
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.judgement import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
@@ -227,12 +227,3 @@ def test_no_query_is_its_own_answer(tmp_path):
         task = tasks[kind]
         for query, wanted, itself in zip(task.queries, task.relevant, task.left_out, strict=True):
             assert task.corpus[itself] == query and itself not in wanted
-
-
-def test_two_encoders_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="two encoders have one name"):
-        judge(
-            EncoderUse(Noisy()),
-            written(tmp_path / "text.txt", part_numbers()),
-            compare=[EncoderUse(Noisy())],
-        )

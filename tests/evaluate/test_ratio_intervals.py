@@ -180,9 +180,7 @@ def test_what_is_no_difference_is_0_however_sums_are_rounded():
     pair = [Ratio(first * weights, weights), Ratio(first[::-1] * weights, weights)]
     bootstrap = Bootstrap(resamples=500)
     (found,) = compare_ratios(
-        [name],
-        *(scored(name, {"accuracy": ratio}) for ratio in pair),
-        bootstrap=bootstrap,
+        [name], *(scored(name, {"accuracy": ratio}) for ratio in pair), bootstrap=bootstrap
     )
     exact = [
         ((first[::-1] - first) * (315 // sizes))[rows].sum() for rows in drawn("mr", 21, bootstrap)

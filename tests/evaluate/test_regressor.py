@@ -38,10 +38,7 @@ def fitted_by_torch(train, dev, seed, between, most):
     """Autograd, torch's Adam, and the rule to stop in SentEval's words."""
     torch.manual_seed(seed)
     order = np.random.RandomState(seed)
-    features, targets = (
-        torch.from_numpy(train[0]),
-        torch.from_numpy(looped_spread(train[1])),
-    )
+    features, targets = (torch.from_numpy(train[0]), torch.from_numpy(looped_spread(train[1])))
     model = torch.nn.Sequential(torch.nn.Linear(features.shape[1], 5), torch.nn.Softmax(dim=-1))
     optimizer = torch.optim.Adam(model.parameters())
     best, kept, idle, epochs = -1, None, 0, 0

@@ -6,11 +6,7 @@ from helpers.tiny_transfer import separable
 
 from benchmarks.jobs import senteval
 from contrasent.evaluation import protocols
-from contrasent.evaluation.logistic_regression import (
-    LabelledFeatures,
-    _best,
-    cross_validate,
-)
+from contrasent.evaluation.logistic_regression import LabelledFeatures, _best, cross_validate
 from contrasent.evaluation.protocols import Preset, preset_named
 
 TINY = {

@@ -9,12 +9,7 @@ import torch
 from helpers.inverse_flow import inverse_flow
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fitting import (
-    FITTERS,
-    _batches,
-    fit_flow,
-    open_fitting_text,
-)
+from contrasent.fitting import FITTERS, _batches, fit_flow, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms import Flow
 from contrasent.settings import FlowSettings, WhiteningSettings

@@ -14,17 +14,8 @@ from contrasent.evaluation.geometry import Trajectory
 from contrasent.evaluation.sts_data import Position
 from contrasent.records import lines_of_kind, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
-from contrasent.report.figures import (
-    draw_figures,
-    figure_data,
-    figure_kinds,
-    sts_colours,
-)
-from contrasent.report.figures.curves import (
-    density,
-    run_lines,
-    spectra,
-)
+from contrasent.report.figures import draw_figures, figure_data, figure_kinds, sts_colours
+from contrasent.report.figures.curves import density, run_lines, spectra
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 

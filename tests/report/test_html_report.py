@@ -200,23 +200,6 @@ def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
     assert "corpus.txt: 10 sentences, 9 of them different" in browser.text
 
 
-def test_what_makes_numbers_hard_to_compare_is_said_first():
-    seen = {"file": "t.txt", "sentences": 2000, "sentences_seen": 30}
-    records = (
-        record(value=0.5, overlap=seen),
-        record(value=0.6),
-        record(encoder="runs/beta", data_sha256="2" * 64, versions={"torch": "1.0"}),
-    )
-    said = read(page(Contents(records, warnings=("gone: no such folder",)))).one(role="note").text
-    assert "gone: no such folder" in said
-    assert "alpha: stsb (test) was measured more than once, with different values" in said
-    assert "stsb (test): the encoders were scored on different data" in said
-    assert "different versions of packages" in said
-    assert "alpha was trained on t.txt, which has 30 of the 2,000 sentences of stsb (test)" in said
-    alone = record(overlap=seen | {"sentences_seen": 0})
-    assert "Before you compare" not in page(Contents((alone,)))
-
-
 def test_a_number_that_was_saved_twice_is_shown_once_with_all_that_is_known_of_it():
     sure = contents().records[0].interval
     once = record(interval=sure, protocol="simcse")
@@ -239,7 +222,7 @@ def test_settings_hold_the_commands_that_measured_everything(full):
     assert "0" * 64 in written.text and "1" * 64 in written.text
     rows = rows_of(root, "encoders")
     assert [rows["alpha (cls)"][it].text for it in ("encoder", "pooler", "cut at")] == [
-        *("org/alpha", "cls", "32 tokens"),
+        *("org/alpha", "cls", "32 tokens")
     ]
     assert rows_of(root, "versions")["beta"]["torch"].text == "2.13.0"
 

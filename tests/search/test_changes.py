@@ -1,11 +1,7 @@
 """Removal, merging, approximate search, threads, and processes that are killed while they write."""
 
 import json
-import multiprocessing
-import os
 import random
-import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -18,8 +14,6 @@ from helpers.dummy_encoder import DummyEncoder
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.search.nearest import MILVUS
-from contrasent.search.storage import close_milvus
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -266,78 +260,3 @@ def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, fol
             use()
     assert index.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
     assert texts_of(Index.open(folder)) == {"0": "other"}
-
-
-def _write_until_killed(folder, seed, pipe):
-    """Change for ever; tell, before and after each change, the texts of ids, None for no more."""
-    draw, encoder = random.Random(seed), DummyEncoder()
-    index = Index.open(folder)
-    kept = texts_of(index)
-    index.remove(["none"], missing_ok=True)  # pyarrow's first look-up loads pandas, which is slow
-    for step in range(10**9):
-        change = draw.choice(["add", "add", "remove", "replace", "replace", "optimize"])
-        some = draw.sample(sorted(kept), min(len(kept) // 2, 5))
-        new = {
-            "add": {(i := f"{seed}-{step}-{n}"): i for n in range(draw.choice([1, 3, 50]))},
-            "remove": dict.fromkeys(some),
-            "replace": {i: f"{i} of {seed}-{step}" for i in some},
-            "optimize": {},
-        }[change]
-        pipe.send(("starts", new))
-        if change == "add":
-            index.add(encoder, list(new.values()), list(new))
-        elif change == "remove":
-            index.remove(some)
-        elif change == "replace" and new:
-            rows = np.stack([encoder.vector(text) for text in new.values()])
-            index.change(some, rows, list(new.values()), some)
-        else:
-            index.optimize()
-        kept = _changed(kept, new)
-        pipe.send(("done", new))
-
-
-def _changed(kept, new):
-    return {i: text for i, text in (kept | new).items() if text is not None}
-
-
-@pytest.mark.acceptance
-def test_every_write_that_milvus_acknowledged_survives_kill_9(folder):
-    """The index always opens, with all that was acknowledged, and a change cut off whole or not."""
-    pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["contrasent.search.index", "helpers.dummy_encoder"])
-    encoder, kept, draw = DummyEncoder(), {"start": "start"}, random.Random(1)
-    Index.build(encoder, ["start"], folder, ["start"], kind=MILVUS[0])
-    close_milvus(folder)
-    cut = 0
-    for seed in range(6):
-        ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_write_until_killed, args=(folder, seed, theirs))
-        child.start()
-        theirs.close()
-        ours.poll(60)
-        time.sleep(draw.uniform(0.02, 0.6))
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        last = None
-        try:
-            while True:
-                last = ours.recv()
-                if last[0] == "done":
-                    kept = _changed(kept, last[1])
-        except EOFError:
-            pass
-        index = Index.open(folder)
-        now = texts_of(index)
-        if last[0] == "starts":
-            cut += 1
-            assert now in (kept, _changed(kept, last[1]))
-        else:
-            assert now == kept
-        kept = now
-        some = sorted(now)[:3]
-        hits = index.search(encoder, [now[i] for i in some], 1)
-        assert [h[0].id for h in hits] == some and len(index) == len(now)
-        close_milvus(folder)
-    assert cut > 0 and len(kept) > 1

@@ -52,8 +52,7 @@ def ann_outside(index, elsewhere):
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [link_segments, link_file, link_milvus, name_outside, removed_outside, ann_outside],
+    "spoil", [link_segments, link_file, link_milvus, name_outside, removed_outside, ann_outside]
 )
 def test_an_index_never_reads_or_deletes_outside_itself(spoil, encoder, folder, tmp_path):
     index = Index.build(encoder, ["a", "b", "c"], folder)

@@ -125,10 +125,7 @@ def test_only_a_change_that_another_process_holds_up_is_overload(server, index, 
 
 def test_what_is_cut_is_told_of_an_index_too(server):
     long = " ".join(["dog"] * 500)
-    for path, body in (
-        ("/search", {"queries": ["a", long]}),
-        ("/index", {"texts": ["a", long]}),
-    ):
+    for path, body in (("/search", {"queries": ["a", long]}), ("/index", {"texts": ["a", long]})):
         assert server.call(path, body).headers["x-truncated"] == "1"
 
 

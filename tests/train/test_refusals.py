@@ -79,7 +79,7 @@ REFUSED = {
         (
             {"data": "text.txt"},
             r"which sentences follow each other: .*text\.txt has 47 of 48 sentences with another",
-        ),
+        )
     ],
     "is-bert": [
         ({"encoder.pooler": "cls"}, "for the mean over tokens .* has pooler cls"),
@@ -89,7 +89,7 @@ REFUSED = {
         (
             {"data.max_tokens": 62},
             "data.max_tokens is 62, but the objective cmlm takes at most 61 tokens of a sentence",
-        ),
+        )
     ],
     "declutr": [
         ({"objective.max_words": 100}, "none of the 8 documents of .* 400 words"),
@@ -99,9 +99,7 @@ REFUSED = {
     "consert": [({"start": "glove"}, "the first state of an LSTM")],
     "sup-simcse-bert-base": [({"data": "text.txt"}, "needs data of 3 sentences per example")],
     "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no column")],
-    "distil": [
-        ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
-    ],
+    "distil": [({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x")],
     "diffcse": [({"start": "glove"}, "no mask token")],
     "infersent": [
         ({"encoder.lstm": None}, "holds word vectors, over which an LSTM is trained; say its"),
