@@ -39,13 +39,13 @@ from contrasent.search.words import Scores as ScoreMatrix
 from contrasent.search.words import WordIndex, fuse
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-SOLVED, FOUND, CHANCE, WIDE = 0.97, 0.9, 0.03, 0.05
+SOLVED, KEYWORDS_SOLVED, CHANCE, TELLING, WIDE = 0.97, 0.9, 0.03, 0.1, 0.05
 """Scores of both from which, of keywords by the encoder alone, and of both up to which a task
-decides nothing; and half an interval that is too wide to tell."""
+decides nothing; of either from which it chooses a weight; half an interval too wide to tell."""
 
 METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
 _TEXTS, _WORDS_A_SECOND, _LONGEST = 20_000, 2_000, 512
-_INDEXED_WORDS, _DEPTH, _TRIED, _TELLING = 40_000, 10, 3, 0.1
+_INDEXED_WORDS, _DEPTH, _SMALL_WEIGHTS = 40_000, 10, 3
 _SHOWN, _HITS, _CHARACTERS = 10, 3, 200
 
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
@@ -127,15 +127,14 @@ def judge(
             f"{source} is too little text: its {len(sample.texts)} different texts make no task of "
             f"{FEWEST} queries; give more, or longer ones"
         )
-    of = _score_all(use, tasks)
-    undecided |= of.why
-    asked, deciding, weight = of.asked, of.deciding, None
-    values = dict(zip((use.encoder.name, BM25), of.both, strict=True))
+    scored = _score_all(use, tasks)
+    undecided |= scored.why
+    fusing, deciding, weight = scored.fusing, scored.deciding, None
+    values = dict(zip((use.encoder.name, BM25), scored.both, strict=True))
     fusion = f"{use.encoder.name} + {BM25}"
-    if asked:
-        weight, values[fusion] = _crossed(of.fused, asked)
-    for other in compare:
-        values[other.encoder.name] = _values(tasks, _dense(other, tasks))
+    if fusing:
+        weight, values[fusion] = _crossed(scored.fused, fusing)
+    values |= {it.encoder.name: _values(tasks, _dense(it, tasks)) for it in compare}
     bootstrap = Bootstrap()
     base, *rest = (
         _scores(name, uses.get(name, use), tasks, it, bootstrap) for name, it in values.items()
@@ -144,15 +143,17 @@ def judge(
     records, differences = list(base.records), dict[str, Compared]()
     for name, scores in zip(list(values)[1:], rest, strict=True):
         of_system = list(scores.records)
-        over = [names[n].name for n in (asked if name == fusion else deciding)]
+        over = [names[n].name for n in (fusing if name == fusion else deciding)]
         for comparison in compare_ratios(names, base, scores, bootstrap=bootstrap, over=over):
             of_system = with_comparison(of_system, comparison)
             if comparison.metric == METRIC and over:
                 alone = next(it for task, it in comparison.tasks.items() if task.name in over)
                 differences[name] = comparison.average or alone
         records += of_system
-    over, fusing = ([names[n].name for n in rows] for rows in (deciding, asked))
-    verdict, sentence = _verdict(use.encoder.name, differences, weight, (over, fusing), undecided)
+    compared, fused = ([names[n].name for n in rows] for rows in (deciding, fusing))
+    verdict, sentence = _verdict(
+        use.encoder.name, differences, weight, (compared, fused), undecided
+    )
     return Judgement(
         encoder=use.encoder.name,
         text=source,
@@ -160,12 +161,12 @@ def judge(
         sampled=len(sample.texts),
         records=tuple(records),
         differences=differences,
-        deciding=tuple(over),
+        deciding=tuple(compared),
         undecided=undecided,
         weight=weight,
         verdict=verdict,
         sentence=sentence,
-        queries=tuple(islice(_examples(tasks, of.dense, of.by_words), _SHOWN)),
+        queries=tuple(islice(_examples(tasks, scored.dense, scored.by_words), _SHOWN)),
     )
 
 
@@ -179,9 +180,9 @@ def fusion_for(
     """
     if wanted is None:
         use = EncoderUse(encoder, index.manifest.encoder.precision)
-        scores, asked = _scores_of_texts(index, use)
+        scores, fusing = _scores_of_texts(index, use)
     else:
-        scores, asked = dict[float, Values](), [0]
+        scores, fusing = dict[float, Values](), [0]
         for weight in (0.0, *WEIGHTS):
             found = index.search(encoder, [*wanted], _DEPTH, mode="hybrid", weight=weight)
             places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in found)
@@ -189,10 +190,10 @@ def fusion_for(
             ranks = (np.array([of.get(name, np.inf) for name in names]) for of, names in both)
             values = [metric_value(METRIC, it, np.ones_like(it)) for it in ranks]
             scores[weight] = [{METRIC: np.array(values)}]
-    if not asked:
+    if not fusing:
         return WordsInfo()
-    weight, fused = _crossed(scores, asked)
-    gains = [fused[n][METRIC] - scores[0.0][n][METRIC] for n in asked]
+    weight, fused = _crossed(scores, fusing)
+    gains = [fused[n][METRIC] - scores[0.0][n][METRIC] for n in fusing]
     drawn = [
         ratio_draws([Ratio(it, np.ones_like(it))], Bootstrap(), str(n))
         for n, it in enumerate(gains)
@@ -217,9 +218,8 @@ def _scores_of_texts(index: Index, use: EncoderUse) -> tuple[dict[float, Values]
     tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
     if not tasks:
         return {}, []
-    of = _score_all(use, tasks, _TELLING)
-    exact = all(tasks[n].name.name.startswith(KEYWORDS) for n in of.asked)
-    return of.fused, [] if exact else of.asked
+    scored = _score_all(use, tasks)
+    return scored.fused, scored.fusing
 
 
 class _Scored(NamedTuple):
@@ -230,48 +230,51 @@ class _Scored(NamedTuple):
     both: tuple[Values, Values]
     deciding: list[int]
     why: dict[str, str]  # other tasks decide nothing
-    asked: list[int]  # of the fusion: those that decide, and keywords, if any does
+    fusing: list[int]  # those that choose the weight
     fused: dict[float, Values]  # by the weight of BM25
 
 
-def _score_all(use: EncoderUse, tasks: Sequence[RetrievalTask], least: float = 0) -> _Scored:
-    """Large weights are tried only where BM25 is better; tasks below ``least`` do not decide."""
+def _score_all(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> _Scored:
+    """Score tasks; keywords count for the weight, not alone, large ones where BM25 is better."""
     dense = _dense(use, tasks)
     by_words = [WordIndex.of(task.corpus).scores(task.queries) for task in tasks]
     both = _values(tasks, dense), _values(tasks, by_words)
     deciding, why = _decide(tasks, *both)
-    deciding = [n for n in deciding if max(of[n][METRIC].mean() for of in both) >= least]
-    names = [task.name.name for task in tasks]
-    asked = [n for n, it in enumerate(names) if n in deciding or it.startswith(KEYWORDS)]
-    asked = asked if deciding else []
-    own, words = (sum(of[n][METRIC].mean() for n in deciding) for of in both)
-    weights = (0.0, *WEIGHTS[: None if words > own else _TRIED]) if asked else ()
+    means = np.array([[values[METRIC].mean() for values in system] for system in both])
+    exact = [n for n, task in enumerate(tasks) if _kind(task) == KEYWORDS]
+    telling = [n for n in deciding if n not in exact and means[:, n].max() >= TELLING]
+    better = means[1, deciding].sum() > means[0, deciding].sum()
+    weights = (0.0, *WEIGHTS[: None if better else _SMALL_WEIGHTS]) if telling else ()
     pairs = [*zip(dense, by_words, strict=True)]
     fused = {it: _values(tasks, [fuse(*pair, it) for pair in pairs]) for it in weights}
-    return _Scored(dense, by_words, both, deciding, why, asked, fused)
+    return _Scored(
+        dense, by_words, both, deciding, why, [*telling, *exact] if telling else [], fused
+    )
+
+
+def _kind(task: RetrievalTask) -> str:
+    return task.name.name.partition(" of ")[0]
 
 
 def _decide(
-    tasks: Sequence[RetrievalTask], own: Values, by_words: Values
+    tasks: Sequence[RetrievalTask], encoder: Values, by_words: Values
 ) -> tuple[list[int], dict[str, str]]:
     """The tasks that the verdict rests on, and why others do not.
 
-    Halves of a sentence share fewer words than what people ask: they are asked where no other task
-    decides. Keywords share all: they are asked where the encoder does not find them.
+    Halves of a sentence share fewer words than what people ask: they decide where no other task
+    does. Keywords share all: they decide where the encoder does not find them.
     """
     deciding, why = list[int](), dict[str, str]()
     for n, task in enumerate(tasks):
-        dense, words = (float(of[n][METRIC].mean()) for of in (own, by_words))
-        exact = task.name.name.startswith(KEYWORDS)
-        if (exact and dense >= FOUND) or min(dense, words) >= SOLVED:
+        dense, words = (float(of[n][METRIC].mean()) for of in (encoder, by_words))
+        if (_kind(task) == KEYWORDS and dense >= KEYWORDS_SOLVED) or min(dense, words) >= SOLVED:
             why[task.name.name] = f"{100 * dense:.1f}, solved"
         elif max(dense, words) <= CHANCE:
             why[task.name.name] = f"{100 * max(dense, words):.1f}, as by chance"
         else:
             deciding.append(n)
-    kinds = {n: tasks[n].name.name.partition(" ")[0] for n in deciding}
-    if set(kinds.values()) - {HALVES, KEYWORDS}:
-        for n in [n for n in deciding if kinds[n] == HALVES]:
+    if {_kind(tasks[n]) for n in deciding} - {HALVES, KEYWORDS}:
+        for n in [n for n in deciding if _kind(tasks[n]) == HALVES]:
             deciding.remove(n)
             why[tasks[n].name.name] = "other tasks are nearer to what people ask"
     return deciding, why
@@ -300,12 +303,12 @@ def _values(tasks: Sequence[RetrievalTask], scores: Sequence[ScoreMatrix]) -> Va
     return [query_scores(*it) for it in zip(tasks, scores, strict=True)]
 
 
-def _crossed(scores: Mapping[float, Values], asked: Sequence[int]) -> tuple[float, Values]:
+def _crossed(scores: Mapping[float, Values], fusing: Sequence[int]) -> tuple[float, Values]:
     """The weight of the largest mean over tasks; scores by one that no query chose for itself."""
 
     def best(first: int, step: int) -> float:
         def mean(weight: float) -> float:
-            return fmean(scores[weight][n][METRIC][first::step].mean() for n in asked)
+            return fmean(scores[weight][n][METRIC][first::step].mean() for n in fusing)
 
         return max(filter(None, scores), key=mean)
 
@@ -344,32 +347,30 @@ def _verdict(
         sure = f" [{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]" if ends else ""
         return f"{100 * by.difference:+.1f}{sure} nDCG@10"
 
-    if weight is None:
+    if not tasks[0]:
         solved = [it for it, why in undecided.items() if why.endswith("solved")]
         if any(not it.startswith(KEYWORDS) for it in solved):
             return "good", f"{name} is good enough: it solves the tasks made of this text."
         return "unclear", "Cannot tell: no task made of this text tells encoders apart."
     fusion = f"{name} + {BM25}"
-    by_words, fused = differences[BM25], differences[fusion]
+    by_words, fused = differences[BM25], differences.get(fusion)
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
     on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in tasks)
-    hybrid = f"hybrid search with weight {weight:g}"
+    hybrid = f"hybrid search with weight {weight:g}" if fused else ""
     if others:
         best = max(others, key=lambda it: gains[it].difference)
         return "other", f"{best} is better than {name}: {better(gains[best])} {on}."
     if BM25 in gains:
-        return "words", (
-            f"BM25 is better here than {name}: {better(by_words)} {on}. Use {hybrid} "
-            f"({better(fused)}), or BM25 alone."
-        )
-    if fusion in gains:
+        both = f"{hybrid} ({better(fused)}), or BM25 alone" if fused else "BM25"
+        return "words", (f"BM25 is better here than {name}: {better(by_words)} {on}. Use {both}.")
+    if fused and fusion in gains:
         return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on_fusing}."
     ends = by_words.interval
     if ends and ends.high < 0:
-        only_halves = all(it.startswith(HALVES) for it in tasks[1])
-        nothing = f"hybrid search brings nothing ({better(fused)})"
-        hybrid = "halves of texts cannot tell if hybrid search helps" if only_halves else nothing
+        hybrid = "these tasks cannot tell if hybrid search helps"
+        if fused and not all(it.startswith(HALVES) for it in tasks[1]):
+            hybrid = f"hybrid search brings nothing ({better(fused)})"
         return "good", (
             f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and {hybrid}."
         )

@@ -165,6 +165,7 @@ class TextSample:
     texts: tuple[str, ...]
     documents: tuple[tuple[int, ...], ...]  # rows of the texts of each; none without documents
     pairs: tuple[tuple[str, int], ...]  # of a source of pairs each anchor and its positive's row
+    in_documents: bool = False  # lines of two documents do not follow each other
 
 
 def sample_texts(

@@ -167,8 +167,8 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
         first = len(section) > 1 and is_title(section[0])
         texts = [*section[:first], *_joined(section[first:], longest)]
         documents.append(tuple(places.setdefault(it, len(places)) for it in texts))
-    sample = TextSample(examples.source, examples.sha256, tuple(places), tuple(documents), ())
-    return sample, found.why
+    source, in_documents = (examples.source, examples.sha256), found.lengths is not None
+    return TextSample(*source, tuple(places), tuple(documents), (), in_documents), found.why
 
 
 def _joined(texts: Iterable[str], longest: int) -> list[str]:
@@ -184,8 +184,9 @@ def _joined(texts: Iterable[str], longest: int) -> list[str]:
 
 
 def _questions(sample: TextSample) -> Iterator[Ask]:
-    """A question, and what follows it up to the next one; or else the next passage."""
-    following = dict(pairwise(chain.from_iterable(sample.documents)))
+    """A question, and what follows it up to the next one; or else the next passage, or line."""
+    sections = sample.documents if sample.in_documents else [chain.from_iterable(sample.documents)]
+    following = dict(chain.from_iterable(map(pairwise, sections)))
     for row, text in enumerate(sample.texts):
         parts = split_sentences(text)
         for n, part in enumerate(parts, start=1):

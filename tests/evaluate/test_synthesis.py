@@ -23,7 +23,7 @@ import contrasent
 from contrasent.data.documents import split_sentences
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.proxy import Ask, TextSample
-from contrasent.evaluation.synthesis import kept_pairs, passages_of
+from contrasent.evaluation.synthesis import FOUND, kept_pairs, passages_of
 from contrasent.search.words import words
 
 DRAW = random.Random(3)
@@ -113,6 +113,14 @@ def test_a_line_that_asks_finds_the_line_after_it(tmp_path):
     found = contrasent.synthesize(path, documents=False, kinds="question").pairs
     assert len(found) > 20
     assert all((query, passage) in set(pairwise(lines)) for query, passage, _ in found)
+
+
+def test_a_question_that_ends_a_document_is_not_answered_by_the_next_document(tmp_path):
+    path = tmp_path / "faq.txt"
+    lines = [f"It is {RARE[n]} {said(9)}.\nWhere is {RARE[n + 1]} {said(3)}?\n" for n in range(60)]
+    path.write_text("\n".join(lines))
+    sample, _ = passages_of(open_examples(str(path), documents=True), 8)
+    assert len(sample.documents) == 60 and [*FOUND["question"](sample)] == []
 
 
 def test_a_text_without_queries_is_told(tmp_path):
