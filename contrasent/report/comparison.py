@@ -114,8 +114,9 @@ def judgement_tables(judged: Judgement) -> list[Table]:
         for name, metric in dict.fromkeys(map(quantity, of_metric))
     ]
     note = f"nDCG@10 x 100, {judged.sampled:,} texts, 95 % intervals by drawing queries again."
-    weight = f"BM25 in the fusion: {judged.weight:g}, chosen on other queries than it is scored on."
-    notes = [note, *([weight] if judged.weight is not None else [])]
+    notes = [note]
+    if judged.weight is not None:
+        notes += [f"BM25 in the fusion: {judged.weight:g}, chosen on other queries than scored."]
     tables = [scores_table(rows, columns, notes).with_best()]
     for it in judged.queries:
         hits = zip_longest(it.dense, it.words)
