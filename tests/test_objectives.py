@@ -89,13 +89,6 @@ def test_every_setting_is_explained(name):
     assert all(text.endswith(".") for text in explanations(type(config)).values())
 
 
-def test_an_unknown_objective_is_explained():
-    with pytest.raises(ConfigError, match=r"unknown objective 'simsce'. Did you mean 'simcse', '"):
-        objectives.config_of("simsce", {})
-    with pytest.raises(ConfigError, match="unknown objective 'base'"):
-        objectives.config_of("base", {})
-
-
 @settings
 class PullConfig:
     """Settings of an objective outside the package."""

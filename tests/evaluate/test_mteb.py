@@ -13,7 +13,6 @@ from contrasent.errors import ConfigError
 from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, run_mteb
 from contrasent.files import write_text
 from contrasent.metrics import ndcg_at_k, relevant_ranks
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
 # Other people's packages may warn.
@@ -170,22 +169,6 @@ def test_retrieval_of_mteb_is_a_ranking_by_cosine(tiny_encoder):
     records = run_mteb(MtebEncoder(tiny_encoder), [retrieval_task(), sts_task()]).records
     assert only(records, "ndcg_at_10").prompts == {"query": "find: ", "document": ""}
     assert only(records, "cosine_spearman").prompts is None
-
-
-def test_mteb_is_told_what_the_encoder_is(tiny_bert, tiny_roberta):
-    def meta(folder, precision="fp32", **how):
-        return MtebEncoder(SentenceEncoder.load(folder, **how), precision).mteb_model_meta
-
-    found = meta(tiny_bert, pooler="mean", head="none")
-    assert (found.name, found.embed_dim, found.max_tokens) == ("contrasent/bert", 16, 64)
-    assert found.similarity_fn_name.value == "cosine"
-    how = {"pooler": "mean", "head": "none", "precision": "fp32", "engine": "torch"}
-    assert found.experiment_kwargs == {**how, "max_tokens": 64}
-    same = meta(tiny_bert, pooler="mean", head="none")
-    assert (same.revision, same.experiment_name) == (found.revision, found.experiment_name)
-    other = meta(tiny_bert, "bf16", pooler="cls", head="none")
-    assert other.experiment_name != found.experiment_name
-    assert meta(tiny_roberta, pooler="mean", head="none").revision != found.revision
 
 
 def test_a_task_that_fails_costs_itself_only(tiny_encoder):

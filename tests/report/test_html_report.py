@@ -200,15 +200,6 @@ def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
     assert "corpus.txt: 10 sentences, 9 of them different" in browser.text
 
 
-def test_a_number_that_was_saved_twice_is_shown_once_with_all_that_is_known_of_it():
-    sure = contents().records[0].interval
-    once = record(interval=sure, protocol="simcse")
-    root = read(page(Contents((record(), once, record()))))
-    assert "Before you compare" not in root.text
-    assert rows_of(root, "sts")["alpha"]["STS-B"].one("small").text.startswith("[")
-    assert len(grid(root.one("figure", id="records"))[1]["alpha"]) == 1
-
-
 def test_settings_hold_the_commands_that_measured_everything(full):
     evaluated = "contrasent evaluate org/alpha runs/beta --tasks sts,transfer --compare"
     records = tuple(dataclasses.replace(it, command=evaluated) for it in full.records)

@@ -6,7 +6,6 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.files import exclusive
 from contrasent.search.index import Hit, Index
 
 TEXTS = [f"text number {i}" for i in range(40)]
@@ -186,14 +185,3 @@ def test_an_index_opened_before_an_addition_loses_nothing_when_it_adds(encoder, 
     second.add(encoder, ["from the second"])
     texts = {hit.text for hit in Index.open(folder).search(encoder, ["q"], 10)[0]}
     assert texts == {*TEXTS[:2], "from the first", "from the second"}
-
-
-def test_two_writers_at_once_are_kept_apart(encoder, folder):
-    index = Index.build(encoder, TEXTS, folder)
-    with exclusive(folder):
-        with pytest.raises(ConfigError, match=r"is being written by process \d+; wait until"):
-            index.add(encoder, ["text"])
-        with pytest.raises(ConfigError, match="is being written by process"):
-            Index.build(encoder, TEXTS, folder, overwrite=True)
-    index.add(encoder, ["text"])
-    assert len(Index.open(folder)) == 41

@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch
 from helpers.careless import train
 from helpers.command_line import refused, worked
 from helpers.tiny_runs import TINY
@@ -35,20 +34,6 @@ def test_selecting_by_a_test_split_is_warned_of(desk, monkeypatch):
     monkeypatch.setenv("CONTRASENT_DATA", str(desk / "senteval"))
     said = worked(*train("--evaluation.task", "stsb"))
     assert "warning: the best step is selected by the test split of STS-B" in said.err
-
-
-def test_out_of_memory_names_the_ways_out(monkeypatch):
-    def full(*_args, **_settings):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-
-    monkeypatch.setattr("contrasent.training.loop.embedding_of", lambda _: full)
-    message = refused(*train())
-    assert message.startswith("out of memory: --train.gradcache_chunk 128 takes the same gradient")
-    assert "--train.gradient_checkpointing true" in message
-    assert "--batch-size (now 64) or --data.max_tokens (now 32)" in message
-    assert "--train.gradcache_chunk 4 " in refused(
-        *train("--train.gradcache_chunk", "8", "--overwrite")
-    )
 
 
 def test_views_that_nothing_tells_apart_are_told(copied):
