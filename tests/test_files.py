@@ -12,7 +12,6 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import (
     inside,
     recover_folder,
-    refuse_existing,
     remove_folder,
     scratch,
     write_text,
@@ -213,18 +212,6 @@ def test_a_removal_that_is_cut_off_leaves_nothing_under_the_name(tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         remove_folder(tmp_path / "out")
     assert listing(tmp_path) == {".out.partial": {"b": b"2"}}
-
-
-def test_what_exists_is_refused(tmp_path):
-    refuse_existing(tmp_path / "nothing", "remove it")
-    (tmp_path / "empty").mkdir()
-    refuse_existing(tmp_path / "empty", "remove it")
-    (tmp_path / "file").write_text("")
-    make(tmp_path / "full", a="1")
-    for name in ("file", "full"):
-        said = re.escape(f"{tmp_path / name} exists already; remove it")
-        with pytest.raises(ConfigError, match=said):
-            refuse_existing(str(tmp_path / name), "remove it")
 
 
 def test_only_paths_inside_a_folder_are_followed(tmp_path):

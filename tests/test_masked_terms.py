@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.mlm import HiddenTokens
 
@@ -120,11 +119,6 @@ def test_a_step_of_cmlm_and_its_gradients_are_those_of_the_formula(vectors, enco
     names = [name for name in mine if "pooler" not in name]
     weights = [mine[name] for name in names], [theirs[name] for name in names]
     equal_gradients(terms["mlm"], expected, weights, rtol=1e-3, atol=1e-5)
-
-
-def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
-        built("cmlm", encoder, width=8)
 
 
 # InfoCSE

@@ -2,15 +2,15 @@
 
 import json
 import math
-import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers import oracles
+from helpers.answering import answering
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, save_tiny
 from helpers.tiny_runs import write_data
@@ -185,33 +185,22 @@ def test_a_server_is_a_teacher(route, teacher, text):
     np.testing.assert_allclose(targets, own, atol=1e-5)
 
 
-class _Odd(BaseHTTPRequestHandler):
-    """Answers well until there are so many answers, and then as the test says."""
-
-    def do_POST(self):
-        self.server.asked += 1
-        time.sleep(self.server.delay)
-        texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
-        status, body = 200, json.dumps([[len(it), 1.0] for it in texts]).encode()
-        if self.server.asked > self.server.good:
-            status, body = self.server.then
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def odd_server(monkeypatch):
+    """Answers well until there are so many answers, and then as the test says."""
     monkeypatch.setattr(endpoint, "_WAITS", (0.0,))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Odd)
-    server.asked = server.delay = 0
-    threading.Thread(target=server.serve_forever).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    server = SimpleNamespace(asked=0, delay=0)
+
+    def answer(_path, _headers, body):
+        server.asked += 1
+        time.sleep(server.delay)
+        if server.asked > server.good:
+            return server.then[0], {}, server.then[1]
+        return 200, {}, [[len(it), 1.0] for it in json.loads(body)["inputs"]]
+
+    with answering(answer) as address:
+        server.address = f"{address}/embed"
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -227,14 +216,13 @@ def odd_server(monkeypatch):
     ids=["key", "pay", "busy", "garbage", "nan", "width"],
 )
 def test_what_a_server_gave_is_kept_when_it_breaks_off(then, message, odd_server, text):
-    address = f"http://127.0.0.1:{odd_server.server_port}/embed"
     text.write_text("\n".join(f"text {n}" for n in range(AT_ONCE + 1)) + "\n")
     odd_server.good, odd_server.then = 1 + AT_ONCE // 32, then
     with pytest.raises(CheckpointError, match=message):
-        targets_of(text, teacher=address)
+        targets_of(text, teacher=odd_server.address)
     odd_server.good, odd_server.asked = 10**9, 0
     lengths = [len(line) for line in text.read_text().splitlines()]
-    assert targets_of(text, teacher=address)[:, 0].tolist() == lengths
+    assert targets_of(text, teacher=odd_server.address)[:, 0].tolist() == lengths
     assert odd_server.asked == 2  # to see what it is, and for the last text
 
 
@@ -250,11 +238,10 @@ def test_sentences_that_the_student_has_no_token_of_take_no_target_from_others(t
 
 
 def test_a_server_that_is_slow_or_gone_is_told(odd_server, monkeypatch):
-    address = f"http://127.0.0.1:{odd_server.server_port}/embed"
     monkeypatch.setattr(endpoint, "_SECONDS", 0.1)
     odd_server.good, odd_server.delay = 10**9, 0.5
     with pytest.raises(CheckpointError, match=r"/embed does not answer: .*timed out"):
-        load_encoder(address)
+        load_encoder(odd_server.address)
     with pytest.raises(CheckpointError, match=r"/v1/embeddings does not answer: .*refused"):
         load_encoder("http://127.0.0.1:1")
 

@@ -74,21 +74,6 @@ def test_names_that_are_certain_need_not_be_known():
 
 
 @pytest.mark.parametrize(
-    ("first", "below", "said"),
-    [
-        ("Betreff,Inhalt", ["der Drucker geht nicht,bitte neu starten und melden"] * 3, "Betreff"),
-        ("a dog barks,7-a", ["a cat sleeps,8-b"] * 3, "column 1 holds ids"),
-        ("a dog barks,3/4/21", ["a cat sleeps,12:30 PM"] * 3, "column 1 holds ids"),
-    ],
-)
-def test_unknown_headers_ids_and_dates_are_no_sentences(first, below, said):
-    rows = [row.split(",") for row in below]
-    with pytest.raises(DataError) as caught:
-        sentence_columns(first.split(","), None, "f.csv:1", below=rows)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("first", "below", "header"),
     [
         (["message"], [["my printer fails again"]] * 3, True),

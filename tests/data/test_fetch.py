@@ -3,10 +3,9 @@
 import hashlib
 import io
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from helpers.answering import answering
 from helpers.command_line import tree
 from typer.testing import CliRunner
 
@@ -47,28 +46,15 @@ def archive(path, content, mode="w"):
 TEXT = b"".join(b"sentence %d\n" % n for n in range(500))
 
 
-class Server(BaseHTTPRequestHandler):
-    """Sends the text; under ``/cut`` less than it announces."""
-
-    def do_GET(self):
-        sent, announced = (TEXT[:1200], 5000) if self.path == "/cut" else (TEXT, len(TEXT))
-        self.send_response(200)
-        self.send_header("Content-Length", str(announced))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def address():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    """A server that sends the text; under ``/cut`` less than it announces."""
+
+    def answer(path, *_):
+        return (200, {"Content-Length": 5000}, TEXT[:1200]) if path == "/cut" else (200, {}, TEXT)
+
+    with answering(answer) as url:
+        yield url
 
 
 def files_of(folder):

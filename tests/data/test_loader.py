@@ -1,9 +1,7 @@
-import re
 import threading
 import time
 from contextlib import closing
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import Columns, Loader, Mixture, ViewSource, batches_of_each, tokenize
-from contrasent.errors import ConfigError
 
 
 @pytest.fixture
@@ -155,18 +152,6 @@ def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
         assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
         assert ready.duplicate_of is not None
     assert len(pinned) == 9  # of each batch: tokens, offsets, texts
-
-
-@pytest.mark.parametrize(
-    ("there", "taken", "said"),
-    [(2, 3, "2 (anchor, positive) per example, not 3"), (5, 1, "per example, not 1 sentence")],
-)
-def test_too_few_views_or_examples_are_explained(there, taken, said, numbered):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        Columns(SimpleNamespace(views=there), taken)
-    for size in (10, 4):
-        with pytest.raises(ConfigError, match=f"{size - 1} examples are too few"):
-            Loader(numbered(size - 1, 1), batch_size=size, seed=0, drop_last=True)
 
 
 WEIGHTS = [(None, None, None), (1, 1, 1), (7, 2, 1), (None, 0.3, None), (0.05, None, 0.9)]

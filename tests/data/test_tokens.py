@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import CheckpointError, DataError
+from contrasent.errors import CheckpointError
 
 
 def listed(tokenizer, texts, max_tokens=None):
@@ -97,18 +97,6 @@ def test_a_saved_tokenizer_is_the_same_tokenizer_for_transformers_too(make, tmp_
     assert again.fingerprint == original.fingerprint
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert theirs(texts, truncation=True, max_length=5)["input_ids"] == listed(again, texts, 5)[0]
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["a", None], "text 1 is NoneType, not a string: None"),
-        (["a b \ud83d"], "text 0 cannot be written as UTF-8: character 4 is half"),
-    ],
-)
-def test_what_is_no_text_is_named(bert, texts, said):
-    with pytest.raises(DataError, match=said):
-        bert.ids(texts, None)
 
 
 def test_a_vocabulary_without_special_tokens_or_unknown_words(tmp_path):

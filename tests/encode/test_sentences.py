@@ -6,7 +6,7 @@ from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
 from contrasent.encode.shards import open_sentences
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 
 
 @pytest.fixture
@@ -40,16 +40,6 @@ def test_standard_input_is_a_sentence_per_line(monkeypatch):
     with open_sentences("-") as sentences:
         assert [*sentences] == [*sentences] == ["erste Zeile", "zweite ✓"]
         assert sentences.source == "standard input"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"", r"^standard input is empty"), (b"good\ncaf\xe9\n", r"^standard input:2: not UTF-8")],
-)
-def test_trouble_with_standard_input_is_told_under_its_name(monkeypatch, content, said):
-    given(monkeypatch, content)
-    with pytest.raises(DataError, match=said), open_sentences("-") as sentences:
-        sentences.count()
 
 
 # Parquet by URL

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.command_line import worked
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.neighbours import (
     PUBLISHED,
@@ -103,19 +103,6 @@ def test_equal_cosines_are_in_the_order_of_the_corpus_and_zeros_near_nothing(
     found = find_neighbours(encoder, written(tmp_path, *rows), Queries(("q",), ""), 3)
     assert "".join(near.text for near in found.queries[0].nearest) == expected
     assert found.without_vector == without
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ({"a": [1, 0], "q": [0, 0]}, "queries: .* 1 of 1 texts an embedding of zeros.*'q'"),
-        ({"a": [np.nan, 0], "q": [1, 0]}, "1 of 1 texts an embedding with NaN.* first is 'a'"),
-        ({"a": [1, 0], "q": [np.inf, 0]}, "1 of 1 texts an embedding with NaN.* first is 'q'"),
-    ],
-)
-def test_embeddings_without_a_direction_are_refused(tmp_path, rows, said):
-    with pytest.raises(CheckpointError, match=said):
-        find_neighbours(EncoderUse(Fixed(rows)), written(tmp_path, "a"), Queries(("q",), ""), 1)
 
 
 def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):

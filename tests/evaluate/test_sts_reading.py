@@ -64,16 +64,13 @@ def test_a_tasks_hash_is_over_its_files_one_after_the_other(senteval):
 
 
 @pytest.mark.parametrize("inside", ["", "downstream", "data/downstream"])
-@pytest.mark.parametrize("named_by", ["argument", "variable", "default"])
-def test_the_data_is_found(senteval, tmp_path, monkeypatch, inside, named_by):
+def test_the_data_is_found(senteval, tmp_path, monkeypatch, inside):
     named = tmp_path / "elsewhere"
-    if named_by == "default":
-        named = tmp_path / "home/contrasent/senteval"
     (named / inside).parent.mkdir(parents=True, exist_ok=True)
     senteval.rename(named / inside)
-    if named_by == "variable":
-        monkeypatch.setenv("CONTRASENT_DATA", str(named))
-    assert load(TaskName("stsb"), named if named_by == "argument" else None)
+    assert load(TaskName("stsb"), named)
+    monkeypatch.setenv("CONTRASENT_DATA", str(named))
+    assert load(TaskName("stsb"))
 
 
 ROWS = "a b\tc d\t1\ne\tf\t2.5\ng \t h  i\t-3e0\n"
@@ -155,13 +152,3 @@ def test_what_is_wrong_with_sentevals_files_is_told(senteval, path, text, task, 
         load(TaskName(task), senteval)
     assert said in str(caught.value)
     assert not isinstance(caught.value, MissingDataError)
-
-
-def test_a_missing_file_is_named_with_the_remedy(senteval):
-    path = senteval / "STS/STSBenchmark/sts-test.csv"
-    path.unlink()
-    with pytest.raises(MissingDataError) as caught:
-        load(TaskName("stsb"), senteval)
-    said = str(caught.value)
-    assert str(path) in said and "contrasent data fetch" in said
-    assert "--data-dir" in said and "CONTRASENT_DATA" in said

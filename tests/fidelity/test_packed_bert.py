@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-import transformers
 from helpers.padded import gradients, ids_of, packed_states, padded_states
 from helpers.tiny_models import FAMILY, config_of, transformer
 
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.weights import backbone_of
 
@@ -94,12 +92,6 @@ def test_other_configurations(model_type, changes):
 def test_a_given_first_state_takes_the_place_of_what_the_embedding_layer_made(model):
     first = torch.randn(4, 16, generator=torch.Generator().manual_seed(7)).requires_grad_()
     assert_same(model, ids_of([7, 1, 30, 2], VOCABULARY), first)
-
-
-def test_an_architecture_without_such_a_layer_is_refused():
-    config = transformers.XLNetConfig(vocab_size=60, d_model=16, n_layer=2, n_head=2, d_inner=24)
-    with pytest.raises(ConfigError, match=r"first state of .* 'xlnet' cannot"):
-        AutoBackbone(transformer(config))(pack([[5, 6]]), first_state=torch.ones(1, 16))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)

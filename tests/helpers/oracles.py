@@ -308,3 +308,10 @@ def bm25(texts, query):
             score += weight * often / (often + 1.5 * (0.25 + 0.75 * max(1, len(text)) / length))
         scores.append(score)
     return scores
+
+
+def standardised(row):
+    """Each number minus the mean, over the deviation; zeros where all are equal."""
+    mean = sum(row) / len(row)
+    spread = math.sqrt(sum((it - mean) ** 2 for it in row) / len(row))
+    return [(it - mean) / spread if spread > 1e-9 else 0.0 for it in row]

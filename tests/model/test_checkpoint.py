@@ -1,6 +1,5 @@
 """What is saved is read back as it was, and an existing folder is replaced whole or not at all."""
 
-import json
 import warnings
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 from helpers.tiny_models import SENTENCES, save_tiny
 from safetensors import safe_open
 
-from contrasent import __version__
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -66,25 +64,6 @@ def test_a_folder_is_what_the_ecosystem_reads(tiny_encoder, tmp_path):
         names = set(stored.keys())
     unused = {"pooler.dense.weight", "pooler.dense.bias"}  # which others would draw at random
     assert names == unused | set(tiny_encoder.backbone.model.state_dict())
-
-
-def test_contrasent_json_says_what_was_done(tiny_encoder, tmp_path):
-    info = {"recipe": {"train": {"seed": 42}}, "scores": [0.5], "text": "é"}
-    with_head(tiny_encoder).save(tmp_path / "saved", info)
-    text = (tmp_path / "saved" / "contrasent.json").read_text(encoding="utf-8")
-    said = json.loads(text)
-    assert "é" in text
-    versions = said.pop("versions")
-    assert versions["contrasent"] == __version__
-    assert {"python", "torch", "transformers"} < set(versions)
-    assert said == {
-        "format": 1,
-        "pooler": "cls",
-        "head": "mlp",
-        "normalize": False,
-        "max_tokens": 64,
-        **info,
-    }
 
 
 def test_saving_replaces_nothing_but_an_encoder(tiny_encoder, tmp_path):

@@ -200,24 +200,6 @@ def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
     assert "corpus.txt: 10 sentences, 9 of them different" in browser.text
 
 
-def test_settings_hold_the_commands_that_measured_everything(full):
-    evaluated = "contrasent evaluate org/alpha runs/beta --tasks sts,transfer --compare"
-    records = tuple(dataclasses.replace(it, command=evaluated) for it in full.records)
-    root = read(page(dataclasses.replace(full, records=records)))
-    written = root.one("section", id="settings")
-    assert [it.one("code").text for it in written.all("pre")] == [
-        "contrasent analyze --from 'a file.jsonl' --html r.html",
-        evaluated,
-    ]
-    assert "Some numbers were saved without the command that measured them." in written.text
-    assert "0" * 64 in written.text and "1" * 64 in written.text
-    rows = rows_of(root, "encoders")
-    assert [rows["alpha (cls)"][it].text for it in ("encoder", "pooler", "cut at")] == [
-        *("org/alpha", "cls", "32 tokens")
-    ]
-    assert rows_of(root, "versions")["beta"]["torch"].text == "2.13.0"
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -1,10 +1,8 @@
 """BM25 and its fusion with dense scores, against loops over their formulas and bm25s."""
 
-from math import sqrt
-
 import numpy as np
 import pytest
-from helpers.oracles import bm25
+from helpers.oracles import bm25, standardised
 
 from contrasent.search.words import WordIndex, best_by_words, fuse, words
 
@@ -54,11 +52,7 @@ def test_fusion_is_the_weighted_sum_of_standardised_scores(weight):
     by_words[2] = 1.5  # says nothing
     fused = fuse(dense.astype(np.float32), by_words.astype(np.float32), weight)
     for q in range(4):
-        columns = []
-        for row in (dense[q], by_words[q]):
-            mean = sum(row) / 7
-            spread = sqrt(sum((it - mean) ** 2 for it in row) / 7)
-            columns.append([(it - mean) / spread if spread > 1e-9 else 0.0 for it in row])
+        columns = [standardised(row) for row in (dense[q], by_words[q])]
         for n in range(7):
             expected = (1 - weight) * columns[0][n] + weight * columns[1][n]
             assert fused[q, n] == pytest.approx(expected, abs=1e-5)

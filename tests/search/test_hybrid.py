@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
+from helpers.oracles import standardised
 from helpers.tiny_models import WORDS
 
 import contrasent
@@ -21,11 +22,6 @@ TEXTS = [" ".join(f"w{n}" for n in DRAW.zipf(1.3, 9) % 60) + f" t{i}" for i in r
 QUERIES = ["w1 w2 t7", "w3 w30 w31", "unknown", TEXTS[5]]
 
 
-def z(scores):
-    spread = np.std(scores)
-    return (scores - np.mean(scores)) / spread if spread else np.zeros(len(scores))
-
-
 def by_loops(index, encoder, query, weight):
     """What is fused of each text: id, score, similarity, BM25."""
     blocks = list(index.blocks())
@@ -38,7 +34,8 @@ def by_loops(index, encoder, query, weight):
     order = {"euclidean": 2, "manhattan": 1}.get(index.manifest.similarity)
     dense = -np.linalg.norm(rows - vector, order, axis=1) if order else rows @ vector
     shared = WordIndex.of(texts).scores_of(query)
-    fused = (1 - weight) * z(dense) + weight * z(shared.astype(float))
+    both = (np.array(standardised(it.astype(float))) for it in (dense, shared))
+    fused = sum(share * it for share, it in zip((1 - weight, weight), both, strict=True))
     return ids, fused, dense, shared
 
 

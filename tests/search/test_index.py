@@ -111,13 +111,6 @@ def test_an_index_is_replaced_only_when_asked_and_nothing_else_is(encoder, folde
     assert len(Index.build(encoder, TEXTS, other, overwrite=True)) == 40
 
 
-def test_a_folder_that_is_no_index_is_explained(tmp_path):
-    with pytest.raises(CheckpointError, match=r"there is no index at .*No such file"):
-        Index.open(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match=r"manifest.json.*; make one with: contr"):
-        Index.open(tmp_path)
-
-
 def changed(*keys):
     """Set what the manifest has under these keys but the last, which is the value."""
 

@@ -1,12 +1,11 @@
 """An index in Milvus Lite does what one by faiss does."""
 
-import json
 import shutil
 from itertools import count
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, started, worked
+from helpers.command_line import started
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.encode.shards import FinishedShards, open_sentences, write_embeddings
@@ -206,24 +205,7 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     assert not folder.exists()
 
 
-def test_the_command_line_builds_adds_removes_and_filters(tiny_bert, folder, tmp_path):
-    (tmp_path / "texts.txt").write_text("a dog runs\nno fire\nthe man walks\n")
-    worked("encode", tiny_bert, tmp_path / "texts.txt", tmp_path / "s", "--shards", "parquet")
-    said = worked("index", "build", tiny_bert, tmp_path / "s", folder, "--kind", "milvus")
-    assert f"{folder}: 3 texts of 16 dimensions, milvus" in said.err
-    worked("index", "add", folder, tmp_path / "texts.txt")
-    worked("index", "remove", folder, 1)
-    words = ["a dog runs", "--only", "_", "--json"]
-    found = worked("search", folder, *words).out
-    assert json.loads(found.splitlines()[0])["id"] == "0" and len(found.splitlines()) == 5
-    info = json.loads(worked("index", "info", folder).out)
-    assert (info["texts"], info["kind"]) == (5, "milvus")
+def test_one_process_at_a_time(encoder, folder):
+    Index.build(encoder, TEXTS, folder, kind="milvus")
     process = started("index", "info", folder)
     assert "one process at a time" in process.communicate()[1] and process.returncode == 2
-    message = refused(
-        "index", "build", tiny_bert, tmp_path / "s", folder.with_name("n"), "--ids", "x"
-    )
-    assert "holds vectors: leave --columns, --ids, --precision out" in message
-    assert "holds no finished shards" in refused(
-        "index", "build", tiny_bert, tmp_path, tmp_path / "new"
-    )

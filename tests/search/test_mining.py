@@ -1,7 +1,6 @@
 """Hard negatives and candidates: those of a search in loops, never a positive; what is refused."""
 
 import csv
-import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +10,7 @@ import pytest
 import torch
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
+from helpers.oracles import standardised
 from sentence_transformers import CrossEncoder
 
 import contrasent
@@ -84,12 +84,6 @@ def test_text_without_letters_stays_itself():
     assert letters("A Dog, runs_1!") == "adogruns1" == letters("a dog runs 1")
     assert letters("?!") == "?!" != letters("!")
     assert letters("Straße") == letters("STRASSE")
-
-
-def standardised(row):
-    mean = sum(row) / len(row)
-    spread = math.sqrt(sum((it - mean) ** 2 for it in row) / len(row))
-    return [(it - mean) / spread if spread else 0.0 for it in row]
 
 
 @pytest.fixture

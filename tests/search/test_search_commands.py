@@ -121,8 +121,6 @@ def test_ids_from_a_column(run, tmp_path):
     [
         (("search", "index", "q", "--encoder", "other"), "was built with m (pooler cls"),
         (("add", "index", "texts.txt", "--encoder", "other"), "was built with m (pooler cls"),
-        (("remove", "index", "1", "9"), "no text of index has the id '9'; nothing was removed"),
-        (("optimize", "index", "--kind", "hsnw"), "unknown kind of index 'hsnw'"),
         (("build", "m", "texts.txt", "new", "--kind", "ivfpq"), "needs 10000 texts, but there a"),
     ],
 )

@@ -122,21 +122,7 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     assert fourth == first
 
 
-@pytest.fixture
-def diffcse(recipe, tiny_masked_lm):
-    """A recipe of ten steps."""
-
-    def make(**overrides):
-        return recipe("diffcse", **{"encoder__name": str(tiny_masked_lm), **overrides})
-
-    return make
-
-
-# What is logged and what is saved
-
-
 # Geometry on the way
-
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
 
