@@ -1,17 +1,11 @@
 """``contrasent calibrate``: thresholds against a loop over every cut, its command and refusals."""
 
-import dataclasses
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from helpers.command_line import refused, worked
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import calibrate, held_out, propose, reach, read_judged
-from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
 
@@ -101,17 +95,3 @@ def test_what_is_held_out_had_no_part_in_the_choice():
         propose(cosines, similar, 1.0)
     taken = held_out(cosines, similar, 1.0)
     assert 0 < taken.precision < 1 and taken.recall < 0.3
-
-
-@pytest.mark.usefixtures("pairs")
-def test_the_command(encoder, monkeypatch, tmp_path):
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    monkeypatch.setattr("contrasent.model.loading.resolve", Path)
-    found = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
-    told = json.loads(worked("calibrate", "m", "pairs.tsv").out)
-    assert told == dataclasses.asdict(found)
-    precise = worked("calibrate", "m", "pairs.tsv", "--min-precision", "0.9").out
-    assert json.loads(precise)["aim"] == "precision>=0.9"
-    (tmp_path / "few.tsv").write_text("red\tred cat\t1\nold\tnew\t0\ndog\truns\t0\n")
-    assert json.loads(worked("calibrate", "m", "few.tsv").out)["held_out"] is None
-    assert "not labels 0 and 1" in refused("calibrate", "m", "rated.tsv")

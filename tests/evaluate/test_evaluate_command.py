@@ -1,8 +1,6 @@
 """``contrasent evaluate`` through its command function, with the encoder of words."""
 
-from math import sqrt
 from pathlib import Path
-from statistics import NormalDist
 
 import pytest
 from helpers.command_line import rows
@@ -71,37 +69,6 @@ def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments
     assert isinstance(result.exception, ConfigError)
     assert said in str(result.exception)
     assert (result.stdout, command.loaded) == ("", [])
-
-
-def test_the_protocol_is_printed_and_kept(command, encoder, senteval, tmp_path):
-    path = tmp_path / "r.jsonl"
-    result = command("m", "--protocol", "flow", "--tasks", "sts12,stsb", "--json", str(path))
-    (_, _, row), protocol = rows(result)
-    records = evaluate_in_code(encoder, ["sts12", "stsb"], data_dir=senteval, protocol="flow")
-    values = [r.value for r in records if r.protocol == "flow"]
-    assert row[1:3] == [f"{100 * v:.2f}" for v in values]
-    assert "Protocol flow (Li et al. 2020)." in protocol
-    assert [r.value for r in read_records(path) if r.protocol] == values
-    changed = command("m", "--protocol", "flow", "--tasks", "stsb", "--metric", "pearson")
-    assert "Protocol flow with metric pearson (Li et al. 2020)." in changed.stdout
-
-
-def test_intervals_stand_behind_the_values(command, encoder, senteval):
-    result = command("m", "--tasks", "stsb,sickr", "--confidence", "0.8")
-    table, _, protocol = result.stdout.partition("\n\n")
-    records = evaluate_in_code(encoder, ["stsb", "sickr"], data_dir=senteval, confidence=0.8)
-    shown = [r for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
-    for record in shown:
-        found = record.interval
-        said = f"{100 * record.value:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]"
-        assert said in table
-    mean = sum(r.value for r in shown) / 2
-    (covariance,) = shown[0].interval.covariances.values()
-    assert covariance == shown[1].interval.covariances["stsb"]
-    squares = sum(r.interval.error**2 for r in shown) + max(2 * covariance, 0)
-    reach = NormalDist().inv_cdf(0.9) * sqrt(squares) / 2
-    assert f"{100 * mean:.2f} [{100 * (mean - reach):.2f}, {100 * (mean + reach):.2f}]" in table
-    assert "In brackets the 80 % interval: normal, from standard errors that count" in protocol
 
 
 def test_every_model_is_compared_with_the_first(command, tmp_path):

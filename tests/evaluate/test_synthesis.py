@@ -125,16 +125,6 @@ def test_a_text_without_queries_is_told(tmp_path):
     assert "no pair is left of 2 passages" in told and not out.exists()
 
 
-def test_pairs_train(tmp_path, tiny_bert):
-    (tmp_path / "guide.txt").write_text(markdown(20))
-    contrasent.synthesize(tmp_path / "guide.txt", output=tmp_path / "pairs.csv")
-    worked(
-        *("train", "sup-adapt", "--encoder", tiny_bert, "--data", tmp_path / "pairs.csv"),
-        *("--output", tmp_path / "run", "--max-steps", 1, "--batch-size", 4),
-        *("--data.max_tokens", 32, "--evaluation.task", "none", "--evaluation.final", "none"),
-    )
-
-
 def test_the_filters_are_those_of_loops():
     texts = [f"{said(14)} {RARE[n % 40]} {said(3, RARE)}" for n in range(120)]
     sample = TextSample("", "", tuple(texts), (), ())

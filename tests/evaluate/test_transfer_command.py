@@ -1,7 +1,6 @@
 """``contrasent evaluate`` on transfer tasks, with the encoder of words."""
 
 import pytest
-from helpers.command_line import rows as cells_of
 from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
 
@@ -14,7 +13,6 @@ PRESETS = {
     "dev": Preset("dev", 2, "rmsprop", 16, 1, 2, max_epochs=4),
     "fasttest": Preset("fasttest", 2, "rmsprop", 16, 1, 2, max_epochs=4),
 }
-PAPERS = ["MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC", "Avg.", "MRPC", "F1"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,26 +21,6 @@ def data(senteval, monkeypatch):
     monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
     monkeypatch.setenv("COLUMNS", "90")
     return write_transfer(senteval)
-
-
-@pytest.fixture
-def command(runner):
-    return runner("evaluate", columns=90)
-
-
-def test_the_table_is_the_papers(command, encoder):
-    result = command("org/model", "--tasks", "transfer")
-    assert result.exit_code == 0, result.output
-    (heading, _, row), protocol = cells_of(result)
-    assert heading == PAPERS
-    records = evaluate(encoder, ["transfer"])
-    values = [r.value for r in records if r.metric == "accuracy"]
-    f1 = next(r.value for r in records if r.metric == "f1")
-    assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7, f1])]
-    assert "Accuracy of a logistic regression on frozen embeddings x 100; test part; " in protocol
-    assert "Avg. over 7 tasks" in protocol
-    assert "seed 1111, preset test, folds 2, optimiser adam, batch 16" in protocol
-    assert "model: pooler mean, fp32, encoder org/model." in protocol
 
 
 def test_own_files_of_mr_give_mrs_accuracy(data, encoder, tmp_path):

@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
@@ -40,16 +39,6 @@ def run(tmp_path, monkeypatch):
         return result
 
     return call
-
-
-def test_encode_writes_rows_and_speaks_on_stderr_only(run, loaded):
-    told = run("encode", "m", "texts.txt", "rows.npy", "--pooler", "mean", "--normalize")
-    rows = np.load("rows.npy")
-    assert rows.shape == (4, 8)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-    assert loaded == [("m", "mean", None)]
-    assert told.stdout == ""
-    assert "rows.npy: 4 rows of 8 dimensions, " in told.stderr and "sentences/s" in told.stderr
 
 
 def test_build_search_add_info(run, loaded):

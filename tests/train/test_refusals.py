@@ -63,7 +63,7 @@ REFUSED = {
     "quick-thoughts": [
         (
             {"data": "text.txt"},
-            r"which sentences follow each other: .*text\.txt has 47 of 48 sentences with another",
+            r"follow each other: .*text\.txt has 47 of 48 sentences with another",
         )
     ],
     "is-bert": [
@@ -73,7 +73,7 @@ REFUSED = {
     "cmlm": [
         (
             {"data.max_tokens": 62},
-            "data.max_tokens is 62, but the objective cmlm takes at most 61 tokens of a sentence",
+            "data.max_tokens is 62, .* cmlm takes at most 61 tokens of a sent",
         )
     ],
     "declutr": [
@@ -98,7 +98,6 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [(name, *case) for name, cases in REFUSED.items() for case in cases],
-    ids=str,
 )
 def test_what_does_not_go_together_is_refused(name, changes, message, tiny_starts, tmp_path):
     with pytest.raises((CheckpointError, ConfigError, DataError), match=message):
