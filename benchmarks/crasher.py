@@ -6,8 +6,6 @@ it must hold whatever the server acknowledged, and of other requests all or noth
 an encoding must end with the bytes of one that was left alone, and leave nothing behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -30,7 +28,7 @@ from uuid import uuid4
 
 from benchmarks.machine import described
 from contrasent.files import write_text, writing
-from contrasent.reproduce import SMOKE_MODELS
+from contrasent.reproduce import SMOKE_MODEL
 from contrasent.search import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3
@@ -192,7 +190,7 @@ def main() -> None:
         os.environ["CONTRASENT_CACHE"] = str(folder / "cache")
         lines = (f"text {n} of a few words\n" for n in range(30_000))
         write_text(folder / "text.txt", "".join(lines))
-        shutil.copytree(SMOKE_MODELS / "base", folder / "encoder")
+        shutil.copytree(SMOKE_MODEL, folder / "encoder")
         third, now = 20 * given.minutes, time.monotonic
         weights = "run/last/model.safetensors"
         found = {"serve": soak_server(folder, now() + third)}

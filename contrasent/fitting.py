@@ -205,20 +205,22 @@ def fit_flow(
         measured = np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64)
         parameters = list(flow.parameters())
         rate, decay = settings.learning_rate, settings.weight_decay
-        how = TrainSettings(learning_rate=rate, weight_decay=decay, eps=1e-6, bias_correction=False)
-        optimizer = optimizer_of(how, parameters)
+        adamw = TrainSettings(
+            learning_rate=rate, weight_decay=decay, eps=1e-6, bias_correction=False
+        )
+        optimizer = optimizer_of(adamw, parameters)
         batches = _batches(count, settings)
         flow.start(rows(batches[0]))
         with torch.no_grad():
             before = bits(measured, "a measurement").item()
-        said = "fitting: {task.fields[bits]:.4f} bits per dimension"
-        bar = progress_bar(said, len(batches), shown=show_progress, bits=float("nan"))
+        label = "fitting: {task.fields[bits]:.4f} bits per dimension"
+        bar = progress_bar(label, len(batches), shown=show_progress, bits=float("nan"))
         with bar as advance:
             for step, numbers in enumerate(batches):
                 loss = bits(numbers, f"step {step + 1} of {len(batches)}")
                 loss.backward()  # type: ignore[no-untyped-call]
-                set_rate(optimizer, how, rate, step)
-                update(optimizer, gradient_norm(parameters), how.clip)
+                set_rate(optimizer, adamw, rate, step)
+                update(optimizer, gradient_norm(parameters), adamw.clip)
                 advance(1, bits=loss.item())
         with torch.no_grad():
             after = bits(measured, "a measurement").item()

@@ -7,8 +7,6 @@ between articles) and ``senteval/STS`` (SentEval's layout, with the licence file
 2016 beside the data). The same source gives the same files, byte for byte.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

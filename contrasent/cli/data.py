@@ -48,8 +48,8 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     def __call__(self) -> None:
         from contrasent.data import build, describe, example_lines, open_examples, plural
 
-        how = shared(self, options.FoundText)
-        examples = open_examples(self.file, self.columns, **how)
+        reading = shared(self, options.FoundText)
+        examples = open_examples(self.file, self.columns, **reading)
         if self.output is not None:
             build.require_output(self.output, [self.file], self.overwrite, examples.views)
         tokenizer = None
@@ -287,8 +287,8 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
         from contrasent.data import aligned, plural
         from contrasent.search import mine
 
-        how = shared(self, options.MiningOptions)
-        mined = mine(self.model, self.pairs, output=self.output, show_progress=True, **how)
+        mining = shared(self, options.MiningOptions)
+        mined = mine(self.model, self.pairs, output=self.output, show_progress=True, **mining)
         what = "scores of the teacher" if mined.scored else f"{mined.similarity} with the anchor"
         columns = zip(mined.header[2:], mined.hardest.T, strict=False)
         for name, scores in [("positive", mined.positives), *columns]:
@@ -317,9 +317,9 @@ class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJso
     def __call__(self) -> None:
         from contrasent.evaluation import synthesize
 
-        how = shared(self, options.SynthesisOptions)
-        made = synthesize(self.text, output=self.output, show_progress=True, **how)
+        synthesis = shared(self, options.SynthesisOptions)
+        synthesized = synthesize(self.text, output=self.output, show_progress=True, **synthesis)
         if self.json:
-            print_json(asdict(made) | {"pairs": len(made.pairs)}, indent=2)
+            print_json(asdict(synthesized) | {"pairs": len(synthesized.pairs)}, indent=2)
         else:
-            say("\n".join(made.lines()))
+            say("\n".join(synthesized.lines()))

@@ -45,8 +45,8 @@ class FitMap(options.Named, FitOptions, options.MapOptions):
         from contrasent.model import INFO_FILE
 
         kind = type(self).__name__.removesuffix("Command").lower()
-        given = shared(self, options.MapOptions) | shared(self, FITTERS[kind].settings)
-        api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **given)
+        chosen = shared(self, options.MapOptions) | shared(self, FITTERS[kind].settings)
+        api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **chosen)
         facts = read_json(self.output / INFO_FILE)["transform"]
         say(f"{self.output}: {facts['described']}")
         for name in facts.keys() & {"variance_kept", "bits_per_dimension"}:

@@ -8,6 +8,7 @@ from pydantic import PositiveInt, StringConstraints
 
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import raise_failures
+from contrasent.errors import pick
 from contrasent.options import DataFolder, Listed, OnDevice, Replacing, Seeds
 from contrasent.settings import Spelling, settings
 
@@ -68,12 +69,13 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
             return
         data_dir = None if self.data_dir is None else str(self.data_dir)
         if self.from_records is not None:
-            recorded = reproduce.Recorded(self.from_records, data_dir)
-            chosen = reproduce.choose(names or recorded.names, self.rows, self.tasks)
+            records = reproduce.read_records(self.from_records, data_dir)
+            chosen = reproduce.choose(names or list(records), self.rows, self.tasks)
+            filled = [records[pick("record", it.name, records)] for it in chosen]
             if what == "verdicts":
-                _show(reproduce.verdicts_document(recorded, chosen))
+                _show(reproduce.verdicts_document(filled))
             else:
-                tables = (recorded.table(table) for table in chosen)
+                tables = (it.part(table) for it, table in zip(filled, chosen, strict=True))
                 _show("\n".join(reproduce.document(table) for table in tables))
             return
         chosen = reproduce.choose(names, self.rows, self.tasks)
@@ -90,8 +92,8 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
             notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
             _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
         elif what == "verdicts":
-            filler = reproduce.open_filler(request, self.output)
-            _show(reproduce.verdicts_document(filler, chosen))
+            filled = reproduce.fill_tables(request, chosen, self.output)
+            _show(reproduce.verdicts_document(filled))
         else:
             filled = reproduce.reproduce_tables(
                 request, chosen, self.output, tell, jobs=self.jobs, overwrite=self.overwrite

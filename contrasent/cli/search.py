@@ -177,7 +177,11 @@ class BuildCommand(
         from contrasent.encode import FinishedShards, open_sentences
         from contrasent.search import Index, kind_for
 
-        how: dict[str, Any] = {"kind": self.kind, "words": self.words, "overwrite": self.overwrite}
+        building: dict[str, Any] = {
+            "kind": self.kind,
+            "words": self.words,
+            "overwrite": self.overwrite,
+        }
         if Path(self.source).is_dir():
             if (self.columns, self.ids, self.precision) != (None, None, "auto"):
                 raise ConfigError(
@@ -185,13 +189,13 @@ class BuildCommand(
                 )
             shards = FinishedShards.open(self.source)
             encoder = load(self, self.model)
-            built = Index.build(encoder, shards, self.index, show_progress=True, **how)
+            built = Index.build(encoder, shards, self.index, show_progress=True, **building)
         else:
             with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
                 kind_for(_announce(sentences), self.kind)
-                how |= {"ids": sentences.ids(), "precision": self.precision}
+                building |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
-                built = Index.build(encoder, sentences, self.index, show_progress=True, **how)
+                built = Index.build(encoder, sentences, self.index, show_progress=True, **building)
         _report(self.index, built)
         if built.manifest.words is not None:
             _tell_fusion(api.tune_index(built, encoder, weight=self.weight))

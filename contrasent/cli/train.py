@@ -102,19 +102,19 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
         run = self._run_to_resume()
         recipe = str(run / "recipe.yaml") if run else self.recipe or ""
         folder = run or self.output or Path("runs") / Path(recipe).stem
-        given = _given(words, recipe, self, options.TrainingOptions) | {"output": folder}
-        loaded, _ = recipe_with(recipe, given, options.TrainingOptions)
+        values = _values(words, recipe, self, options.TrainingOptions) | {"output": folder}
+        loaded, _ = recipe_with(recipe, values, options.TrainingOptions)
         if self.settings:
             say(describe(loaded), nl=False)
         elif self.seeds is not None:
-            if run or self.seed is not None or "train.seed" in given:
+            if run or self.seed is not None or "train.seed" in values:
                 raise ConfigError(
                     "--seeds trains several runs of a recipe, which --resume goes on with: leave "
                     "--seed and the folder of a run out"
                 )
             self._train_seeds(folder, loaded)
         else:
-            result = _trained(train, recipe, given)
+            result = _trained(train, recipe, values)
             if result is not None:
                 _print_result(result, loaded)
 
@@ -155,7 +155,7 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
             say(f"encoder: {runs.best}")
 
 
-def _given(
+def _values(
     words: Sequence[str], recipe: str, command: options.RunOptions, cls: type[options.RunOptions]
 ) -> dict[str, Any]:
     def objective() -> Iterable[str]:
@@ -163,20 +163,20 @@ def _given(
 
         return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
 
-    given, settings = shared(command, cls), _overrides(words, command, objective)
+    values, settings = shared(command, cls), _overrides(words, command, objective)
     if isinstance(command.data, list):  # which in Python holds rows
         if "data.file" in settings:
             raise ConfigError("--data and --data.file are the same setting; give one of them")
-        given["data.file"] = given.pop("data")
-    return given | settings
+        values["data.file"] = values.pop("data")
+    return values | settings
 
 
 def _overrides(words: Sequence[str], command: object, objective: Any = tuple) -> dict[str, Any]:
     return overrides_in(words, [name.replace("_", "-") for name in vars(command)], objective)
 
 
-def _trained(function: Any, name: str, given: dict[str, Any]) -> Result | None:
-    result: Result | None = function(name, **given, show_progress=True)
+def _trained(function: Any, name: str, values: dict[str, Any]) -> Result | None:
+    result: Result | None = function(name, **values, show_progress=True)
     from contrasent.distributed import leave  # with torch, once mistakes are told
 
     leave()
@@ -227,13 +227,13 @@ class PretrainCommand(options.Named, options.PretrainOptions, ShowSettings):
 
     def __call__(self, words: Sequence[str]) -> None:
         output = self.output or Path("runs") / _PRETRAINING
-        given = _given(words, _PRETRAINING, self, options.PretrainOptions) | {"output": output}
+        values = _values(words, _PRETRAINING, self, options.PretrainOptions) | {"output": output}
         if self.settings:
-            given.pop("from_scratch")
-            given["encoder.name"] = self.model
-            say(describe(recipe_with(_PRETRAINING, given, options.RunOptions)[0]), nl=False)
+            values.pop("from_scratch")
+            values["encoder.name"] = self.model
+            say(describe(recipe_with(_PRETRAINING, values, options.RunOptions)[0]), nl=False)
             return
-        result = _trained(pretrain, self.model, given)
+        result = _trained(pretrain, self.model, values)
         if result is not None:
             _print_speed(result)
             say(f"masked language model: {result.last}")
@@ -255,9 +255,9 @@ class TuneCommand(options.TuneOptions, ShowSettings):
         from contrasent.adaptation import Trial
         from contrasent.report import Cell, Table, number, score
 
-        given = _given(words, self.recipe, self, options.TuneOptions)
+        values = _values(words, self.recipe, self, options.TuneOptions)
         if self.settings:
-            say(describe(recipe_with(self.recipe, given, options.TuneOptions)[0]), nl=False)
+            say(describe(recipe_with(self.recipe, values, options.TuneOptions)[0]), nl=False)
             return
 
         def finished(trial: Trial) -> None:
@@ -265,7 +265,7 @@ class TuneCommand(options.TuneOptions, ShowSettings):
             ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
             tell(f"trial {trial.number}: {shown}: {ended}")
 
-        result = tune(self.recipe, **given, show_progress=True, on_trial=finished)
+        result = tune(self.recipe, **values, show_progress=True, on_trial=finished)
         names = list(result.best.settings)
         rows = []
         trials = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0)))

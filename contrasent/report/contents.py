@@ -216,9 +216,11 @@ def labels(results: Sequence[Used]) -> list[str]:
     """
     short = [short_encoder(it.encoder) for it in results]
     ways = [(it.pooler, f"{it.pooler}, {it.precision}", _everything(it)) for it in results]
-    told = [[f"{name} ({way[k]})" for name, way in zip(short, ways, strict=True)] for k in range(3)]
+    used_as = [
+        [f"{name} ({way[k]})" for name, way in zip(short, ways, strict=True)] for k in range(3)
+    ]
     whole = [f"{it.encoder} ({way[1]})" for it, way in zip(results, ways, strict=True)]
-    return _distinct(short, *told, whole)
+    return _distinct(short, *used_as, whole)
 
 
 def labelled_runs(runs: Sequence[Trajectory]) -> dict[str, Trajectory]:
@@ -254,28 +256,26 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
 
     DataError if a path is not there, or is none of them.
     """
-    found: dict[str, list[Any]] = {"records": [], "geometries": [], "runs": [], "neighbours": []}
+    results: dict[str, list[Any]] = {"records": [], "geometries": [], "runs": [], "neighbours": []}
     for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path} does not exist; name a file that was saved, or a training run")
         first: Any = {}
         if path.is_file():
             with suppress(ValueError), path.open(encoding="utf-8") as file:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
         if first.get("kind") == KIND:
-            found["geometries"] += read_geometry(path)
+            results["geometries"] += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            found["neighbours"] += read_neighbours(path)
+            results["neighbours"] += read_neighbours(path)
         elif "metric" in first:
-            found["records"] += read_records(path)
+            results["records"] += read_records(path)
         elif path.is_dir() or "step" in first:
-            found["runs"].append(read_trajectory(path))
+            results["runs"].append(read_trajectory(path))
         else:
+            nothing = "no measured geometry, no scores, no nearest neighbours and no training run"
             raise DataError(
-                f"{path} holds no measured geometry, no scores, no nearest neighbours and no "
-                "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
-                "or 'contrasent neighbours --json' wrote, or a run's folder"
+                f"{path} {f'holds {nothing}' if path.exists() else 'does not exist'}; name what "
+                "'contrasent analyze --json', 'contrasent evaluate --json' or 'contrasent "
+                "neighbours --json' wrote, or a run's folder"
             )
-    kept: dict[str, Any] = {name: tuple(results) for name, results in found.items()}
-    return Contents(**kept)
+    return Contents(**{name: tuple(it) for name, it in results.items()})

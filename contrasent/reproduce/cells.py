@@ -1,6 +1,6 @@
 """Cells of tables: published number, the study's, ours over the seeds, or why there is none."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -30,6 +30,9 @@ class PaperCell:
     reason: str = ""  # why there is none; empty if there is one
     failed: bool = False  # it was tried, and the reason is what went wrong
     precision: str = ""  # of the training that it comes from; empty without one
+    is_random: bool = False  # another seed would give another number
+    # names of the results that it is of, by seed: one, or one for each STS task
+    results: tuple[tuple[str, ...], ...] = ()
 
     @property
     def mean(self) -> float | None:
@@ -108,14 +111,20 @@ class FilledRow:
     notes: tuple[str, ...]
 
 
+Examples = Callable[[str], Mapping[str, np.ndarray]]
+"""Reads the numbers of a result by test pair or example, by task or value; none where not kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class FilledTable:
-    """A table with its cells."""
+    """A table with its cells, from a store or from records."""
 
     table: PaperTable  # of a paper
     scale: str  # at which it was made
     seeds: tuple[int, ...]  # that were asked for
     rows: tuple[FilledRow, ...]  # in the order of the table
+    examples: Examples  # of the cells' results
+    data_dir: str | None = None  # SentEval's folder
 
     @property
     def heading(self) -> str:
@@ -131,6 +140,17 @@ class FilledTable:
     def cells(self) -> list[PaperCell]:
         """All cells, row by row."""
         return [cell for row in self.rows for cell in row.cells.values()]
+
+    def part(self, table: PaperTable) -> "FilledTable":
+        """The rows and columns that ``table`` has too."""
+        labels, names = ({row.label for row in table.rows}, {it.heading for it in table.columns})
+        columns = tuple(it for it in self.table.columns if it.heading in names)
+        rows = (
+            replace(row, cells={k: it for k, it in row.cells.items() if k in names})
+            for row in self.rows
+            if row.label in labels
+        )
+        return replace(self, table=replace(self.table, columns=columns), rows=tuple(rows))
 
     def shown(self) -> Table:
         """The table as it is printed: few columns side by side, many in lines of their own."""
@@ -195,7 +215,7 @@ class FilledTable:
         return csv_text(lines)
 
 
-Found = tuple[Value | None, str]
+ValueOrReason = tuple[Value | None, str]
 """A value, and why there is none."""
 
 
@@ -204,7 +224,6 @@ class Filler:
 
     def __init__(self, planner: Planner, store: Store, seeds: Sequence[int]) -> None:
         self.planner, self.store, self.seeds = planner, store, tuple(seeds)
-        self.scale, self.data_dir = store.scale, store.data_dir
         self._plans: dict[tuple[int, str], tuple[list[list[Measurement]], str]] = {}
 
     def measurements(self, tables: Sequence[PaperTable]) -> Iterator[Measurement]:
@@ -232,18 +251,6 @@ class Filler:
             self._plans[key] = list(distinct.values()), reason
         return self._plans[key]
 
-    def varies(self, table: PaperTable, row: PaperRow, column: PaperColumn) -> bool:
-        """Another seed would give another number, as of no start, whitened or not."""
-        return any(it.job.is_random for of_seed in self.plan(row, column)[0] for it in of_seed)
-
-    def examples(
-        self, table: PaperTable, row: PaperRow, column: PaperColumn, place: int, label: str
-    ) -> list[np.ndarray]:
-        """Numbers by test pair or example, of each seed that has them."""
-        by_seed = self.plan(row, column)[0]
-        kept = [self.store.examples(of[place if len(of) > 1 else 0]) for of in by_seed]
-        return [it[label] for it in kept if label in it]
-
     def table(self, table: PaperTable) -> FilledTable:
         """A table with what is in the store."""
         scale, caps = self.store.scale, self.planner.scale.recipes
@@ -261,7 +268,8 @@ class Filler:
                 *(self.store.description(it).get("note", "") for it in runs),
             ]
             rows.append(FilledRow(row.label, cells, tuple(dict.fromkeys(filter(None, notes)))))
-        return FilledTable(table, scale, self.seeds, tuple(rows))
+        store = self.store
+        return FilledTable(table, scale, self.seeds, tuple(rows), store.examples, store.data_dir)
 
     def cell(self, table: PaperTable, row: PaperRow, column: PaperColumn) -> PaperCell:
         """One cell."""
@@ -283,9 +291,10 @@ class Filler:
         of_seeds, reason = self.plan(row, column)
         if reason:
             return replace(empty, reason=reason)
-        found = [self._value(row, column, measurements) for measurements in of_seeds]
-        values = [value for value, _ in found if value is not None]
-        reasons = list(dict.fromkeys(why for _, why in found if why))
+        results = tuple(tuple(it.result for it in of_seed) for of_seed in of_seeds)
+        outcomes = [self._value(row, column, measurements) for measurements in of_seeds]
+        values = [value for value, _ in outcomes if value is not None]
+        reasons = list(dict.fromkeys(why for _, why in outcomes if why))
         failures = [why for why in reasons if why != NOT_YET]
         if values and reasons:
             reasons = [f"{len(values)} of {len(of_seeds)} seeds", *failures]
@@ -299,11 +308,13 @@ class Filler:
             reason="; ".join(reasons),
             failed=bool(failures),
             precision=" and ".join(precisions) if values else "",
+            is_random=any(it.job.is_random for of_seed in of_seeds for it in of_seed),
+            results=results,
         )
 
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]
-    ) -> Found:
+    ) -> ValueOrReason:
         job = measurements[0].job.run
         if column.kind in ("machine", "trace"):
             if not (kept := self.store.description(job)):
@@ -321,17 +332,17 @@ class Filler:
                 return None, f"{table} has no such number"
             minus = float(printed)
         aggregation = row.system(self.store.scale).aggregation
-        tasks, found = STS if len(measurements) > 1 else ("",), list[float]()
+        tasks, values = STS if len(measurements) > 1 else ("",), list[float]()
         for measurement, task in zip(measurements, tasks, strict=True):
             name = column.name.replace("sts", task) if task else column.name
             name += f"/{aggregation}" if aggregation else ""
             value, reason = self._measured(measurement, name)
             if value is None or isinstance(value, str):
                 return value, reason
-            found.append(value)
-        return (100.0 if column.is_score else 1.0) * fmean(found) - minus, ""
+            values.append(value)
+        return (100.0 if column.is_score else 1.0) * fmean(values) - minus, ""
 
-    def _measured(self, measurement: Measurement, name: str) -> Found:
+    def _measured(self, measurement: Measurement, name: str) -> ValueOrReason:
         result = self.store.result(measurement)
         if result is None:
             failed = self.store.path(measurement, ".failed.txt")

@@ -95,6 +95,11 @@ class Measurement:
     argument: str
     key: str
 
+    @property
+    def result(self) -> str:
+        """The name of its result in a store."""
+        return f"{self.job.key}/{self.name.partition(':')[0]}-{self.key}"
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -131,18 +136,17 @@ class Store:
 
     def path(self, measurement: Measurement, suffix: str) -> Path:
         """Of a result: ``.json``, ``.npz`` by example, ``.jsonl`` or ``.failed.txt``."""
-        kind = measurement.name.partition(":")[0]
-        return self.folder(measurement.job) / f"{kind}-{measurement.key}{suffix}"
+        return self.root / "jobs" / f"{measurement.result}{suffix}"
 
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""
         path = self.path(measurement, ".json")
         return Measured(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
-    def examples(self, measurement: Measurement) -> dict[str, np.ndarray]:
+    def examples(self, result: str) -> Mapping[str, np.ndarray]:
         """Numbers by test pair or example, by task or value; nothing where none were kept."""
-        path = self.path(measurement, ".npz")
-        if self.result(measurement) is None or not path.exists():
+        path = self.root / "jobs" / f"{result}.npz"
+        if not path.exists() or not path.with_suffix(".json").exists():
             return {}
         with np.load(path) as arrays:
             return dict(arrays)

@@ -22,11 +22,18 @@ from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 ENCODER = "bert-base-uncased"
 """The model that ``--encoder`` stands in place of."""
 
-_SMOKE = Path(str(files("contrasent"))) / "reproduce" / "smoke"
-SMOKE_TASKS, SMOKE_MODELS = _SMOKE / "senteval", _SMOKE / "models"
-"""What `scripts/make_smoke_data.py` makes: every task, a few rows each; ``base`` and ``large``."""
+_PACKAGE = Path(str(files("contrasent")))
+_SMOKE = _PACKAGE / "reproduce" / "smoke"
+SMOKE_TASKS, SMOKE_MODEL = _SMOKE / "senteval", _SMOKE / "model"
+"""What `scripts/make_smoke_data.py` makes: every task, a few rows each; the model for every id."""
 
-_SMOKE_PAIRS = ("qqp", "flickr30k", "paranmt")
+_WIKIPEDIA = _PACKAGE / "quickstart_data" / "wikipedia.txt"
+_SMOKE_TEXTS = {
+    **{name: _SMOKE / "texts" / f"{name}.csv" for name in ("labelled", "triplets+anli")},
+    **dict.fromkeys(("qqp", "flickr30k", "paranmt"), _SMOKE / "texts" / "pairs.csv"),
+    **dict.fromkeys(("sentences", "documents", "captions"), _WIKIPEDIA),
+    "words": _SMOKE / "texts" / "words.txt",
+}
 
 
 class Materials:
@@ -69,7 +76,7 @@ class Materials:
         if name in self._definitions:
             return self.get("text", name)
         if name not in self._given and self._scale == SMOKE:
-            return str(SMOKE_MODELS / ("large" if "large" in name else "base"))
+            return str(SMOKE_MODEL)
         if name not in self._given and self._scale != PAPER:
             option = "--encoder FOLDER" if name == ENCODER else f"--material {name}=FOLDER"
             raise ConfigError(f"needs {option}: a model in place of {name}")
@@ -96,8 +103,7 @@ class Materials:
         if definition.of in self._given or (definition.of and self._scale == SMOKE):
             return _derived(name, self._source(definition.of), self._folder / "derived")
         if self._scale == SMOKE:
-            shipped = "pairs" if name in _SMOKE_PAIRS else name
-            return next((_SMOKE / "texts").glob(f"{shipped}.*"))
+            return _SMOKE_TEXTS[name]
         ways = [name, *([definition.of] if definition.of else [])]
         options = " or ".join(f"--material {way}=FILE" for way in ways)
         raise ConfigError(f"needs {options}: {definition.about}")

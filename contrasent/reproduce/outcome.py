@@ -28,7 +28,7 @@ from contrasent.reproduce.papers import (
     packaged,
     system_row,
 )
-from contrasent.reproduce.recorded import Recorded, write_records
+from contrasent.reproduce.recorded import write_records
 from contrasent.reproduce.runner import Notify, plan_work, run_work
 from contrasent.reproduce.verdicts import verdict_table, verdicts
 
@@ -156,7 +156,7 @@ def reproduce_tables(
             picture = figure(everything, filled)
             write_text(output / f"{filled.name}.md", document(filled, drawn=picture is not None))
             write_text(output / f"{filled.name}.csv", filled.numbers())
-            write_records(output / f"{filled.name}.parquet", everything, filled)
+            write_records(output / f"{filled.name}.parquet", filled)
             write_pictures(output, [picture] if picture else [])
         return [filler.table(table) for table in tables]
 
@@ -184,9 +184,17 @@ def document(filled: FilledTable, *, drawn: bool = False) -> str:
     return _markdown(replace(table, notes=(about, *table.notes))) + image
 
 
-def verdicts_document(filler: Filler | Recorded, tables: Sequence[PaperTable]) -> str:
-    """Verdicts on the claims about tables, by what is in a folder or in records, as Markdown."""
-    return _markdown(verdict_table(verdicts(filler, tables), filler.scale))
+def fill_tables(
+    request: PaperRequest, tables: Sequence[PaperTable], output: Path
+) -> list[FilledTable]:
+    """Tables, all their rows, with what is in a folder."""
+    filler, known = open_filler(request, output), load_tables()
+    return [filler.table(known[table.name]) for table in tables]
+
+
+def verdicts_document(tables: Sequence[FilledTable]) -> str:
+    """Verdicts on the claims about tables of one scale, as Markdown."""
+    return _markdown(verdict_table(verdicts(tables), tables[0].scale))
 
 
 def _markdown(table: Table) -> str:
@@ -229,15 +237,15 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     kind = next(it for it in figure_kinds() if it.name == table.figure)
     if kind.of_runs:
         runs = {k: it.job for k, it in chosen.items() if it.job.kind == "train"}
-        made = {k: store.folder(job) / "run" for k, job in runs.items() if store.is_made(job)}
-        data = FigureData(runs={k: read_trajectory(path) for k, path in made.items()})
+        paths = {k: store.folder(job) / "run" for k, job in runs.items() if store.is_made(job)}
+        data = FigureData(runs={k: read_trajectory(path) for k, path in paths.items()})
     else:
-        made = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it)}
-        places = {k: read_geometry(path)[0] for k, path in made.items()}
+        paths = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it)}
+        places = {k: read_geometry(path)[0] for k, path in paths.items()}
         averages = {row.label: row.cells["Avg"].mean for row in filled.rows if "Avg" in row.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
         data = FigureData(places, _panels(table, places), title="STS Avg.", colours=colours)
-    return replace(kind.draw(data), name=filled.name) if made else None
+    return replace(kind.draw(data), name=filled.name) if paths else None
 
 
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:

@@ -214,12 +214,14 @@ class PaperTable:
         """The columns in which a row has a cell: those of the published row, if there is one.
 
         What a figure draws is printed nowhere, so its rows have a cell in every column; a text has
-        them in columns of texts, an encoder in the others.
+        them in columns of texts, an encoder in the others, but for those of a training's course if
+        it was not trained.
         """
         printed = None if self.figure else published(self.paper, self.number).get(row.published)
         if printed is None:
-            is_text = row.raw.get("make") == "data"
-            return [it for it in self.columns if (it.text in OF_TEXTS) == is_text]
+            make = row.raw.get("make", "train")
+            columns = [it for it in self.columns if make == "train" or it.kind != "trace"]
+            return [it for it in columns if (it.text in OF_TEXTS) == (make == "data")]
         return [it for it in self.columns if it.heading in printed]
 
 

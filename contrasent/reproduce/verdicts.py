@@ -24,7 +24,13 @@ from contrasent.evaluation import (
     mean_error,
 )
 from contrasent.report import ABSENT, Table, text_table
-from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
+from contrasent.reproduce.cells import (
+    FilledRow,
+    FilledTable,
+    PaperCell,
+    as_number,
+    short_reason,
+)
 from contrasent.reproduce.papers import (
     SMOKE,
     PaperColumn,
@@ -33,7 +39,6 @@ from contrasent.reproduce.papers import (
     load_claims,
     load_tables,
 )
-from contrasent.reproduce.recorded import Recorded
 from contrasent.reproduce.runner import read_suite
 
 HOLDS, CONTRARY, OPEN, WEAK = "holds", "does not hold", "cannot be told", "no power"
@@ -73,22 +78,24 @@ class ClaimPart:
     def status(self, tests: int) -> str:
         """Its verdict; to be contrary it has to stand the correction for ``tests`` parts.
 
-        Without power, as an interval that could not have shown the published difference, or that
-        two results are alike, it has none.
+        No power is the verdict where the interval could not have shown the published difference,
+        or that two results are alike. Without a published difference it is so only where the
+        interval decides nothing, and could not have shown a difference of :data:`MARGIN`.
         """
         difference, reach = self.difference, self.reach(_LEVEL)
         corrected = self.reach(_LEVEL / tests)
         if difference is None or reach is None or corrected is None:
             return OPEN
-        printed = inf if self.published is None else abs(self.published)
-        if reach > (printed if self.relation == ">" else MARGIN):
-            return WEAK
         least = {"~": -MARGIN, ">=": -MARGIN, ">": 0.0}[self.relation]
         most = MARGIN if self.relation == "~" else inf
+        status = OPEN
         if least < difference - reach and difference + reach < most:
-            return HOLDS
-        is_contrary = difference + corrected < least or difference - corrected > most
-        return CONTRARY if is_contrary else OPEN
+            status = HOLDS
+        elif difference + corrected < least or difference - corrected > most:
+            status = CONTRARY
+        smallest = abs(self.published or MARGIN) if self.relation == ">" else MARGIN
+        is_decided = self.published is None and status != OPEN
+        return WEAK if reach > smallest and not is_decided else status
 
     def described(self) -> str:
         """Labels, numbers and interval in a line."""
@@ -99,8 +106,8 @@ class ClaimPart:
             return line
         reach, digits = self.reach(_LEVEL), min(cell.digits for cell in self.cells)
         ends = f" ± {reach:.{digits}f}" if reach else ""
-        told = "" if self.published is None else f", published {self.published:+.{digits}f}"
-        return f"{line}: {self.difference:+.{digits}f}{ends}{told}"
+        printed = "" if self.published is None else f", published {self.published:+.{digits}f}"
+        return f"{line}: {self.difference:+.{digits}f}{ends}{printed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +116,18 @@ class Verdict:
 
     number: str  # such as ``S1``
     claim: str  # in words
-    status: str  # holds, does not hold, or cannot be told
+    status: str  # holds, does not hold, no power, or cannot be told
     parts: tuple[ClaimPart, ...] = ()  # its comparisons
     note: str = ""  # why it cannot be told, and the likely cause of contradictions
 
 
-def verdicts(filler: Filler | Recorded, tables: Sequence[PaperTable]) -> list[Verdict]:
-    """Verdicts on the claims about tables, by what is in the store."""
-    judge, names = _Judge(filler), {table.name for table in tables}
+def verdicts(tables: Sequence[FilledTable]) -> list[Verdict]:
+    """Verdicts on the claims about tables."""
+    judges = {it.table.name: _Judge(it) for it in tables}
     return [
-        judge.verdict(number, claim)
+        judges[claim["cells"]].verdict(number, claim)
         for number, claim in load_claims().items()
-        if claim["cells"] in names
+        if claim["cells"] in judges
     ]
 
 
@@ -145,10 +152,10 @@ def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> 
 
 
 class _Judge:
-    """Judges claims by what is in a store."""
+    """Judges claims about a table."""
 
-    def __init__(self, filler: Filler | Recorded) -> None:
-        self._filler = filler
+    def __init__(self, filled: FilledTable) -> None:
+        self._filled, self._rows = filled, {row.label: row for row in filled.rows}
 
     def verdict(self, number: str, claim: Mapping[str, Any]) -> Verdict:
         """The verdict on a claim."""
@@ -168,7 +175,7 @@ class _Judge:
         status = next((it for it in (CONTRARY, OPEN, WEAK) if it in statuses), HOLDS)
         missing = [it for it in parts if it.difference is None]
         notes = list[str]()
-        if self._filler.scale == SMOKE:
+        if self._filled.scale == SMOKE:
             status, notes = OPEN, ["scale smoke: weights are random"]
         elif missing:
             notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
@@ -183,53 +190,51 @@ class _Judge:
         """A comparison with our numbers, and how sure their difference is."""
         rows = {row.label: row for row in table.rows}
         pair = rows[part.better], rows[part.other]
-        first, second = cells = [self._filler.cell(table, row, column) for row in pair]
+        first, second = cells = self._cells(pair, column)
         part = replace(part, cells=(first, second))
         if part.difference is None:
             return part
-        pair_error = self.pair_error(table, pair, column)
+        pair_error = self.pair_error(pair, column)
         if pair_error is None and not column.text.startswith(("trace:", "overlap")):
             return part
-        random = [self._filler.varies(table, row, column) for row in pair]
-        seed_error = self.seed_error(cells, random)
-        return replace(part, pair_error=pair_error, seed_error=seed_error)
+        return replace(part, pair_error=pair_error, seed_error=self.seed_error(cells))
 
-    def seed_error(self, cells: Sequence[PaperCell], random: Sequence[bool]) -> SeedError | None:
+    def _cells(self, rows: Sequence[PaperRow], column: PaperColumn) -> list[PaperCell]:
+        missing = FilledRow("", {}, ())
+        cells = (self._rows.get(it.label, missing).cells.get(column.heading) for it in rows)
+        return [it or PaperCell(reason="not in the records") for it in cells]
+
+    def seed_error(self, cells: Sequence[PaperCell]) -> SeedError | None:
         """Paired over common seeds, None without; 0 where neither number depends on a seed."""
-        if not any(random):
+        if not any(cell.is_random for cell in cells):
             return SeedError(0.0, 1)
-        seeds = len(self._filler.seeds)
-        first, second = (
-            cell.ours if varies else cell.ours * seeds
-            for cell, varies in zip(cells, random, strict=True)
-        )
+        seeds = len(self._filled.seeds)
+        first, second = (cell.ours if cell.is_random else cell.ours * seeds for cell in cells)
         if not len(first) == len(second) == seeds > 1:
             return None
         return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
 
-    def pair_error(
-        self, table: PaperTable, pair: Sequence[PaperRow], column: PaperColumn
-    ) -> float | None:
+    def pair_error(self, pair: Sequence[PaperRow], column: PaperColumn) -> float | None:
         """Standard error of a difference over test pairs or examples, of means over seeds.
 
         Pairs that share a sentence are dependent, within a task and across those of an average;
         examples of transfer tasks and of retrieval are not. None of what is not kept by example,
         such as the last step of a trajectory.
         """
-        filler = self._filler
+        filled, cells = self._filled, self._cells(pair, column)
         value, _, aggregation = column.text.partition("/")
         split = "dev" if value.endswith("-dev") else "test"
         names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
-        ways = [row.system(filler.scale).aggregation or aggregation for row in pair]
+        ways = [row.system(filled.scale).aggregation or aggregation for row in pair]
         tasks = list[Any]()
         moves: list[np.ndarray] = []
         for place, name in enumerate(names):
             label = name if split == "test" else f"{name}-dev"
-            sides = [filler.examples(table, row, column, place, label) for row in pair]
+            sides = [self._examples(cell, place, label) for cell in cells]
             if not all(sides):
                 return None
             if name in STS_TASKS:
-                (read,) = read_suite((name,), filler.data_dir, split).tasks("sts")
+                (read,) = read_suite((name,), filled.data_dir, split).tasks("sts")
                 tasks.append(read)
                 first, second = (
                     _influence(read, side, way or "all")
@@ -239,11 +244,16 @@ class _Judge:
                 first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
                 if column.is_of_geometry:
                     pairs = column.measure.partition(":")[2]
-                    tasks.append(RatedPairs.read(pairs, filler.data_dir).task)
+                    tasks.append(RatedPairs.read(pairs, filled.data_dir).task)
             moves.append(first - second)
         alone = np.diag([float(np.square(move).sum()) for move in moves])
         error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
         return 100 * error if column.is_score else error
+
+    def _examples(self, cell: PaperCell, place: int, label: str) -> list[np.ndarray]:
+        results = (it[place if len(it) > 1 else 0] for it in cell.results)
+        by_seed = map(self._filled.examples, results)
+        return [it[label] for it in by_seed if label in it]
 
 
 def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
@@ -255,10 +265,10 @@ def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.nd
 
 
 def _smallest(verdict: Verdict) -> str:
-    """What the widest interval of its comparisons can tell; a dash where one has none."""
-    reaches = [part.reach(_LEVEL) for part in verdict.parts]
-    known = [it for it in reaches if it]
-    return f"{max(known):.2f}" if known and None not in reaches else ABSENT
+    """Half the widest interval of its comparisons; a dash where one has none."""
+    reaches = [part.reach(_LEVEL) or inf for part in verdict.parts]
+    widest = max(reaches, default=inf)
+    return f"{widest:.2f}" if widest < inf else ABSENT
 
 
 def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
@@ -285,6 +295,7 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         "comparisons do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike, and one does not fall below another, within {MARGIN:g} point. "
         "The smallest difference that all comparisons can tell is the widest interval's half: "
-        "where it is above the published difference, or that point, there is no power.",
+        "where it is above the published difference, or that point, there is no power, unless no "
+        "difference is published and the interval leaves no doubt.",
     )
     return replace(table, notes=notes)

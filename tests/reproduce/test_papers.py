@@ -206,6 +206,13 @@ def test_every_claim_is_there_and_agrees_with_the_published_numbers():
     assert checked > 180
 
 
+def test_what_was_not_trained_has_no_cell_of_a_training():
+    table = load_tables()["simcse/steps"]
+    start, trained, last = ([it.heading for it in table.columns_of(r)] for r in table.rows[:3])
+    assert start == ["STS-B dev", "Avg"]
+    assert trained == last == [it.heading for it in table.columns]
+
+
 def test_every_row_is_listed_with_what_makes_it():
     listed = "\n".join(plan_lines())
     for table in load_tables().values():

@@ -17,7 +17,7 @@ from helpers.command_line import call, refused, started, worked
 
 from contrasent.reproduce import runner
 from contrasent.reproduce.jobs import Store
-from contrasent.reproduce.materials import SMOKE_MODELS, SMOKE_TASKS
+from contrasent.reproduce.materials import SMOKE_MODEL, SMOKE_TASKS
 from contrasent.reproduce.papers import load_tables
 
 SMOKE = ("--scale", "smoke", "--device", "cpu")
@@ -81,6 +81,9 @@ def test_the_same_command_again_does_nothing_and_others_tell_what_is_there(made,
     assert made_jobs(output) == before
     recorded = worked("reproduce", "simcse/T3", "--from-records", output)
     assert recorded.out.strip() == (output / "simcse-T3.md").read_text().strip()
+    one = worked("reproduce", "simcse/T3", "--from-records", output, "--rows", "dropout 0.5")
+    rows = [line for line in recorded.out.splitlines() if "dropout 0.1 |" not in line]
+    assert one.out.splitlines() == rows
     told = worked("reproduce", "verdicts", "simcse/T3", "--output", output, *SMOKE)
     judged = worked(
         *("reproduce", "verdicts", "simcse/T3", "--from-records", output, "--data-dir", SMOKE_TASKS)
@@ -129,7 +132,7 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
 def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
     output = tmp_path / "out"
     worked("reproduce", "diffcse/T14", "--rows", "BERT-base", "--output", output, *SMOKE)
-    config = json.loads((SMOKE_MODELS / "base" / "config.json").read_text())
+    config = json.loads((SMOKE_MODEL / "config.json").read_text())
     width, inner = config["hidden_size"], config["intermediate_size"]
     rows = ("vocab_size", "max_position_embeddings", "type_vocab_size")
     norm = 2 * width

@@ -29,9 +29,9 @@ def plane(data: FigureData) -> Picture:
         for place, (label, geometry) in enumerate(rows.items(), start=1):
             at = geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
             known = data.colours.get(label)
-            told = "" if known is None else f" ({100 * known:.1f})"
+            score = "" if known is None else f" ({100 * known:.1f})"
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
-            name = f"{place}  {label}{told}"
+            name = f"{place}  {label}{score}"
             axes.plot(*at, "o", color=colour, markeredgecolor="black", label=name)
             axes.annotate(f"{place}", at, **ABOVE)
         some = next(iter(rows.values()))
