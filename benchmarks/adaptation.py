@@ -1,29 +1,34 @@
-"""Which method helps on which text: encoders adapted to five domains, labels for the test only.
+"""Which method helps on which text: five domains and their raw forms, labels for the test only.
 
     python -m benchmarks.adaptation prepare DATA WORK     # DATA has senteval, paraphrase and wiki
     python -m benchmarks.adaptation run WORK --starts minilm,mlm --methods dropout,tsdae
     python -m benchmarks.adaptation run WORK --starts minilm --methods hybrid,adapt --minutes 15
     python -m benchmarks.adaptation table WORK            # Markdown, with intervals
+    python -m benchmarks.adaptation search WORK           # by vectors, by words, and by both
+    python -m benchmarks.adaptation dirt DATA WORK        # twenty kinds of raw text
 
 A run that is there already is not made again.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
+import html
 import json
 import os
 import pickle
 import random
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
-from itertools import product
+from itertools import chain, cycle, islice, product
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -32,13 +37,14 @@ import contrasent
 from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
 from contrasent.metrics import ndcg_at_k, relevant_ranks
 from contrasent.model import SentenceEncoder
-from contrasent.search import WordIndex, fuse
+from contrasent.search import Index, WordIndex, fuse
 
 Cell = tuple[str, str, str, int]
 """A start, a domain, a method and a seed."""
 
 STARTS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2", "mlm": "weights/minilm-mlm"}
-NEAREST = 11
+NEAREST, DEPTH = 11, 10
+MODES = ("dense", "words", "hybrid", "auto")
 GENERAL = "stsb"
 
 
@@ -51,7 +57,6 @@ class Domain:
     rated: Mapping[str, str] = field(default_factory=dict)
     labelled: tuple[str, ...] = ()
     documents: str = ""
-    texts: str = ""
 
 
 QUICKSTART = Path(str(files("contrasent") / "quickstart_data"))
@@ -65,7 +70,6 @@ DOMAINS = {
         "wikipedia/train.txt",
         {"same document": "wikipedia/test", "title": "wikipedia/titles"},
         documents="wikipedia/docs.txt",
-        texts="wikipedia/texts.txt",
     ),
     "captions": Domain("captions/train.txt", {"same image": "captions/test"}),
     "quickstart": Domain(
@@ -78,31 +82,18 @@ DOMAINS = {
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe and its settings; ``data`` names the part of a domain, ``starts`` who can."""
+    """A recipe and its settings; ``first`` those of a pretraining before it."""
 
     recipe: str = "unsup-simcse"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    data: str = "text"
-    starts: tuple[str, ...] = ("minilm", "mlm")
     first: Mapping[str, Any] | None = None
 
 
 STEPS = {"train.max_steps": 150, "train.batch_size": 64}
-CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
-LONG = {"data.max_tokens": 64}
 METHODS = {
     "dropout": Method(),
-    "dropout 1e-5": Method(settings={"train.learning_rate": 1e-5}),
-    "crops": Method(settings=CROPS),
-    "crops of texts": Method(
-        settings={**LONG, "view.name": "crop_sentences", "view.sides": "both"}, data="texts"
-    ),
-    "next sentence": Method(settings={"view.name": "next_sentence"}, data="documents"),
     "tsdae": Method("tsdae", {"train.batch_size": 16, "train.max_steps": 450}),
-    "mlm first": Method(first={"train.max_steps": 150}, starts=("mlm",)),
-    "diffcse": Method("diffcse", {"train.learning_rate": 3e-5, "train.epochs": 1}, starts=("mlm",)),
-    "distil": Method("distil", {"objective.teacher": STARTS["minilm"]}, starts=("mlm",)),
-    "queries": Method("sup-adapt", {**LONG, "train.learning_rate": 1e-5}),
+    "mlm first": Method(first={"train.max_steps": 150}),
     "whitening": Method("whitening"),
     "hybrid": Method("hybrid"),
     "adapt": Method("adapt"),
@@ -124,21 +115,20 @@ def make(work: Path, cell: Cell, minutes: float) -> tuple[SentenceEncoder, float
     if name == "start":
         return load(start, data_root), 0
     method, text = METHODS[name], DOMAINS[domain]
-    data = work / (getattr(text, method.data) or text.text)
+    data, documents = work / text.text, work / (text.documents or text.text)
     if name == "whitening":
         return contrasent.fit(load(start, data_root), data=str(data)), 0
     if name == "hybrid":
         encoder = load(start, data_root)
-        judged = judge(EncoderUse(encoder, "fp32"), work / (text.documents or text.text))
+        judged = judge(EncoderUse(encoder, "fp32"), documents)
         print(domain, judged.sentence)
         return encoder, (judged.weight or 0) if judged.verdict in ("hybrid", "words") else 0
     folder = work / "runs" / "-".join((start, domain, slug(name), str(seed)))
     base = str(data_root / STARTS[start]) if start == "mlm" else STARTS[start]
     common = {"evaluation.final": "none", "evaluation.task": "none", "train.seed": seed}
     if name == "adapt":
-        data = work / (text.documents or text.text)
         options: dict[str, Any] = {"output": folder, "overwrite": True, "seed": seed}
-        result = contrasent.adapt(base, data=data, minutes=minutes, **options)
+        result = contrasent.adapt(base, data=documents, minutes=minutes, **options)
         print(domain, *result.sentences)
         return SentenceEncoder.load(result.encoder), result.hybrid_weight or 0
     if start == "mlm":
@@ -148,12 +138,6 @@ def make(work: Path, cell: Cell, minutes: float) -> tuple[SentenceEncoder, float
         settings = {**STEPS, **method.first, "train.seed": seed}
         contrasent.pretrain(base, data=data, output=first, overwrite=True, **settings)
         base = str(first / "last")
-    if name == "queries":
-        made = contrasent.synthesize(
-            work / (text.documents or text.text), output=f"{folder}.jsonl", overwrite=True
-        )
-        print(domain, made.made, made.left_out, len(made.pairs))
-        data = Path(f"{folder}.jsonl")
     settings = {**STEPS, **common, **method.settings}
     run = contrasent.train(
         method.recipe, encoder=base, data=data, output=folder, overwrite=True, **settings
@@ -161,7 +145,21 @@ def make(work: Path, cell: Cell, minutes: float) -> tuple[SentenceEncoder, float
     return SentenceEncoder.load(run.last), 0
 
 
-def found(encoder: SentenceEncoder, folder: Path, weight: float) -> np.ndarray:
+def ndcg(scores: Iterable[np.ndarray], task: Any) -> np.ndarray:
+    """nDCG@10 of each query, ``(Q,)``; a query that is a text of the corpus does not find itself.
+
+    Args:
+        scores: of the texts of the corpus, ``(N,)`` for each query.
+        task: the retrieval task.
+    """
+    values = []
+    for row, wanted, self_row in zip(scores, task.relevant, task.left_out, strict=True):
+        ranks = relevant_ranks(row, [*wanted], [*wanted.values()], self_row)
+        values.append(ndcg_at_k([ranks[0]], [ranks[1]], DEPTH))
+    return np.array(values)
+
+
+def search_scores(encoder: SentenceEncoder, folder: Path, weight: float) -> np.ndarray:
     """nDCG@10 of each query, ``(Q,)``, in search by the encoder and BM25 with a weight."""
     (task,) = load_suite([str(folder)]).tasks("retrieval")
     queries, corpus = (
@@ -171,12 +169,7 @@ def found(encoder: SentenceEncoder, folder: Path, weight: float) -> np.ndarray:
     scores = queries @ corpus.T
     if weight:
         scores = fuse(scores, WordIndex.of(task.corpus).scores(task.queries), weight)
-    values = []
-    for row, wanted, itself in zip(scores, task.relevant, task.left_out, strict=True):
-        grades = [*wanted.values()]
-        ranks = relevant_ranks(row, [*wanted], grades, itself)
-        values.append(ndcg_at_k([ranks[0]], [ranks[1]], 10))
-    return np.array(values)
+    return ndcg(scores, task)
 
 
 def labels_are_right(encoder: SentenceEncoder, path: Path, weight: float) -> dict[str, np.ndarray]:
@@ -218,7 +211,7 @@ def score(encoder: SentenceEncoder, domain: Domain, work: Path, weight: float) -
         right = labels_are_right(encoder, work / "reviews" / f"{name}.csv", weight)
         scores |= {f"{name} {how}": each for how, each in right.items()}
     for name, task in domain.searches.items():
-        scores[name] = found(encoder, work / task, weight)
+        scores[name] = search_scores(encoder, work / task, weight)
     for name, task in named.items():
         scores[name] = load_suite([task], options).records(EncoderUse(encoder))
     return scores
@@ -231,18 +224,23 @@ def value(scores: Any) -> float:
     return next(r.value for r in scores.records if r.aggregation != "subset")
 
 
+def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the mean of ``second - first``, both ``(N,)``, by a paired bootstrap."""
+    draws = np.random.default_rng(1111).multinomial(
+        len(first), np.full(len(first), 1 / len(first)), size=5000
+    )
+    drawn = draws @ (second.astype(float) - first) / len(first)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def difference(
     name: str, scores: tuple[Any, Any], domain: Domain, work: Path
 ) -> tuple[float, float]:
     """The 95 % interval of the second's score less the first's, by a paired bootstrap."""
     first, second = scores
     if isinstance(first, np.ndarray):
-        draws = np.random.default_rng(1111).multinomial(
-            len(first), np.full(len(first), 1 / len(first)), size=5000
-        )
-        drawn = draws @ (second.astype(float) - first) / len(first)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        return float(low), float(high)
+        return interval(first, second)
     task = domain.rated.get(name)
     text = str(work / task) if task else GENERAL
     suite = load_suite([text], options_of(work))
@@ -307,10 +305,21 @@ def write_retrieval(
     write(folder / "qrels.tsv", ["query-id\tcorpus-id\tscore", *pairs])
 
 
+def quora(data: Path) -> list[dict[str, str]]:
+    """Pairs of questions, with a label."""
+    with (data / "paraphrase/qqp_sample.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def wikipedia_articles(data: Path) -> list[list[str]]:
+    """Their sentences."""
+    whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
+    return [article.split("\n") for article in whole.strip().split("\n\n")]
+
+
 def questions(data: Path, work: Path) -> None:
     """Quora's pairs by halves: questions to train on, duplicates that find each other."""
-    with (data / "paraphrase/qqp_sample.tsv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    rows = quora(data)
     sides = ("question1", "question2")
     test = [row for row in rows if half(row["question1"]) == 0]
     number = {q: f"q{k}" for k, q in enumerate(distinct(r[s] for r in test for s in sides))}
@@ -374,8 +383,7 @@ def reviews(data: Path, work: Path) -> None:
 
 def wikipedia(data: Path, work: Path) -> None:
     """Articles: some to train on; sentences find those of their article, titles two paragraphs."""
-    whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
-    articles = [distinct(article.split("\n")) for article in whole.strip().split("\n\n")]
+    articles = [*map(distinct, wikipedia_articles(data))]
     random.Random(1).shuffle(articles)
     held_out, articles = articles[:400], articles[400:]
     corpus, queries, relevant = {}, {}, []
@@ -389,8 +397,6 @@ def wikipedia(data: Path, work: Path) -> None:
     lines = [sentence for article in articles for sentence in [*article, ""]][:60_000]
     write(work / "wikipedia/docs.txt", lines)
     write(work / "wikipedia/train.txt", [line for line in lines if line])
-    texts = [" ".join(a[k : k + 5]) for a in articles for k in range(0, len(a) - 1, 5)]
-    write(work / "wikipedia/texts.txt", texts[:12_000])
     corpus, queries, relevant, left = {}, {}, [], 0
     for part in ("valid", "test"):
         for line in (data / f"wiki/wikitext-2/{part}.txt").read_text(encoding="utf-8").splitlines():
@@ -456,10 +462,8 @@ def one(work: Path, cell: Cell, minutes: float) -> None:
     """Make and score one encoder, unless that is done, or being done by another process."""
     start, domain, method, _ = cell
     kept = work / "cells" / f"{slug('-'.join(map(str, cell)))}.pkl"
-    if method != "start":
-        known = METHODS[method]
-        if start not in known.starts or not getattr(DOMAINS[domain], known.data):
-            return
+    if method != "start" and METHODS[method].first and start != "mlm":
+        return
     try:
         claim = os.open(kept.with_suffix(".claim"), os.O_CREAT | os.O_EXCL)
     except FileExistsError:
@@ -506,6 +510,141 @@ def entry(
     change = 100 * (mean - value(before[name]))
     text = f"{100 * mean:.2f} ({change:+.2f}: {100 * low:+.1f} to {100 * high:+.1f})"
     return f"**{text}**" if low > 0 else text
+
+
+@app.command()
+def search(work: Path) -> None:
+    """Print nDCG@10 of searches by vectors, by words and by both, with 95 % intervals.
+
+    The weight is chosen by the texts alone, whose order is shuffled first.
+    """
+    encoder = load("minilm", root(work))
+    heads = ("set", *MODES, "weight", "gain by its own text", "s to build and choose")
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
+    for domain in DOMAINS.values():
+        for name, folder in domain.searches.items():
+            [task] = load_suite([str(work / folder)]).tasks("retrieval")
+            with TemporaryDirectory() as place:
+                cells = mode_cells(task, encoder, Path(place) / "index")
+            size = f"{len(task.queries):,} in {len(task.corpus):,}"
+            print(f"| {' | '.join([f'{name} ({size})', *cells])} |", flush=True)
+
+
+def mode_cells(task: Any, encoder: SentenceEncoder, folder: Path) -> list[str]:
+    """The cells of a retrieval task."""
+    order, began = list(range(len(task.corpus))), time.perf_counter()
+    random.Random(1).shuffle(order)
+    index = Index.build(encoder, [task.corpus[row] for row in order], folder, ids=order)
+    built = time.perf_counter() - began
+    words = contrasent.tune_index(index, encoder)
+    tuned = time.perf_counter() - began - built
+    scores, cells = dict[str, np.ndarray](), []
+    for mode in MODES:
+        rows = []
+        for hits in index.search(encoder, task.queries, DEPTH + 1, mode=mode):
+            rows.append(np.full(len(order), -np.inf))
+            rows[-1][[int(hit.id) for hit in hits]] = [-rank for rank in range(len(hits))]
+        scores[mode] = ndcg(rows, task)
+        cells.append(f"{100 * scores[mode].mean():.1f}")
+        if mode != "dense":
+            low, high = interval(scores["dense"], scores[mode])
+            cells[-1] += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    gain = f"{100 * words.gain:+.1f}" if words.queries else "-"
+    return [*cells, f"{words.weight:g}", gain, f"{built:.0f} + {tuned:.0f}"]
+
+
+FOREIGN = (
+    "Der Zug nach {} fährt heute wegen Bauarbeiten zwei Stunden später ab als sonst üblich.",
+    "Le musée de {} est fermé le mardi, mais les visiteurs peuvent encore voir le jardin.",
+    "El mercado de {} abre a las ocho de la mañana y vende fruta, pescado y pan todos los días.",
+    "Поезд {} прибывает на второй путь, и пассажиры ждут его на платформе.",  # noqa: RUF001
+)
+
+
+def lines(texts: Iterable[str]) -> str:
+    """A text per line."""
+    return "\n".join(texts) + "\n"
+
+
+def quoted_table(rows: list[list[str]], delimiter: str = ",") -> str:
+    """A file of quoted cells."""
+    quoted = ([f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row] for row in rows)
+    return lines(map(delimiter.join, quoted))
+
+
+def kinds(data: Path) -> dict[str, tuple[str, str, bool]]:
+    """By the name of each kind: ending of the file's name, content, whether it has documents."""
+    asked = distinct(row["question1"] for row in quora(data))[:4000]
+    articles = wikipedia_articles(data)[:20_000]
+    some, sentences = articles[:600], [*chain.from_iterable(articles)]
+    each = [*enumerate(asked)]
+    stray = [it + "\n" * (1 + (n % 50 == 7)) for n, it in each]
+    columns = [["id", "date", "text", "state"]]
+    columns += [[str(n), "2024-05-01", it, "open"] for n, it in each]
+    tagged = [f"<p class='q'>{html.escape(it)}&nbsp;<b>new</b><br/></p>" for it in asked]
+    chapters = ["\n".join([f"## {article[0][:40]}", *article]) for article in some]
+    wrapped = [textwrap.fill(" ".join(article), 72) for article in some]
+    cities = zip(cycle(FOREIGN), sentences[:2000], strict=False)
+    foreign = [of.format(f"{it.split()[0]} {n}") for n, (of, it) in enumerate(cities)]
+    chat = [f"[{n // 60 % 24:02}:{n % 60:02}] user{n % 7}: {it}" for n, it in each]
+    return {
+        "stray blank lines": (".txt", "".join(stray), False),
+        "double spaced": (".txt", "\n\n".join(asked), False),
+        "documents": (".txt", "\n\n".join(map("\n".join, some)), True),
+        "one text per line": (".txt", lines(map(" ".join, some)), False),
+        "csv": (".csv", quoted_table([["question"], *([it] for it in asked)]), False),
+        "csv of many columns": (".csv", quoted_table(columns), False),
+        "csv by semicolons": (".csv", quoted_table(columns, ";"), False),
+        "tsv": (".tsv", "question\tlabel\n" + lines(f"{it}\t1" for it in asked), False),
+        "jsonl": (".jsonl", lines(json.dumps({"id": 1, "text": it}) for it in asked), False),
+        "html": (".txt", lines(tagged), False),
+        "markdown": (".txt", "\n\n".join(chapters), True),
+        "wrapped paragraphs": (".txt", "\n\n".join(wrapped), True),
+        "repeats": (".txt", lines(asked[:1000] * 4), False),
+        "languages": (".txt", lines(foreign + sentences[:1000]), False),
+        "chat": (".txt", lines(chat), False),
+        "addresses": (".txt", lines(f"- https://ex.org/{n} {it}" for n, it in each), False),
+        "wrong letters": (".txt", lines(it.replace("e", "Ã©") for it in asked), False),
+        "CR LF, BOM, control": (".txt", "\ufeff" + "\x07 \t \r\n".join(asked), False),
+        "300 lines": (".txt", lines(sentences[:300]), False),
+        "300,000 lines": (".txt", lines(islice(cycle(sentences), 300_000)), False),
+    }
+
+
+@app.command()
+def dirt(
+    data: Path,
+    work: Path,
+    minutes: float = 2,
+    only: Annotated[list[str] | None, typer.Option()] = None,
+) -> None:
+    """Adapt to raw text as people have it; print a row per kind of dirt.
+
+    It has the exit code, seconds, documents or lines, and the answer.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    for number, (name, (ending, content, documents)) in enumerate(kinds(data).items()):
+        if only and name not in only:
+            continue
+        file, folder = work / f"raw-{number}{ending}", work / f"adapt-{number}"
+        file.write_text(content, encoding="utf-8", newline="")
+        command = [sys.executable, "-m", "contrasent", "adapt", "all-MiniLM-L6-v2"]
+        command += ["--data", str(file), "--minutes", str(minutes), "--output", str(folder)]
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, "--overwrite"], capture_output=True, text=True, check=False
+        )
+        cells = [name, str(done.returncode), f"{time.monotonic() - began:.0f} s"]
+        if done.returncode:
+            cells.append(done.stderr.strip()[-300:])
+        else:
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            first, *others = result["sentences"]
+            kind = "documents" if " documents of " in first else "lines"
+            right = "right" if (kind == "documents") == documents else "WRONG"
+            weight = str(result["hybrid_weight"] or "")
+            cells += [f"{kind}, {right}", " ".join([result["outcome"], weight, *others[:2]])]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

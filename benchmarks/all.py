@@ -4,8 +4,6 @@ Results go to ``docs/results``, and the tables of the page are made anew. An hou
 nothing else run meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import subprocess
@@ -17,7 +15,6 @@ _ROOT = Path(__file__).parents[1]
 _RANDOM_BASE = "--encoder bert-base-random --pooler cls"
 
 COMMANDS = {
-    "train": "train --pooler mean --steps 8",
     "train-cls": "train --pooler cls --steps 8",
     "train-base": f"train {_RANDOM_BASE} --steps 1 --batch-size 16 --rounds 3",  # all are in memory
     "objectives": "objectives --encoder minilm-random --steps 4",
@@ -27,11 +24,9 @@ COMMANDS = {
         "--peer torch,openvino,onnx-qint8,openvino-qint8"
     ),
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",
-    "evaluate": "evaluate --engine torch --rounds 3",
-    "transfer-speed": "transfer --contestants contrasent,SentEval --tasks trec,mrpc --seeds 1111",
+    "transfer-speed": "transfer --tasks trec,mrpc --seeds 1111",
     "latency": "latency",
-    "memory-encode": "memory encode --sizes 10000,100000 --rounds 3",
-    "memory-train": "memory train --sizes 64,4096 --set train.gradcache_chunk=128",
+    "memory-encode": "memory --sizes 10000,100000 --rounds 3",
 }
 """The arguments of each benchmark, by the name of its result."""
 
@@ -55,7 +50,7 @@ TINY = {
 }
 """Sizes with which a machine of any kind tries the commands in a moment."""
 
-_TAKES_PEER_PYTHON = ("train", "encode", "evaluate", "latency")
+_TAKES_PEER_PYTHON = ("train", "encode", "latency")
 _TAKES_DATA = ("train", "objectives", "encode", "latency", "memory")
 
 

@@ -1,7 +1,5 @@
 """Who takes part where sentences are encoded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

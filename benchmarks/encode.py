@@ -4,8 +4,6 @@ Each side's ``encode`` as a user calls it, from strings to a matrix, and beside 
 of any sentence's embedding with ours in fp32.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

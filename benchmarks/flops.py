@@ -18,8 +18,6 @@ not counted, nor is padding, nor what a library computes without need: two sides
 job are measured by the same number. The loss is left out; it is below a hundredth.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class Model:
     depth: int
 
     @classmethod
-    def of(cls, folder: Path) -> Model:
+    def of(cls, folder: Path) -> "Model":
         """Read the shape from a folder's ``config.json``, whichever names it uses."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return cls(

@@ -5,8 +5,6 @@ is 200 calls; median and 99th percentile are over the calls of all counted round
 ``SentenceEncoder.serving``, and once more without.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

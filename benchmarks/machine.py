@@ -1,7 +1,5 @@
 """What the machine is, and how much memory a process has held. The standard library is enough."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """What the contestants work on: sentences and an encoder's folder, the same for all of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ settings are those of the packaged recipes. The encoder must be a masked languag
 is the generator of DiffCSE unless another one is named.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

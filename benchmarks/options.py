@@ -1,7 +1,5 @@
 """Options that the commands share, and what they do with a result."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

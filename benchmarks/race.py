@@ -1,7 +1,5 @@
 """One benchmark of speed, from what the contestants are to what they reached."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A contestant in another process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Letting contestants take turns, and what comes out of it."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ and c of three random sentences, whose differences have the covariance of the em
 the sentences is held out: the queries are generated around those, in the same way.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
@@ -22,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks.machine import high_water
 from contrasent.search import Index
 
 _CHUNK = 16_384
@@ -67,7 +66,7 @@ def build(embeddings: np.ndarray, rows: int, kind: str, folder: Path) -> dict[st
     return {
         "build, s": round(time.perf_counter() - start, 1),
         "build, CPU s": round(time.process_time(), 1),
-        "peak memory, MB": _peak(),
+        "peak memory, MB": high_water() >> 20,
         "ANN file, MB": 0 if ann is None else (folder / ann.file).stat().st_size >> 20,
         "effort": None if ann is None else ann.effort,
         "stored recall@10": 1.0 if ann is None else ann.recall,
@@ -95,12 +94,6 @@ def search(queries: np.ndarray, folder: Path) -> dict[str, object]:
         "own memory, MB": (own.rss - own.shared) >> 20,
         "ids": ids,
     }
-
-
-def _peak() -> int:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

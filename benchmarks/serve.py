@@ -7,8 +7,6 @@ process and the server on the loopback, so both share the processor. ``--infinit
 infinity-emb of that interpreter in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

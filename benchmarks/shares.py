@@ -1,7 +1,5 @@
 """Shares of the time of a round: by kind of work, and by part of a training step."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable

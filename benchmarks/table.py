@@ -5,15 +5,12 @@ With ``--update FILE.md``, the tables in that page are made anew: each stands be
 Where there is no result yet, nothing stands between them.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.accuracies import by_task
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry, fraction, ratio, speed
 from benchmarks.shares import PARTS
@@ -34,14 +31,13 @@ def table(result: Result) -> str:
     Where rounds are of tasks, a row per task.
     """
     if any("task" in found for entry in result.entries for found in entry.rounds):
-        return by_task(result)
+        return _by_task(result)
     columns: dict[str, Cell] = {"sentences/s": _rate, "slowest - fastest": _range}
     columns |= _step(result) or _ratios(result)
     columns |= {
         "of the peak": _fraction(result),
         "in matrix products": _share,
-        "lowest cosine": lambda entry: _fact(entry, "lowest cosine", "{:.5f}"),
-        "mean STS": lambda entry: _fact(entry, "mean STS", "{:.2f}"),
+        "lowest cosine": _lowest_cosine,
         "median, ms": lambda entry: _quantile(entry, 50),
         "p99, ms": lambda entry: _quantile(entry, 99),
         "peak memory, MB": _memory,
@@ -55,6 +51,32 @@ def table(result: Result) -> str:
     rows = [["", *filled], ["---"] * (1 + len(filled))]
     for number, entry in enumerate(result.entries):
         rows.append([entry.name, *(cells[number] for cells in filled.values())])
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def _by_task(result: Result) -> str:
+    """Accuracies and seconds of the contestants, the reference first; means over seeds."""
+    reference = result.entry(result.references[0])
+    others = [entry for entry in result.entries if entry is not reference]
+    entries = [reference, *others]
+    tasks = dict.fromkeys(run["task"] for run in result.entries[0].rounds)
+
+    def mean(entry: Entry, key: str, task: str) -> float:
+        return statistics.fmean(run[key] for run in entry.rounds if run["task"] == task)
+
+    head = ["", *(f"{it.name}, accuracy" for it in entries), *(f"{it.name}, s" for it in entries)]
+    head += [f"{it.name}, times as fast" for it in others] + ["seeds"]
+    rows = [head, ["---"] * len(head)]
+    for name, of in {**{task.upper(): [task] for task in tasks}, "all of them": [*tasks]}.items():
+        seconds = [sum(mean(entry, "seconds", task) for task in of) for entry in entries]
+        rights = (statistics.fmean(mean(it, "test", task) for task in of) for it in entries)
+        cells = [name, *(f"{100 * right:.2f}" for right in rights)]
+        cells += [
+            *(f"{it:,.1f}" for it in seconds),
+            *(f"{seconds[0] / it:.1f}" for it in seconds[1:]),
+        ]
+        seeds = len({run["seed"] for run in reference.rounds})
+        rows.append([*cells, "" if name == "all of them" else str(seeds)])
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
@@ -152,8 +174,8 @@ def _share(entry: Entry) -> str:
     return f"{sum(shares):.2f}" if entry.kinds else ""
 
 
-def _fact(entry: Entry, name: str, shape: str) -> str:
-    return shape.format(entry.facts[name]) if name in entry.facts else ""
+def _lowest_cosine(entry: Entry) -> str:
+    return f"{entry.facts['lowest cosine']:.5f}" if "lowest cosine" in entry.facts else ""
 
 
 def _quantile(entry: Entry, percent: int) -> str:

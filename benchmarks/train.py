@@ -5,8 +5,6 @@ length, with dropout, AdamW and clipping at 1. One sentence is one example: it g
 encoder twice. The peers run their own tokenisation and padding.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

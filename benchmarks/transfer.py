@@ -1,36 +1,26 @@
 """Transfer classifiers on the same embeddings: ``python -m benchmarks.transfer --json FILE``.
 
 The peer is SentEval's procedure with torch's own layer, loss and optimisers, one classifier after
-the other. Encoding is not counted. The file is written after every task, seed and contestant, and
-the same command goes on where an earlier one was ended.
+the other. Encoding is not counted; seconds are of the processor.
 """
 
-from __future__ import annotations
-
 import argparse
-import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import options
 from benchmarks.jobs import senteval
-from benchmarks.results import Result, read, write
+from benchmarks.results import Result
 from benchmarks.rounds import Entry
-from contrasent.errors import ConfigError
 from contrasent.evaluation import PRESETS, EncoderUse, preset_named, transfer
-from contrasent.files import writing
 from contrasent.model import SentenceEncoder
 
 TASKS = ("trec", "mrpc", "cr", "mpqa", "mr", "subj", "sst2")
-SEEDS = tuple(preset_named().seed + n for n in range(3))
-CLOCKS = ("cpu", "wall")
 
 Parts = dict[str, transfer.LabelledFeatures]
 
@@ -57,95 +47,39 @@ CONTESTANTS: dict[str, Callable[[Parts, int, str, int], tuple[float, float]]] = 
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:
-    """Measure what the file does not have yet, and report."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
     parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
     parser.add_argument("--pooler", default="mean")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated, in this order")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="of the classifiers")
-    parser.add_argument("--contestants", default=",".join(CONTESTANTS), help="comma-separated")
+    parser.add_argument("--seeds", default=str(preset_named().seed), help="of the classifiers")
     parser.add_argument("--preset", default="test", choices=PRESETS)
-    parser.add_argument("--clock", default="cpu", choices=CLOCKS, help="the time in the table")
-    parser.add_argument("--embeddings", help="a folder that keeps the embeddings")
-    parser.add_argument("--json", help="where results go, and where earlier ones are")
+    parser.add_argument("--json", help="write everything that was measured to this file")
     given = parser.parse_args(arguments)
-    names = options.chosen(given.contestants, tuple(CONTESTANTS))
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    entries = {name: Entry(name) for name in CONTESTANTS}
+    for task in options.chosen(given.tasks, TASKS):
+        data = transfer.load_transfer(task)
+        use = EncoderUse(SentenceEncoder.load(given.encoder, pooler=given.pooler))
+        parts = {name: transfer.labelled(data, part, use) for name, part in data.parts.items()}
+        for seed, (name, classify) in product(seeds, CONTESTANTS.items()):
+            print(f"{task}, seed {seed}: {name}", file=sys.stderr, flush=True)
+            began = time.process_time()
+            dev, test = classify(parts, data.classes, given.preset, seed)
+            seconds = time.process_time() - began
+            entries[name].rounds.append(
+                {"task": task, "seed": seed, "dev": dev, "test": test, "seconds": seconds}
+            )
     setting = {
         "encoder": given.encoder,
         "pooler": given.pooler,
         "preset": given.preset,
         "threads": torch.get_num_threads(),
-        "clock": given.clock,
+        "clock": "cpu",
     }
-    references = [name for name in names if name == "SentEval"]
-    result = _earlier(given.json, setting) or Result("transfer", setting, references, [])
-    with TemporaryDirectory() as place:
-        kept = Path(given.embeddings or place)
-        for seed in map(int, given.seeds.split(",")):
-            for task in options.chosen(given.tasks, TASKS):
-                for name in names:
-                    _measure(result, name, (task, seed), kept, given.json)
+    result = Result("transfer", setting, ["SentEval"], list(entries.values()))
     options.publish(result, given.json)
     return result
-
-
-def _earlier(path: str | None, setting: dict[str, Any]) -> Result | None:
-    if path is None or not Path(path).is_file():
-        return None
-    found = read(path)
-    if found.setting != setting:
-        raise ConfigError(f"{path} has results of {found.setting}, not of {setting}; name another")
-    return found
-
-
-def _measure(
-    result: Result, name: str, which: tuple[str, int], kept: Path, path: str | None
-) -> None:
-    """Let one contestant do one task with one seed, unless that is done."""
-    entry = next((entry for entry in result.entries if entry.name == name), None)
-    if entry is None:
-        entry = Entry(name)
-        result.entries.append(entry)
-    task, seed = which
-    if any((found["task"], found["seed"]) == which for found in entry.rounds):
-        return
-    print(f"{task}, seed {seed}: {name}", file=sys.stderr, flush=True)
-    data = transfer.load_transfer(task)
-    parts = embedded(data, result.setting["encoder"], result.setting["pooler"], kept)
-    wall, cpu = time.perf_counter(), time.process_time()
-    dev, test = CONTESTANTS[name](parts, data.classes, result.setting["preset"], seed)
-    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    entry.rounds.append(
-        {
-            "task": task,
-            "seed": seed,
-            "dev": dev,
-            "test": test,
-            "sentences": sum(len(part.labels) for part in parts.values()),
-            "seconds": took[result.setting["clock"]],
-            **{f"{clock} seconds": seconds for clock, seconds in took.items()},
-        }
-    )
-    if path:
-        write(result, path)
-
-
-def embedded(task: transfer.TransferData, encoder: str, pooler: str, kept: Path) -> Parts:
-    """The features of every part, from the folder ``kept`` if they are there."""
-    mark = hashlib.sha256(f"{encoder} {pooler} {task.sha256}".encode()).hexdigest()[:16]
-    path = kept / f"{task.name}-{mark}.npz"
-    if not path.is_file():
-        use = EncoderUse(SentenceEncoder.load(encoder, pooler=pooler))
-        made = {
-            name: transfer.labelled(task, part, use).features for name, part in task.parts.items()
-        }
-        with writing(path) as beside, beside.open("wb") as stream:
-            np.savez(stream, **made)
-    with np.load(path) as found:
-        return {
-            name: transfer.LabelledFeatures(found[name], part.labels)
-            for name, part in task.parts.items()
-        }
 
 
 if __name__ == "__main__":

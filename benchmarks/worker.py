@@ -6,8 +6,6 @@ holds ``missing`` where a package is not installed, and ``error`` where somethin
 Only the standard library is imported here.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,18 +1,12 @@
 """What the contestants do. A peer's file imports nothing of contrasent: its Python may lack it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 Values = dict[str, Any]
 """What ``round(number)`` of a job gives: ``sentences``, how many were done, and whatever else was
 measured, numbers and lists of numbers by name, ready for JSON."""
-
-
-Kind = TypeVar("Kind")
 
 
 def read_texts(path: str) -> list[str]:
@@ -33,8 +27,3 @@ def wait_for_device() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def warming_up(tasks: Mapping[str, Kind], number: int) -> Mapping[str, Kind]:
-    """What to do in round ``number``: the first, which does not count, needs one task only."""
-    return tasks if number else dict(list(tasks.items())[:1])

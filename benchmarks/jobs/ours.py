@@ -1,7 +1,5 @@
 """contrasent, as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -19,7 +17,6 @@ import torch
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
 from contrasent.data import Columns, Loader, open_examples, tokenize
-from contrasent.evaluation import EncoderUse, load_suite
 from contrasent.model import SentenceEncoder
 from contrasent.settings import TrainSettings
 from contrasent.training import loop
@@ -142,23 +139,6 @@ class One(Encode):
         return {"sentences": len(seconds), "calls": seconds}
 
 
-class Evaluate:
-    """A suite's records: each distinct sentence once, sorted by length."""
-
-    def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
-        self._encoder = SentenceEncoder.load(folder, **loading)
-        self._suite = load_suite(tasks.split(","))
-        self._precision = self._encoder.backbone.resolve_precision(precision)
-
-    def round(self, _number: int) -> Values:
-        """Score the tasks."""
-        records = self._suite.records(EncoderUse(self._encoder, self._precision)).records
-        pairs = sum(len(it.gold) for task in self._suite.tasks("sts") for it in task.subsets)
-        shown = [it for it in records if (it.metric, it.aggregation) == ("spearman", "all")]
-        scores = {"-".join([it.task, it.split]).removesuffix("-test"): it.value for it in shown}
-        return {"sentences": 2 * pairs, "scores": scores}
-
-
 class EncodeFile:
     """``contrasent encode``: a file of sentences to a matrix on disk."""
 
@@ -178,26 +158,3 @@ class EncodeFile:
                 self._encoder, sentences, output, Sharding(precision=self._precision)
             )
         return {"sentences": written.rows}
-
-
-class TrainRun:
-    """``contrasent train`` on a file, nothing evaluated: what a whole run holds in memory."""
-
-    def __init__(self, folder: str, source: str, overrides: dict[str, Any]) -> None:
-        from contrasent.recipe import load_recipe
-
-        given = {"encoder.name": folder, "data.file": source, "data.drop_last": True}
-        quiet = {"evaluation.task": "none", "evaluation.final": "none"}
-        self._recipe = load_recipe("unsup-simcse", {**given, **quiet, **overrides})
-
-    def round(self, _number: int) -> Values:
-        """Train; the first step, which compiles, counts neither as sentences nor as time."""
-        from contrasent.training import train
-
-        with TemporaryDirectory() as place:
-            train(self._recipe, Path(place) / "run")
-            metrics = (Path(place) / "run" / "metrics.jsonl").read_text(encoding="utf-8")
-        rates = [json.loads(line)["sentences_per_second"] for line in metrics.splitlines()][1:]
-        size = self._recipe.train.batch_size
-        seconds = sum(2 * size / rate for rate in rates)
-        return {"sentences": size * len(rates), "seconds": seconds}

@@ -1,24 +1,11 @@
-"""Plain ``transformers`` on padded batches, which is what the reference SimCSE code runs.
+"""SimCSE's reference loop: plain ``transformers`` on padded batches, in bf16 on request."""
 
-Training is its loop with bf16 autocast added on request, evaluation SentEval's batcher.
-"""
-
-from __future__ import annotations
-
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.jobs import Values, read_texts, share, wait_for_device, warming_up
+from benchmarks.jobs import Values, read_texts, share, wait_for_device
 
 LEARNING_RATE, TEMPERATURE = 3e-5, 0.05
 
@@ -87,57 +74,3 @@ class Train:
         nn.utils.clip_grad_norm_(self._padded.model.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """A part of a task, in the order in which SentEval goes through it."""
-
-    first: list[str]
-    second: list[str]
-    gold: list[float]
-    scored: bool
-
-    @classmethod
-    def read(cls, part: Mapping[str, Any]) -> Self:
-        """Sort ``(first, second, gold)`` by the words of both, then by the score, if asked to."""
-        rows = [(str(a), str(b), float(gold)) for a, b, gold in part["pairs"]]
-        if part["ordered"]:
-            rows.sort(key=lambda row: (len(row[0].split()), len(row[1].split()), row[2]))
-        first, second, gold = (list(column) for column in zip(*rows, strict=True))
-        return cls(first, second, gold, part["scored"])
-
-
-class Evaluate:
-    """SentEval's STS tasks: both sides of each part in padded batches of 128."""
-
-    batch_size = 128
-
-    def __init__(self, folder: str, pairs: str, pooler: str, precision: str, tokens: int) -> None:
-        self._padded = Padded(folder, pooler, precision)
-        self._padded.model.eval()
-        self._tokens = tokens
-        tasks = json.loads(Path(pairs).read_text(encoding="utf-8"))
-        self._tasks = {name: [Pairs.read(part) for part in parts] for name, parts in tasks.items()}
-
-    def round(self, number: int) -> Values:
-        """Score the tasks; the first to warm up."""
-        scores, sentences = {}, 0
-        for name, parts in warming_up(self._tasks, number).items():
-            cosines = [self._cosines(part) for part in parts]
-            found = [pair for pair in zip(cosines, parts, strict=True) if pair[1].scored]
-            gold = np.concatenate([part.gold for _, part in found])
-            given = np.concatenate([values for values, _ in found])
-            scores[name] = float(spearmanr(given, gold).statistic)
-            sentences += 2 * len(gold)
-        return {"sentences": sentences, "scores": scores}
-
-    def _cosines(self, part: Pairs) -> np.ndarray:
-        found = []
-        for start in range(0, len(part.gold), self.batch_size):
-            here = slice(start, start + self.batch_size)
-            with torch.inference_mode():
-                first = self._padded.pooled(part.first[here], self._tokens)
-                second = self._padded.pooled(part.second[here], self._tokens)
-                found.append(F.cosine_similarity(first, second).cpu().numpy())
-        return np.concatenate(found)

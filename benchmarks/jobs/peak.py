@@ -1,7 +1,5 @@
 """What the machine's matrix products reach alone, on the shapes of a model's products."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

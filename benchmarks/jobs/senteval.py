@@ -6,8 +6,6 @@ the package. The steps are as many and as quick as in SentEval's code.
 Shapes: N sentences or pairs of a part, width numbers per feature vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Protocol

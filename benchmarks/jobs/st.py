@@ -4,8 +4,6 @@ Its trainer is left out of the training loop: a bare loop around its model, toke
 only saves it time.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import platform
