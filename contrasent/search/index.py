@@ -267,22 +267,20 @@ class Index:
             ConfigError: a query is empty, or the index cannot be searched so.
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
-        given = {"top_k": top_k, "threshold": threshold, "only": only, **options}
-        asked = self._asked(queries, given)
-        if asked.mode == "words":
-            return self._rows.search(None, asked, queries)
-        if encoder is None:
-            raise ConfigError(f"a search of the mode {asked.mode} needs the encoder of the index")
+        options |= {"top_k": top_k, "threshold": threshold, "only": only}
+        how = self._search_options(options, queries, encoder is not None)
+        if encoder is None or how.mode == "words":
+            return self._rows.search(None, how, queries)
         if self._checked is not encoder:  # hashing all weights takes longer than a search
             self.require(encoder)
             self._checked = encoder
-        how: dict[str, Any] = {
-            "normalize": True if manifest.similarity == "cosine" else None,
-            "precision": manifest.encoder.precision,
+        blocks = encoder.encode_stream(
+            queries,
+            normalize=True if manifest.similarity == "cosine" else None,
+            precision=manifest.encoder.precision,
             **role_options(encoder, "query"),
-        }
-        blocks = list(encoder.encode_stream(queries, **how))
-        return self._rows.search(np.concatenate(blocks), asked, queries) if blocks else []
+        )
+        return self._rows.search(np.concatenate([*blocks]), how, queries) if queries else []
 
     @takes(SearchOptions)
     def search_vectors(
@@ -298,12 +296,12 @@ class Index:
 
         Hybrid searches, and those by words, need the ``texts`` of the queries too.
         """
-        given = {"top_k": top_k, "threshold": threshold, "only": only, **options}
-        asked = self._asked(texts, given)
+        options |= {"top_k": top_k, "threshold": threshold, "only": only}
+        how = self._search_options(options, texts)
         queries = self._matrix(queries, len(queries if texts is None else texts))
         if self.manifest.similarity == "cosine":
             queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-        return self._rows.search(queries, asked, texts or ())
+        return self._rows.search(queries, how, texts or ())
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
@@ -336,17 +334,29 @@ class Index:
         self.require(encoder)
         return encoder
 
-    def _asked(self, queries: Sequence[str] | None, given: Mapping[str, Any]) -> SearchOptions:
-        how, words = checked(SearchOptions, given), self.manifest.words
-        _require_search(how.threshold, self.manifest.similarity, queries or ())
+    def _search_options(
+        self, options: Mapping[str, Any], queries: Sequence[str] | None, can_embed: bool = True
+    ) -> SearchOptions:
+        """Options with the mode that ``auto`` is, and the weight of the index."""
+        how, words = checked(SearchOptions, options), self.manifest.words
         mode, weighted, problem = how.mode, how.weight is not None, ""
+        similarity = self.manifest.similarity
+        low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
         if mode == "auto":
             fused = words and queries is not None and (words.hybrid or weighted)
             mode = "hybrid" if fused else "dense"
-        if mode != "dense" and (queries is None or words is None):
+        if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
+            problem = f"query {empty[0]} is empty; write what to look for"
+        elif mode != "dense" and (queries is None or words is None):
             problem = f"{self.folder} {_NO_WORDS}" if queries else "give the texts of the queries"
+        elif mode != "words" and not can_embed:
+            problem = f"a search of the mode {mode} needs the encoder of the index"
         elif mode == "words" and how.threshold is not None:
             problem = "a threshold is one of similarity, which the mode words does not know"
+        elif how.threshold is not None and not low <= how.threshold <= high:
+            problem = (
+                f"a threshold by {similarity} goes from {low} to {high}, not {how.threshold:g}"
+            )
         elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
             problem = "a weight is one of hybrid searches that sum scores"
         if problem:
@@ -471,15 +481,3 @@ def _checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
         if not name.strip() or first.setdefault(name, row) != row:
             raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")
     return names
-
-
-def _require_search(threshold: float | None, similarity: str, queries: Iterable[object]) -> None:
-    problem = ""
-    low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
-    if threshold is not None and not low <= threshold <= high:
-        problem = f"a threshold by {similarity} goes from {low} to {high}, and is not {threshold:g}"
-    for number, query in enumerate(queries):
-        if not isinstance(query, str) or not query.strip():
-            problem = f"query {number} is {query!r}; write what to look for"
-    if problem:
-        raise ConfigError(problem)

@@ -124,17 +124,25 @@ def best_rows(
     similarity: str,
 ) -> list[tuple[int, float]]:
     """The best of the candidates, by scores in float64, then by row."""
-    own = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
-    row, score = np.sort(candidates), np.empty(len(candidates))
-    done = 0
-    for segment, rows in zip(segments, split_rows(map(len, segments), row), strict=True):
-        for part in np.array_split(rows, len(rows) // _RESCORED + 1):
-            score[done : done + len(part)] = pair_similarities(own, segment[part], query)
-            done += len(part)
-    order = np.lexsort((row, -score))[:top_k]
-    if similarity == "cosine":
-        score = np.clip(score, -1.0, 1.0)
-    return [(int(row[i]), float(score[i])) for i in order]
+    rows = np.sort(candidates)
+    scores = row_similarities(segments, similarity, query, rows)
+    order = np.lexsort((rows, -scores))[:top_k]
+    return [*zip(rows[order].tolist(), scores[order].tolist(), strict=True)]
+
+
+def row_similarities(
+    segments: Sequence[np.ndarray], similarity: str, query: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Similarities ``(R,)``, in float64, of a query ``(D,)`` and R sorted rows."""
+    of_unit = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
+    scores = np.concatenate(
+        [
+            pair_similarities(of_unit, segment[part], query)
+            for segment, of_part in zip(segments, split_rows(map(len, segments), rows), strict=True)
+            for part in np.array_split(of_part, len(of_part) // _RESCORED + 1)
+        ]
+    )
+    return np.clip(scores, -1.0, 1.0) if similarity == "cosine" else scores
 
 
 def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:

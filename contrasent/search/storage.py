@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -28,12 +27,20 @@ from contrasent.search.nearest import (
     KINDS,
     Ann,
     AnnInfo,
-    best_rows,
     kind_for,
     nearest,
+    row_similarities,
     write_ann,
 )
-from contrasent.search.words import Found, WordIndex, nearest_by_both, nearest_by_words, word_table
+from contrasent.search.words import (
+    TABLE,
+    Ranked,
+    WordIndex,
+    least_score,
+    nearest_by_both,
+    nearest_by_words,
+    word_table,
+)
 
 MILVUS_FOLDER = "milvus.db"
 _VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.words"
@@ -211,16 +218,15 @@ def rows_with(vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str]) -> 
     return IndexRows(vectors, pa.table(columns, names=_COLUMNS))
 
 
-def _read_segment(folder: Path, segment: Segment, width: int) -> IndexRows:
+def _read_table(path: Path, columns: Sequence[str], rows: int | None = None) -> Any:
+    """Map a table from disk; CheckpointError if it is damaged, or has another number of rows."""
     import pyarrow as pa
 
-    vectors = open_rows(folder / _VECTORS.format(segment.name), segment.rows, width, _REBUILD)
-    path = folder / _TABLE.format(segment.name)
     with readable(path, _REBUILD):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        if (tuple(table.column_names), table.num_rows) != (_COLUMNS, segment.rows):
-            raise ValueError(f"it has {table.num_rows} rows, not {segment.rows}")
-    return IndexRows(vectors, table)
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
+        if rows not in (None, table.num_rows):
+            raise ValueError(f"it has {table.num_rows} rows, not {rows}")
+    return table
 
 
 def write_segment(
@@ -251,10 +257,11 @@ def write_segment(
 def _write_words(folder: Path, name: str) -> None:
     from pyarrow import feather
 
-    column = feather.read_table(str(folder / _TABLE.format(name)), ["text"]).column(0)
-    texts = (text for chunk in column.chunks for text in chunk.to_pylist())
+    column = _read_table(folder / _TABLE.format(name), ["text"]).column(0)
+    table = word_table(text for chunk in column.chunks for text in chunk.to_pylist())
+    how: Any = {"compression": "uncompressed", "chunksize": len(table)}  # whole, to be mapped
     with writing(folder / _WORDS.format(name)) as path:
-        feather.write_feather(word_table(texts), str(path), compression="uncompressed")
+        feather.write_feather(table, str(path), **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,22 +298,21 @@ class Snapshot:
     def open(cls, folder: Path, manifest: IndexManifest) -> Self:
         """Open the files of a manifest, which need not be the one of the folder yet."""
         import pyarrow as pa
-        from pyarrow import feather
 
         live = np.ones(manifest.rows, bool)
         if manifest.removed is not None:
             path = folder / manifest.removed
             with readable(path, _REBUILD):
                 live[np.load(path, allow_pickle=False)] = False
-        segments = [_read_segment(folder, it, manifest.encoder.width) for it in manifest.segments]
-        table = pa.concat_tables([segment.table for segment in segments])
+        parts, width = manifest.segments, manifest.encoder.width
+        vectors = [
+            open_rows(folder / _VECTORS.format(it.name), it.rows, width, _REBUILD) for it in parts
+        ]
+        tables = [_read_table(folder / _TABLE.format(it.name), _COLUMNS, it.rows) for it in parts]
+        with_words = parts if manifest.words else ()
+        words = [_read_table(folder / _WORDS.format(it.name), TABLE) for it in with_words]
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
-        words = list[Any]()
-        for it in manifest.segments if manifest.words else ():
-            path = folder / _WORDS.format(it.name)
-            with readable(path, _REBUILD):
-                words.append(feather.read_table(str(path), ["word", "rows", "counts"]))
-        return cls(folder, manifest, [it.vectors for it in segments], table, live, ann, words)
+        return cls(folder, manifest, vectors, pa.concat_tables(tables), live, ann, words)
 
     @property
     def texts(self) -> int:
@@ -333,35 +339,23 @@ class Snapshot:
         live, ids, stored = self.live, self.table.column("id"), self.table.column("text")
         if how.only is not None:
             live = live & pc.match_like(ids, how.only).to_numpy()
-        kept, similarity, top_k = None if live.all() else live, self.manifest.similarity, how.top_k
-        least = -inf if how.threshold is None else how.threshold
-        found: Iterable[list[Found]] = [[] for _ in texts]
+        by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
-            found = (nearest_by_words(self.words.scores_of(it) * live, top_k) for it in texts)
-        elif how.mode == "dense":
-            near = nearest(self.vectors, queries, top_k, kept, self.ann, similarity)
-            found = (
-                [(*it, None, None, None, None) for it in hits if it[1] >= least] for hits in near
-            )
-        elif live.any():
-            count = max(_CANDIDATES, 10 * top_k)
+            ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
+        else:
+            is_hybrid, similarity = how.mode == "hybrid" and live.any(), self.manifest.similarity
+            count = max(_CANDIDATES, 10 * how.top_k) if is_hybrid else how.top_k
+            kept, least = None if live.all() else live, least_score(how)
             near = nearest(self.vectors, queries, count, kept, self.ann, similarity)
-            rows, weight = np.flatnonzero(live), None if how.fusion == "ranks" else how.weight
-            found = (
-                nearest_by_both(
-                    [row for row, _ in hits],
-                    partial(self._exact, query),
-                    *(self.words.scores_of(text) * live, rows, top_k, weight, least),
-                )
-                for hits, query, text in zip(near, queries, texts, strict=True)
-            )
+            ranked = [[Ranked(*hit) for hit in hits if hit[1] >= least] for hits in near]
+            if is_hybrid:
+                exact = (partial(row_similarities, self.vectors, similarity, it) for it in queries)
+                sides = zip(near, exact, by_words, strict=True)
+                ranked = [nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
         return [
-            [Hit(ids[it[0]].as_py(), stored[it[0]].as_py(), *it[1:]) for it in hits]
-            for hits in found
+            [Hit(ids[it.row].as_py(), stored[it.row].as_py(), *it[1:]) for it in rows]
+            for rows in ranked
         ]
-
-    def _exact(self, query: np.ndarray, rows: np.ndarray) -> list[tuple[int, float]]:
-        return best_rows(self.vectors, query, rows, len(rows), self.manifest.similarity)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""

@@ -1,24 +1,25 @@
-"""Words: BM25, which ranks texts by the words that they share with a query, and its fusion.
+"""BM25, which ranks texts by the words that they share with a query, and its fusion.
 
-A segment of an index has a table of its words, each with its rows and how often it is in them.
-What BM25 needs of all texts is counted when one searches, so that tables are never written again
-for what other segments gain or lose.
+A segment of an index has a table of its words, each with its rows and how often it is in them;
+what BM25 needs of all texts is counted when one searches. Libraries such as bm25s keep scores,
+which depend on all texts: every `add` would compute those of a million others again.
 
-Shapes: Q queries, N texts, D dimensions of a vector.
+Shapes: Q queries, N texts.
 """
 
 import re
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.clean import CHARACTERS
+from contrasent.options import SearchOptions
 from contrasent.search.nearest import Live
 
 Scores = NDArray[np.float32]
@@ -26,6 +27,8 @@ Rows = NDArray[np.int64]
 
 K1, B, RANKS = 1.5, 0.75, 60
 _SAMPLE = 4_096
+TABLE = ("word", "rows", "counts")
+"""Columns of a table of words."""
 
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
 _SIGNS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u0900-\u0963\u0966-\u0dff"
@@ -38,29 +41,22 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def without_words(text: str, given: Container[str]) -> str:
+def without_words(text: str, excluded: Container[str]) -> str:
     """A text without some words, whatever their case."""
-    left = _WORD.sub(lambda word: "" if word[0].lower() in given else word[0], text)
+    left = _WORD.sub(lambda word: "" if word[0].lower() in excluded else word[0], text)
     return " ".join(left.split())
 
 
 def word_table(texts: Iterable[str]) -> Any:
     """A row for each word of texts, in their order: the rows that have it, and how often."""
     import pyarrow as pa
+    from sklearn.feature_extraction.text import CountVectorizer
 
-    numbers, ids, lengths = dict[str, int](), array("i"), array("i")
-    for text in texts:
-        known = words(text)
-        ids.extend([numbers.setdefault(word, len(numbers)) for word in known])
-        lengths.append(len(known))
-    sorted_words, count = sorted(numbers), max(1, len(lengths))
-    place = np.empty(len(numbers), np.int64)
-    place[[numbers[word] for word in sorted_words]] = np.arange(len(numbers))
-    of_text = np.repeat(np.arange(len(lengths)), lengths)
-    pairs, often = np.unique(place[np.asarray(ids)] * count + of_text, return_counts=True)
-    starts = np.searchsorted(pairs, count * np.arange(len(numbers) + 1)).astype("i4")
-    lists = (pa.ListArray.from_arrays(starts, it.astype("i4")) for it in (pairs % count, often))
-    return pa.table([pa.array(sorted_words, pa.string()), *lists], ["word", "rows", "counts"])
+    counter = CountVectorizer(analyzer=words, dtype=np.int32)
+    counts = counter.fit_transform(chain(["a"], texts))[1:].tocsc()  # it needs a word
+    starts = counts.indptr.astype("i4")
+    lists = (pa.ListArray.from_arrays(starts, cells) for cells in (counts.indices, counts.data))
+    return pa.table([pa.array(counter.get_feature_names_out(), pa.string()), *lists], TABLE)
 
 
 class WordIndex:
@@ -76,15 +72,15 @@ class WordIndex:
 
     def __init__(self, tables: Sequence[Any], lengths: Sequence[int], live: Live = None) -> None:
         self._live = np.ones(sum(lengths), bool) if live is None else live
-        self._parts, counted = list[Any](), list[Any]()
+        self._texts, self._tables, sizes = int(self._live.sum()), list[Any](), list[Any]()
         for first, table, count in zip(accumulate([0, *lengths]), tables, lengths, strict=False):
-            word, *lists = (table[it].combine_chunks() for it in ("word", "rows", "counts"))
-            rows, often = (it.values.to_numpy() for it in lists)
-            self._parts.append((first, word, lists[0].offsets.to_numpy(), rows, often))
-            counted.append(np.bincount(rows, often, count))
-        size = np.maximum(np.concatenate(counted), 1)  # a text without words counts as one
-        mean = size[self._live].mean() if self._live.any() else 1.0
-        self._added = (K1 * (1 - B + B * size / mean)).astype(np.float32)
+            known, *lists = (table[name].combine_chunks() for name in TABLE)
+            rows, counts = (column.values.to_numpy() for column in lists)
+            self._tables.append((first, known, lists[0].offsets.to_numpy(), rows, counts))
+            sizes.append(np.bincount(rows, counts, count))
+        size = np.maximum(np.concatenate(sizes), 1)  # a text without words counts as one
+        mean = size[self._live].mean() if self._texts else 1.0
+        self._norms = (K1 * (1 - B + B * size / mean)).astype(np.float32)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "WordIndex":
@@ -97,22 +93,23 @@ class WordIndex:
 
     def scores_of(self, query: str) -> Scores:
         """Scores ``(N,)`` of one query."""
-        scores, texts = np.zeros(len(self._live), np.float32), int(self._live.sum())
+        scores = np.zeros(len(self._live), np.float32)
         for word, times in Counter(words(query)).items():
-            found = [*self._having(word)]
-            having = sum(int(self._live[rows].sum()) for rows, _ in found)
-            weight = times * np.log(1 + (texts - having + 0.5) / (having + 0.5))
-            for rows, often in found:
-                scores[rows] += np.float32(weight) * (often / (often + self._added[rows]))
+            parts = [*self._postings(word)]
+            texts = sum(int(self._live[rows].sum()) for rows, _ in parts)
+            weight = np.float32(times * np.log(1 + (self._texts - texts + 0.5) / (texts + 0.5)))
+            for rows, counts in parts:
+                scores[rows] += weight * (counts / (counts + self._norms[rows]))
         scores[~self._live] = 0
         return scores
 
-    def _having(self, word: str) -> Iterator[tuple[Rows, Scores]]:
-        for first, known, starts, rows, often in self._parts:
-            place = bisect_left(known, word, key=lambda it: it.as_py())
+    def _postings(self, word: str) -> Iterator[tuple[Rows, Scores]]:
+        """Rows that have a word, and how often, of each segment."""
+        for first, known, starts, rows, counts in self._tables:
+            place = bisect_left(known, word, key=lambda scalar: scalar.as_py())
             if place < len(known) and known[place].as_py() == word:
-                own = slice(starts[place], starts[place + 1])
-                yield first + rows[own], often[own].astype(np.float32)
+                cells = slice(starts[place], starts[place + 1])
+                yield first + rows[cells], counts[cells].astype(np.float32)
 
 
 def best_by_words(scores: Scores, top_k: int) -> Rows:
@@ -140,48 +137,57 @@ def fuse(dense: Scores, by_words: Scores, weight: float) -> Scores:
     return np.asarray((1 - weight) * next(z) + weight * next(z), np.float32)
 
 
-Found = tuple[int, float, float | None, int | None, float | None, int | None]
-"""A row, the score that ranks it, its similarity and rank by that, its BM25 and rank by that."""
+class Ranked(NamedTuple):
+    """A row, the score that ranks it, and its similarity and BM25 with its rank by either."""
+
+    row: int
+    score: float
+    dense: float | None = None
+    dense_rank: int | None = None
+    words: float | None = None
+    words_rank: int | None = None
 
 
-def nearest_by_words(scores: Scores, top_k: int) -> list[Found]:
+def nearest_by_words(scores: Scores, top_k: int) -> list[Ranked]:
     """The rows of the ``top_k`` largest scores ``(N,)`` of BM25, of those that share a word."""
-    best = [(row, float(scores[row])) for row in best_by_words(scores, top_k).tolist()]
-    return [(row, it, None, None, it, rank) for rank, (row, it) in enumerate(best, 1)]
+    best = ((row, float(scores[row])) for row in best_by_words(scores, top_k).tolist())
+    return [Ranked(row, it, words=it, words_rank=rank) for rank, (row, it) in enumerate(best, 1)]
+
+
+def least_score(how: SearchOptions) -> float:
+    """The least similarity of a hit."""
+    return -inf if how.threshold is None else how.threshold
 
 
 def nearest_by_both(
-    near: Sequence[int],
-    exact: Callable[[Rows], list[tuple[int, float]]],
+    near: Sequence[tuple[int, float]],
+    similarities: Callable[[Rows], NDArray[np.float64]],
     by_words: Scores,
-    rows: Rows,
-    top_k: int,
-    weight: float | None,
-    least: float,
-) -> list[Found]:
-    """The ``top_k`` rows of the largest score of `fuse`, of the candidates of both sides.
+    searched: Rows,
+    how: SearchOptions,
+) -> list[Ranked]:
+    """The rows of the largest score of `fuse`, of the candidates of both sides.
 
-    ``near`` are those by similarity, which ``exact`` gives of some rows, and whose mean and spread
-    are those of up to 4,096 of the ``rows`` that are searched; ``by_words (N,)`` is BM25. Without a
-    weight the score is the sum of :math:`1 / (60 + r)` over ranks r (Cormack et al. 2009).
+    ``near`` are those by similarity, whose mean and spread are those of up to 4,096 of the rows
+    that are ``searched``; ``by_words (N,)`` is BM25. By ranks r the score is the sum of
+    :math:`1 / (60 + r)` (Cormack et al. 2009).
     """
-    sides = near, best_by_words(by_words, len(near)).tolist()
+    sides = [row for row, _ in near], best_by_words(by_words, len(near)).tolist()
     ranks = [{row: rank for rank, row in enumerate(side, 1)} for side in sides]
-    found = np.unique(np.concatenate(sides).astype(int))
-    similar = dict(exact(found))
-    scores = np.array([similar[row] for row in found.tolist()]), by_words[found]
-    if weight is None:
-        fused = np.array([sum(1 / (RANKS + of[r]) for of in ranks if r in of) for r in found])
+    rows = np.unique(np.concatenate(sides).astype(int))
+    scores = similarities(rows), by_words[rows]
+    if how.fusion == "ranks":
+        fused = np.array([sum(1 / (RANKS + of[r]) for of in ranks if r in of) for r in rows])
     else:
-        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLE)).astype(int)]
-        known = np.array([score for _, score in exact(some)]), by_words[rows]
-        dense, spoken = map(_standardised, scores, known)
-        fused = (1 - weight) * dense + weight * spoken
-    order = np.lexsort((found, -fused))
-    best = order[scores[0][order] >= least][:top_k]
+        places = np.linspace(0, len(searched) - 1, min(len(searched), _SAMPLE)).astype(int)
+        known = similarities(searched[places]), by_words[searched]
+        dense, words = map(_standardised, scores, known)
+        weight = how.weight or 0.0
+        fused = (1 - weight) * dense + weight * words
+    order = np.lexsort((rows, -fused))
+    best = order[scores[0][order] >= least_score(how)][: how.top_k]
+    columns = (cells[best].tolist() for cells in (rows, fused, *scores))
     return [
-        (row, score, dense, ranks[0].get(row), spoken, ranks[1].get(row))
-        for row, score, dense, spoken in zip(
-            *(it[best].tolist() for it in (found, fused, *scores)), strict=True
-        )
+        Ranked(row, score, dense, ranks[0].get(row), words, ranks[1].get(row))
+        for row, score, dense, words in zip(*columns, strict=True)
     ]
