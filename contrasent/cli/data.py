@@ -3,19 +3,16 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from contrasent import options
+from contrasent import data, evaluation, model, options, search
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
-
-if TYPE_CHECKING:
-    from contrasent.data import TextFacts
 
 _ENCODER = "all-MiniLM-L6-v2"
 _FEWEST = 500  # different texts of which a part can be held out, to choose by
@@ -46,31 +43,26 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
-        from contrasent.data import build, describe, example_lines, open_examples, plural
-
         reading = shared(self, options.FoundText)
-        examples = open_examples(self.file, self.columns, **reading)
+        examples = data.open_examples(self.file, self.columns, **reading)
         if self.output is not None:
-            build.require_output(self.output, [self.file], self.overwrite, examples.views)
+            data.build.require_output(self.output, [self.file], self.overwrite, examples.views)
         tokenizer = None
         if self.encoder is not None:
-            from contrasent.data import Tokenizer
-            from contrasent.model import read_modules, resolve
-
-            tokenizer = Tokenizer.load(read_modules(resolve(self.encoder))[0][1])
+            tokenizer = data.Tokenizer.load(model.read_modules(model.resolve(self.encoder))[0][1])
         with reading_progress("examples") as advance:
-            facts = describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
+            facts = data.describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
         if self.json:
             print_json(asdict(facts), indent=2)
         else:
-            say("\n".join([*facts.lines(), *example_lines(facts.names, facts.shown)]))
+            say("\n".join([*facts.lines(), *data.example_lines(facts.names, facts.shown)]))
         if facts.unreadable.count:
             first = facts.unreadable.first[0]
-            rows = plural(facts.unreadable.count, "row")
+            rows = data.plural(facts.unreadable.count, "row")
             raise DataError(f"{rows} of {self.file} cannot be read, first: {first}")
         examples.require(2)
         if self.output is not None:
-            build.write_examples(examples, self.output, facts.documents is not None)
+            data.build.write_examples(examples, self.output, facts.documents is not None)
             tell(str(self.output))
         if not self.json:
             cautions = list(facts.cautions())
@@ -78,7 +70,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
             say("".join(f"  {caution}\n" for caution in cautions), nl=False)
             say(f"train with: {self._train_command(facts)}")
 
-    def _train_command(self, facts: "TextFacts") -> str:
+    def _train_command(self, facts: "data.TextFacts") -> str:
         adapts = facts.views == 1 and facts.examples - facts.repeated >= _FEWEST
         recipe = "unsup-simcse" if facts.views == 1 else "sup-adapt"
         words = ["contrasent", *(["adapt"] if adapts else ["train", recipe, "--encoder"])]
@@ -150,14 +142,12 @@ class LeaksCommand(options.DataFolder, options.AsJson):
 
     def __call__(self) -> None:
         from contrasent.cli.evaluate import announce
-        from contrasent.data import open_examples, shortened
-        from contrasent.evaluation import Options, find_leaks, load_suite
 
-        training = open_examples(self.train, self.columns)
-        suite = load_suite(self.tasks, Options(self.data_dir, self.splits))
+        training = data.open_examples(self.train, self.columns)
+        suite = evaluation.load_suite(self.tasks, evaluation.Options(self.data_dir, self.splits))
         announce(suite)
         with reading_progress("examples") as advance:
-            overlaps = find_leaks(training, suite, advance)
+            overlaps = evaluation.find_leaks(training, suite, advance)
         if self.json:
             print_json(asdict(overlaps), indent=2)
         else:
@@ -169,7 +159,8 @@ class LeaksCommand(options.DataFolder, options.AsJson):
                 )
                 seen = f"{it.seen:,} of {it.sentences:,} sentences, by letters and digits"
                 say(f"{it.heading}: {seen}{pairs if it.pairs else ''}")
-                say("".join(f"  {at}: {shortened(text, 80)}\n" for at, text in it.first), nl=False)
+                for at, text in it.first:
+                    say(f"  {at}: {data.shortened(text, 80)}")
         raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
 
 
@@ -195,17 +186,15 @@ class BuildOptions(options.AsJson, options.NewFile):
     """Leave rows out that cannot be read; else end there."""
 
     def __call__(self) -> None:
-        from contrasent.data import build
-
         name = type(self).__name__.removesuffix("Command").lower()
-        build.require_output(self.output, self.sources, self.overwrite)
-        sources = build.open_sources(name, self.sources, self.columns)
+        data.build.require_output(self.output, self.sources, self.overwrite)
+        sources = data.build.open_sources(name, self.sources, self.columns)
         general = shared(self, BuildOptions)
         own = {it: v for it, v in shared(self, type(self)).items() if it not in general}
         own |= {"seed": self.seed} if name == "nli" else {}
-        kind = getattr(build, name)(sources, **own)
+        kind = getattr(data.build, name)(sources, **own)
         with reading_progress("rows") as advance:
-            built = build.build(
+            built = data.build.build(
                 kind,
                 self.output,
                 sample=self.sample,
@@ -284,21 +273,20 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
     def __call__(self) -> None:
         import numpy as np
 
-        from contrasent.data import aligned, plural
-        from contrasent.search import mine
-
         mining = shared(self, options.MiningOptions)
-        mined = mine(self.model, self.pairs, output=self.output, show_progress=True, **mining)
+        mined = search.mine(
+            self.model, self.pairs, output=self.output, show_progress=True, **mining
+        )
         what = "scores of the teacher" if mined.scored else f"{mined.similarity} with the anchor"
         columns = zip(mined.header[2:], mined.hardest.T, strict=False)
         for name, scores in [("positive", mined.positives), *columns]:
             quantiles = np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()
             shown = ", ".join(f"{it:.2f}" for it in quantiles)
-            say(aligned(name, f"{shown}: {what}, in quartiles"))
+            say(data.aligned(name, f"{shown}: {what}, in quartiles"))
         say(
-            f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; "
+            f"{data.plural(len(mined.examples), 'example')} of {data.plural(mined.pairs, 'pair')}; "
             f"{mined.corpus:,} different sentences to take others from\n"
-            f"left out: {plural(mined.without, 'pair')} without enough sentences "
+            f"left out: {data.plural(mined.without, 'pair')} without enough sentences "
             + ("in the corpus" if mined.scored else "below the margin")
         )
 
@@ -315,10 +303,10 @@ class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJso
     text: Annotated[str, Spelling(argument=True, of=CheckCommand, name="file")]
 
     def __call__(self) -> None:
-        from contrasent.evaluation import synthesize
-
         synthesis = shared(self, options.SynthesisOptions)
-        synthesized = synthesize(self.text, output=self.output, show_progress=True, **synthesis)
+        synthesized = evaluation.synthesize(
+            self.text, output=self.output, show_progress=True, **synthesis
+        )
         if self.json:
             print_json(asdict(synthesized) | {"pairs": len(synthesized.pairs)}, indent=2)
         else:

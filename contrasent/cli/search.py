@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, StringConstraints
 
-from contrasent import api, options
+from contrasent import api, data, encode, model, options, search
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import load, print_json
 from contrasent.errors import ConfigError
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contrasent.encode import Sentences
-    from contrasent.model import LoadedEncoder
-    from contrasent.search import Index, WordsInfo
 
 
 @settings
@@ -53,15 +47,7 @@ class EncodeCommand(
     it then makes OUTPUT."""
 
     def __call__(self) -> None:
-        from contrasent.encode import (
-            end_with_parent,
-            keep_few_compiled_products,
-            open_sentences,
-            require_output,
-            write_embeddings,
-        )
-
-        end_with_parent()
+        encode.end_with_parent()
         starts, share = self.workers > 1, None
         if self.shard is not None:
             number, count = map(int, self.shard.split("/"))
@@ -74,12 +60,12 @@ class EncodeCommand(
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
-        require_output(self.output, self.overwrite, self.shards, shared=shared)
-        keep_few_compiled_products()
-        with open_sentences(self.source, self.columns) as sentences:
+        encode.require_output(self.output, self.overwrite, self.shards, shared=shared)
+        encode.keep_few_compiled_products()
+        with encode.open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")
             encoder = load(self, self.model)
-            written = write_embeddings(
+            written = encode.write_embeddings(
                 encoder,
                 sentences,
                 self.output,
@@ -101,14 +87,12 @@ class EncodeCommand(
             said += f"; {written.missing} shards are missing, and then the command without --shard"
         tell(f"{self.output}: {said}")
 
-    def _run_workers(self, encoder: LoadedEncoder) -> None:
+    def _run_workers(self, encoder: model.LoadedEncoder) -> None:
         import torch
-
-        from contrasent.encode import run_processes
 
         device = getattr(encoder, "device", torch.device("cpu"))
         devices = torch.cuda.device_count() if device.type == "cuda" else 0
-        run_processes(worker_commands(sys.argv[1:], self.workers), devices)
+        encode.run_processes(worker_commands(sys.argv[1:], self.workers), devices)
 
 
 def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
@@ -128,18 +112,15 @@ class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
     """Another text."""
 
     def __call__(self) -> None:
-        from contrasent.model import similarity_of
-        from contrasent.search import text_similarity
-
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
-        score = text_similarity(encoder, self.text_a, self.text_b, precision=used)
+        score = search.text_similarity(encoder, self.text_a, self.text_b, precision=used)
         if not self.json:
             say(f"{score:.4f}")
             return
         print_json(
             {
-                similarity_of(encoder): score,
+                model.similarity_of(encoder): score,
                 "model": self.model,
                 "pooler": encoder.pooler,
                 "head": encoder.head_name,
@@ -174,9 +155,6 @@ class BuildCommand(
     """The share of words in hybrid search, which is then not measured."""
 
     def __call__(self) -> None:
-        from contrasent.encode import FinishedShards, open_sentences
-        from contrasent.search import Index, kind_for
-
         building: dict[str, Any] = {
             "kind": self.kind,
             "words": self.words,
@@ -187,21 +165,25 @@ class BuildCommand(
                 raise ConfigError(
                     f"{self.source} holds vectors: leave --columns, --ids, --precision out"
                 )
-            shards = FinishedShards.open(self.source)
+            shards = encode.FinishedShards.open(self.source)
             encoder = load(self, self.model)
-            built = Index.build(encoder, shards, self.index, show_progress=True, **building)
+            built = search.Index.build(encoder, shards, self.index, show_progress=True, **building)
         else:
-            with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
-                kind_for(_announce(sentences), self.kind)
+            with encode.open_sentences(
+                self.source, self.columns, self.ids, clean=self.clean
+            ) as sentences:
+                search.kind_for(_announce(sentences), self.kind)
                 building |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
-                built = Index.build(encoder, sentences, self.index, show_progress=True, **building)
+                built = search.Index.build(
+                    encoder, sentences, self.index, show_progress=True, **building
+                )
         _report(self.index, built)
         if built.manifest.words is not None:
             _tell_fusion(api.tune_index(built, encoder, weight=self.weight))
 
 
-def _tell_fusion(words: WordsInfo) -> None:
+def _tell_fusion(words: search.WordsInfo) -> None:
     why = "as given" if words.chosen_by == "weight" else "the texts cannot tell"
     if words.queries:
         gain, low, high = (f"{100 * it:+.1f}" for it in (words.gain, words.low, words.high))
@@ -210,7 +192,7 @@ def _tell_fusion(words: WordsInfo) -> None:
     tell(f"searches are {mode} unless --mode says otherwise ({why})")
 
 
-def _report(folder: Path, index: Index) -> None:
+def _report(folder: Path, index: search.Index) -> None:
     ann, width = index.manifest.ann, index.manifest.encoder.width
     recall = "" if ann is None else f" (recall@10 {ann.recall:.3f})"
     tell(f"{folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
@@ -224,11 +206,10 @@ class AddCommand(options.OfIndex, options.IndexedText, options.MovedEncoder):
     """A file or data set with one text per row; - reads lines of standard input."""
 
     def __call__(self) -> None:
-        from contrasent.encode import open_sentences
-        from contrasent.search import Index
-
-        opened = Index.open(self.index)
-        with open_sentences(self.source, self.columns, self.ids, clean=self.clean) as sentences:
+        opened = search.Index.open(self.index)
+        with encode.open_sentences(
+            self.source, self.columns, self.ids, clean=self.clean
+        ) as sentences:
             _announce(sentences)
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
             opened.add(loaded, sentences, sentences.ids(), show_progress=True)
@@ -246,9 +227,7 @@ class RemoveCommand(options.OfIndex):
     """Pass over ids that are not in the index."""
 
     def __call__(self) -> None:
-        from contrasent.search import Index
-
-        opened = Index.open(self.index)
+        opened = search.Index.open(self.index)
         removed = opened.remove(_lines(self.ids), missing_ok=self.missing_ok)
         tell(f"{self.index}: {len(opened)} texts, {removed} removed")
 
@@ -260,9 +239,7 @@ class OptimizeCommand(options.OfIndex):
     kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
 
     def __call__(self) -> None:
-        from contrasent.search import Index
-
-        opened = Index.open(self.index)
+        opened = search.Index.open(self.index)
         opened.optimize(self.kind, show_progress=True)
         _report(self.index, opened)
 
@@ -278,9 +255,7 @@ class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
     weight: Annotated[float | None, Spelling(of=BuildCommand)] = None
 
     def __call__(self) -> None:
-        from contrasent.search import Index
-
-        opened = Index.open(self.index)
+        opened = search.Index.open(self.index)
         loaded = None if self.weight is not None else opened.encoder(self.encoder, self.device)
         _tell_fusion(api.tune_index(opened, loaded, queries=self.queries, weight=self.weight))
 
@@ -290,29 +265,24 @@ class InfoCommand(options.OfIndex):
     """Say as JSON what an index holds, and which encoder made it."""
 
     def __call__(self) -> None:
-        from contrasent.search import Index
-
-        print_json(Index.open(self.index).facts(), indent=2)
+        print_json(search.Index.open(self.index).facts(), indent=2)
 
 
-def _announce(sentences: Sentences, what: str = "texts") -> int:
+def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
     total = sentences.count()
     tell(f"{sentences.source}: {total} {what}; {sentences.examples.columns}")
     if skipped := sentences.examples.skipped:
         tell(f"{skipped} rows with an empty cell are left out, and have no row or id")
     if (cleaned := sentences.examples.cleaned) is not None:
-        from contrasent.data import counted
-
-        tell(f"cleaned: {counted(cleaned)}")
+        tell(f"cleaned: {data.counted(cleaned)}")
     return total
 
 
 def _lines(words: list[str]) -> list[str]:
     if words != ["-"]:
         return words
-    from contrasent.encode import open_sentences
 
-    with open_sentences("-") as sentences:
+    with encode.open_sentences("-") as sentences:
         return list(sentences)
 
 
@@ -324,10 +294,8 @@ class SearchCommand(options.OfIndex, options.MovedEncoder, options.SearchOptions
     """Texts to look for, or - for lines of standard input."""
 
     def __call__(self) -> None:
-        from contrasent.search import Index
-
         queries = _lines(self.query)
-        opened = Index.open(self.index)
+        opened = search.Index.open(self.index)
         by_words = self.mode == "words"
         encoder = None if by_words else opened.encoder(self.encoder, self.device)
         results = opened.search(encoder, queries, **shared(self, options.SearchOptions))

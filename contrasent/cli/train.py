@@ -7,19 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from contrasent import options
+from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, recipe_with, train, tune
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import describe, print_tables
 from contrasent.errors import ConfigError
-from contrasent.recipe import load_recipe, overrides_in, recipe_titles
+from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles
 from contrasent.settings import Spelling, settings, shared
-
-if TYPE_CHECKING:
-    from contrasent.recipe import Recipe
-    from contrasent.training import BeforeAndAfter, Result
 
 _PRETRAINING = "pretrain-mlm"
 
@@ -119,39 +115,35 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
                 _print_result(result, loaded)
 
     def _run_to_resume(self) -> Path | None:
-        from contrasent.training import RunFolder
-
         run = (self.output if self.recipe is None else Path(self.recipe)) if self.resume else None
         if self.recipe is None and run is None:
             raise ConfigError("name a recipe, such as unsup-simcse, or a run: train --resume RUN")
         is_name = self.recipe is not None and "/" not in self.recipe
         if run is None or run.suffix in (".yaml", ".yml") or (is_name and not run.is_dir()):
             return None
-        if not RunFolder(run).is_run:
+        if not training.RunFolder(run).is_run:
             raise ConfigError(f"{run} holds no training run, so there is nothing to resume")
         return run
 
     def _train_seeds(self, folder: Path, recipe: Recipe) -> None:
         from contrasent.distributed import leave
-        from contrasent.report import seeds_table
-        from contrasent.training import train_seeds
 
         seeds = tuple(self.seeds or ())
         kept: dict[str, Any] = {"resume": self.resume, "overwrite": self.overwrite}
         for seed in seeds:
             check_run(recipe, folder / f"seed-{seed}", **kept)
 
-        def finished(seed: int, result: Result | None) -> None:
+        def finished(seed: int, result: training.Result | None) -> None:
             if result is not None:
                 _print_speed(result)
             made = "complete before" if result is None else str(result.best or result.last)
             tell(f"seed {seed}: {made}")
 
         kept |= {"on_run": finished, "device": self.device, "show_progress": True}
-        runs = train_seeds(recipe, folder, seeds, **kept)
+        runs = training.train_seeds(recipe, folder, seeds, **kept)
         leave()
         if runs is not None:
-            print_tables(seeds_table(runs.folders, runs.scores))
+            print_tables(report.seeds_table(runs.folders, runs.scores))
             say(f"encoder: {runs.best}")
 
 
@@ -175,20 +167,18 @@ def _overrides(words: Sequence[str], command: object, objective: Any = tuple) ->
     return overrides_in(words, [name.replace("_", "-") for name in vars(command)], objective)
 
 
-def _trained(function: Any, name: str, values: dict[str, Any]) -> Result | None:
-    result: Result | None = function(name, **values, show_progress=True)
+def _trained(function: Any, name: str, values: dict[str, Any]) -> training.Result | None:
+    result: training.Result | None = function(name, **values, show_progress=True)
     from contrasent.distributed import leave  # with torch, once mistakes are told
 
     leave()
     return result
 
 
-def _print_result(result: Result, recipe: Recipe) -> None:
+def _print_result(result: training.Result, recipe: Recipe) -> None:
     _print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
-        from contrasent.training import metric_name
-
-        metric, score = metric_name(result.dev_metric), result.best_score * 100
+        metric, score = training.metric_name(result.dev_metric), result.best_score * 100
         say(f"best dev {metric} {score:.2f} at step {result.best_step}")
     _print_gains(result.scores)
     if result.best_is_start:
@@ -197,16 +187,14 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     say(f"encoder: {result.best or result.last}")
 
 
-def _print_gains(scores: BeforeAndAfter) -> None:
+def _print_gains(scores: training.BeforeAndAfter) -> None:
     if scores.tasks is not None:
-        from contrasent.report import suite_tables
-
-        print_tables(*suite_tables(scores.tasks, scores.rows))
+        print_tables(*report.suite_tables(scores.tasks, scores.rows))
     for gain in scores.gains:
         say(gain.sentence)
 
 
-def _print_speed(result: Result) -> None:
+def _print_speed(result: training.Result) -> None:
     rate = result.examples / result.seconds if result.seconds else 0.0
     loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
     tell(
@@ -252,15 +240,12 @@ class TuneCommand(options.TuneOptions, ShowSettings):
     """A packaged recipe or a YAML file."""
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation import Trial
-        from contrasent.report import Cell, Table, number, score
-
         values = _values(words, self.recipe, self, options.TuneOptions)
         if self.settings:
             say(describe(recipe_with(self.recipe, values, options.TuneOptions)[0]), nl=False)
             return
 
-        def finished(trial: Trial) -> None:
+        def finished(trial: adaptation.Trial) -> None:
             shown = " ".join(f"{key}={value}" for key, value in trial.settings.items())
             ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
             tell(f"trial {trial.number}: {shown}: {ended}")
@@ -272,9 +257,11 @@ class TuneCommand(options.TuneOptions, ShowSettings):
         for it in trials:
             values = [it.settings.get(name, "-") for name in names]
             shown = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in values]
-            rows.append((number(it.number, 0), *map(Cell, shown), score(it.score)))
-        rows.append((Cell("start"), *(Cell("as it comes") for _ in names), score(result.start)))
-        print_tables(Table(("trial", *names, "dev"), tuple(rows)))
+            number, score = report.number(it.number, 0), report.score(it.score)
+            rows.append((number, *map(report.Cell, shown), score))
+        cells = map(report.Cell, ["start", *["as it comes"] * len(names)])
+        rows.append((*cells, report.score(result.start)))
+        print_tables(report.Table(("trial", *names, "dev"), tuple(rows)))
         best, start = result.best.score, result.start
         if best is not None and start is not None and best <= start:
             say("no trial has a higher dev score than the start as it comes, which is kept")
@@ -294,9 +281,9 @@ class AdaptCommand(options.AdaptOptions):
     """
 
     def __call__(self, words: Sequence[str]) -> None:
-        from contrasent.adaptation import adapt
-
-        result = adapt(**vars(self), settings=_overrides(words, self), show_progress=True)
+        result = adaptation.adapt(
+            **vars(self), settings=_overrides(words, self), show_progress=True
+        )
         for sentence in result.sentences:
             say(sentence)
         say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")

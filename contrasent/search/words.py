@@ -8,10 +8,11 @@ Shapes: Q queries, N texts.
 """
 
 import re
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple
 
@@ -50,13 +51,20 @@ def without_words(text: str, excluded: Container[str]) -> str:
 def word_table(texts: Iterable[str]) -> Any:
     """A row for each word of texts, in their order: the rows that have it, and how often."""
     import pyarrow as pa
-    from sklearn.feature_extraction.text import CountVectorizer
+    from scipy.sparse import csr_array
 
-    counter = CountVectorizer(analyzer=words, dtype=np.int32)
-    counts = counter.fit_transform(chain(["a"], texts))[1:].tocsc()  # it needs a word
-    starts = counts.indptr.astype("i4")
-    lists = (pa.ListArray.from_arrays(starts, cells) for cells in (counts.indices, counts.data))
-    return pa.table([pa.array(counter.get_feature_names_out(), pa.string()), *lists], TABLE)
+    numbers, ids, ends = dict[str, int](), array("i"), array("i", [0])
+    for text in texts:
+        ids.extend([numbers.setdefault(word, len(numbers)) for word in words(text)])
+        ends.append(len(ids))
+    known = sorted(numbers)
+    columns = np.array([numbers[word] for word in known], int)
+    counts = csr_array((np.ones(len(ids), "i4"), ids, ends), (len(ends) - 1, len(known)))
+    counts = counts.tocsc()[:, columns]
+    counts.sum_duplicates()
+    starts, rows = (cells.astype("i4") for cells in (counts.indptr, counts.indices))
+    lists = (pa.ListArray.from_arrays(starts, cells) for cells in (rows, counts.data))
+    return pa.table([pa.array(known, pa.string()), *lists], TABLE)
 
 
 class WordIndex:
