@@ -9,13 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from contrasent.settings import ARGUMENT, EncoderSettings, Spelling, TrainSettings, settings
 
@@ -28,7 +22,6 @@ def _listed(value: object) -> object:
 
 Listed = Annotated[Sequence[str], BeforeValidator(_listed)]
 """Names; on the command line between commas."""
-
 
 Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""

@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import (
-    Field,
-    PositiveFloat,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)
+from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
 from contrasent.errors import ConfigError, pick, shown
 from contrasent.settings import (
@@ -51,13 +45,12 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        said = f"{error.context or ''} {error.problem or ''}".strip()
-        raise ConfigError(f"{path}:{line}: not YAML: {said}") from error
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        problem = f"cannot read {path}: {error}"
+        if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+            words = " ".join(filter(None, (error.context, error.problem)))
+            problem = f"{path}:{mark.line + 1}: not YAML: {words}"
+        raise ConfigError(problem) from error
     if content is None:
         return {}, {}
     if not isinstance(content, dict):
@@ -109,8 +102,8 @@ _WEIGHTED = re.compile(r"(?P<file>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE]
 
 def _read_source(value: object) -> SourceSettings:
     if isinstance(value, str | Path):
-        found = None if Path(value).exists() else _WEIGHTED.fullmatch(str(value))
-        value = found.groupdict() if found else {"file": str(value)}
+        match = None if Path(value).exists() else _WEIGHTED.fullmatch(str(value))
+        value = match.groupdict() if match else {"file": str(value)}
     if isinstance(value, SourceSettings):
         return value
     if not isinstance(value, Mapping):
@@ -149,23 +142,23 @@ class DataSettings:
 
     @field_validator("file", mode="before")
     @classmethod
-    def _read_sources(cls, given: object) -> object:
-        if not isinstance(given, str | list | tuple):
+    def _read_sources(cls, file: object) -> object:
+        if not isinstance(file, str | list | tuple):
             raise ConfigError("give a file, or a list of files")
-        if len(given) == 1 and isinstance(given[0], str):
-            return given[0]
-        return given if isinstance(given, str) else [_read_source(it) for it in given]
+        if len(file) == 1 and isinstance(file[0], str):
+            return file[0]
+        return file if isinstance(file, str) else [_read_source(it) for it in file]
 
     @property
     def sources(self) -> dict[str, SourceSettings]:
         """The sources by their names, equal ones with a number, each with its columns."""
-        given = [SourceSettings(file=self.file)] if isinstance(self.file, str) else self.file
-        names = [it.name or Path(it.file).name for it in given]
+        sources = [SourceSettings(file=self.file)] if isinstance(self.file, str) else self.file
+        names = [source.name or Path(source.file).name for source in sources]
         return {
             name if names.count(name) == 1 else f"{name} {number}": dataclasses.replace(
                 source, columns=source.columns or self.columns
             )
-            for number, (name, source) in enumerate(zip(names, given, strict=True), start=1)
+            for number, (name, source) in enumerate(zip(names, sources, strict=True), start=1)
             if source.file
         }
 
@@ -299,6 +292,12 @@ def overrides_in(
             value = rest.pop(0)
         settings[key] = value
     return settings
+
+
+def dotted(recipe: Recipe) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    sections = dataclasses.asdict(recipe).items()
+    return {f"{name}.{key}": value for name, part in sections for key, value in part.items()}
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -189,14 +189,16 @@ def test_a_server_is_a_teacher(route, teacher, text):
 def odd_server(monkeypatch):
     """Answers well until there are so many answers, and then as the test says."""
     monkeypatch.setattr(endpoint, "_WAITS", (0.0,))
-    server = SimpleNamespace(asked=0, delay=0)
+    server = SimpleNamespace(asked=0, delay=0, factor=1)
 
-    def answer(_path, _headers, body):
+    def answer(path, _headers, body):
+        if path != "/embed":
+            return 418, {}, b"nobody asked for this"
         server.asked += 1
         time.sleep(server.delay)
         if server.asked > server.good:
-            return server.then[0], {}, server.then[1]
-        return 200, {}, [[len(it), 1.0] for it in json.loads(body)["inputs"]]
+            return server.then[0], {"Location": "/elsewhere"}, server.then[1]
+        return 200, {}, [[len(it) * server.factor, 1.0] for it in json.loads(body)["inputs"]]
 
     with answering(answer) as address:
         server.address = f"{address}/embed"
@@ -206,14 +208,15 @@ def odd_server(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "message"),
     [
-        ((401, b"no key"), "answers 401 .* no key.*CONTRASENT_API_KEY"),
+        ((401, b"no key"), "answers 401 .* no key"),
         ((402, b"pay"), "answers 402"),
+        ((302, b""), "answers 302"),
         ((503, b"later"), "answers 503"),
-        ((200, b"<html>"), "no embeddings: b'<html>'"),
-        ((200, b"[[1.0, NaN]]"), "not all finite"),
-        ((200, b"[[1.0]]"), r"answers \[1, 1\] numbers"),
+        ((200, b"<html>"), "no 1 embeddings.*: b'<html>'"),
+        ((200, b"[[1.0, NaN]]"), "or not finite"),
+        ((200, b"[[1.0]]"), r"\[1, 1\] numbers"),
     ],
-    ids=["key", "pay", "busy", "garbage", "nan", "width"],
+    ids=["key", "pay", "redirect", "busy", "garbage", "nan", "width"],
 )
 def test_what_a_server_gave_is_kept_when_it_breaks_off(then, message, odd_server, text):
     text.write_text("\n".join(f"text {n}" for n in range(AT_ONCE + 1)) + "\n")
@@ -224,6 +227,15 @@ def test_what_a_server_gave_is_kept_when_it_breaks_off(then, message, odd_server
     lengths = [len(line) for line in text.read_text().splitlines()]
     assert targets_of(text, teacher=odd_server.address)[:, 0].tolist() == lengths
     assert odd_server.asked == 2  # to see what it is, and for the last text
+
+
+def test_another_model_behind_an_address_is_asked_anew(odd_server, text):
+    lengths = np.array([len(line) for line in text.read_text().splitlines()])
+    odd_server.good = 10**9
+    for factor, expected in ((1.0, 1.0), (1.001, 1.0), (0.5, 0.5)):
+        odd_server.factor = factor
+        targets = targets_of(text, teacher=odd_server.address)[:, 0]
+        np.testing.assert_allclose(targets, expected * lengths)
 
 
 def test_sentences_that_the_student_has_no_token_of_take_no_target_from_others(text):

@@ -22,14 +22,13 @@ from pydantic import TypeAdapter
 
 from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
-from contrasent.recipe import Recipe, load_recipe, to_yaml
+from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
 from contrasent.records import write_records
 from contrasent.training import (
     BeforeAndAfter,
     RunFolder,
     complete,
     dev_task,
-    dotted,
     final_tasks,
     score_result,
     train,

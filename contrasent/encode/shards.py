@@ -162,7 +162,7 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
     return matrix
 
 
-def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blocks:
+def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
     """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
     read: deque[str] = deque()
 
@@ -171,7 +171,7 @@ def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blo
             read.append(text)
             yield text
 
-    for block in encoder.encode_stream(remember(), **how):
+    for block in encoder.encode_stream(remember(), **options):
         yield block, [read.popleft() for _ in block]
 
 
@@ -279,25 +279,24 @@ class Shards:
     ) -> dict[str, Any]:
         """Write a shard; returns its note."""
         path, rows, truncated = self._path(number), 0, 0
-        how: dict[str, Any] = {
-            name: getattr(self._settings, name)
-            for name in ("batch_tokens", "normalize", "precision")
-        }
-        role = self._settings.role
-        how |= {} if role is None else role_options(encoder, role)
-        prompt = how.get("prompt", encoder.conventions.resolve())
-        blocks = blocks_with_texts(encoder, texts, chunk=_CHUNK, on_overflow="truncate", **how)
+        names = "batch_tokens", "normalize", "precision"
+        options: dict[str, Any] = {name: getattr(self._settings, name) for name in names}
+        if self._settings.role is not None:
+            options |= role_options(encoder, self._settings.role)
+        prompt = options.get("prompt", encoder.conventions.resolve())
+        options |= {"chunk": _CHUNK, "on_overflow": "truncate"}
+        blocks = blocks_with_texts(encoder, texts, **options)
         with files.writing(path) as partial:
             with _row_writer(partial, path.suffix, encoder) as append:
-                for block, names in blocks:
+                for block, kept in blocks:
                     if not (finite := np.isfinite(block).all(axis=1)).all():
-                        bad = names[int(finite.argmin())][:80]
+                        bad = kept[int(finite.argmin())][:80]
                         raise CheckpointError(
                             f"{encoder.name} gives numbers that are not finite: {bad!r}"
                         )
-                    append(block, names)
+                    append(block, kept)
                     rows += len(block)
-                    truncated += count_cut(encoder, names, prompt, how.get("task"))
+                    truncated += count_cut(encoder, kept, prompt, options.get("task"))
                     advance(len(block))
             digest = files.sha256_of(partial)
         return {"rows": rows, "truncated": truncated, "sha256": digest}
@@ -450,12 +449,12 @@ class FinishedShards:
         """Rows with their texts, some at a time, if the encoder embeds texts of an index so."""
         from pyarrow import parquet
 
-        similarity, how = similarity_of(encoder), role_options(encoder, "document")
+        similarity, options = similarity_of(encoder), role_options(encoder, "document")
         conventions: Conventions = getattr(encoder, "conventions", Conventions())
-        default, given = conventions.resolve(), self.manifest.get("normalize")
-        usual = "task" not in how and how.get("prompt", default) == default
+        default, scaled = conventions.resolve(), self.manifest.get("normalize")
+        usual = "task" not in options and options.get("prompt", default) == default
         other_text = self.manifest.get("role", "document" if usual else "") != "document"
-        other_length = similarity != "cosine" and given not in (None, encoder.normalize)
+        other_length = similarity != "cosine" and scaled not in (None, encoder.normalize)
         if encoder.fingerprint() != self.manifest["encoder"] or other_length or other_text:
             raise CheckpointError(
                 f"{self.folder} was written by another encoder, with another prompt, or cut or "

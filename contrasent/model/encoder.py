@@ -57,6 +57,7 @@ class SentenceEncoder(nn.Module, Encoder):
         *,
         pooler: str | None = None,
         head: str | None = None,
+        route: str | None = None,
         device: str | torch.device | None = None,
         engine: str = "torch",
         prompts: Mapping[str, str] | None = None,
@@ -68,10 +69,11 @@ class SentenceEncoder(nn.Module, Encoder):
 
         Args:
             name: a folder (ours, sentence-transformers', Hugging Face's, a training run of ours)
-                or a Hugging Face id; or parts in memory, which the next three are not for.
+                or a Hugging Face id; or parts in memory, which the next four are not for.
             pooler: overrides what the folder says; `cls` if it says nothing.
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
+            route: of a folder with a Router, `query` or `document`.
             device: by default the accelerator if there is one.
             engine: `torch`, or, to encode on a CPU only, `int8`.
             prompts: texts to put before a sentence, by name, beside those of the folder.
@@ -86,9 +88,11 @@ class SentenceEncoder(nn.Module, Encoder):
                 this architecture, or not on this device; too many dimensions.
         """
         super().__init__()
-        loads = not isinstance(name, EncoderParts)
         require_engine(engine, device)
-        parts = name if isinstance(name, EncoderParts) else checkpoint.read(name, pooler, head)
+        loads = not isinstance(name, EncoderParts)
+        parts = (
+            name if isinstance(name, EncoderParts) else checkpoint.read(name, pooler, head, route)
+        )
         if engine == "int8":
             from contrasent.model.int8 import Int8Bert
 

@@ -7,16 +7,20 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urldefrag
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, first_line
+from contrasent.files import cached
 from contrasent.model.loading import LookupEncoder
 
 logger = logging.getLogger("contrasent")
@@ -27,8 +31,18 @@ _AT_ONCE, _TOGETHER = 32, 4
 """Texts of a request, which is TEI's limit, and requests at a time."""
 _SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
 """Of an answer, and between tries."""
+_PROBE, _ROUNDING = "probe.npy", 0.02
+"""The file of its embedding, and by which part of its length that may change with other load."""
 _PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 """Answers that another try may change."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Ask no other server than the one that was named."""
+
+
+_OPENER = build_opener(_NoRedirect)
 
 
 def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
@@ -37,16 +51,15 @@ def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
     CheckpointError if it gives none, or none in so many ``seconds``.
     """
     key, headers = os.environ.get(KEY), {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
     for wait in (*_WAITS, None):
         try:
             request = Request(url, json.dumps(body).encode(), headers)
-            if key:  # it stays here where the server sends elsewhere
-                request.add_unredirected_header("Authorization", f"Bearer {key}")
-            with urlopen(request, timeout=seconds) as answer:
+            with _OPENER.open(request, timeout=seconds) as answer:
                 return bytes(answer.read(_MOST_BYTES))
         except HTTPError as error:
-            said = error.read(2000).decode(errors="replace").strip()
-            problem = f"answers {error.code} {error.reason}: {said[:200]}"
+            message = error.read(2000).decode(errors="replace").strip()[:200]
+            problem = f"answers {error.code} {error.reason}: {message}"
             passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
         except (OSError, HTTPException, ValueError) as error:
             problem, after = f"does not answer: {first_line(error)}", ""
@@ -55,7 +68,7 @@ def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
             break
         logger.warning("%s %s; asking again", url, problem)
         time.sleep(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0))
-    raise CheckpointError(f"{url} {problem}")
+    raise CheckpointError(f"{url} {problem}; a key is read from the variable {KEY}")
 
 
 class EndpointEncoder(LookupEncoder):
@@ -74,11 +87,13 @@ class EndpointEncoder(LookupEncoder):
         if not (self.is_tei or self.url.endswith("/embeddings")):
             end = "/embeddings" if self.url.endswith("/v1") else "/v1/embeddings"
             self.url = self.url.rstrip("/") + end
+        self._width = 0
         self._probe = self._ask(["A probe."])
+        self._width = int(self._probe.shape[1])
 
     @property
     def full_width(self) -> int:
-        return int(self._probe.shape[1])
+        return self._width
 
     def fingerprint(self) -> str:
         """A hash of the address, and of where the embedding of a text is largest.
@@ -87,6 +102,20 @@ class EndpointEncoder(LookupEncoder):
         """
         known = ("endpoint", self.name, self.full_width, int(np.abs(self._probe).argmax()))
         return hashlib.sha256(repr(known).encode()).hexdigest()
+
+    def local_fingerprint(self) -> str:
+        """A hash of the address and its probe, kept while the model there gives about the same."""
+
+        def read(entry: Path) -> str:
+            kept: np.ndarray = np.load(entry / _PROBE)
+            if np.linalg.norm(kept - self._probe) > _ROUNDING * np.linalg.norm(kept):
+                raise ValueError("it is of another model")
+            return hashlib.sha256(self.name.encode() + kept.tobytes()).hexdigest()
+
+        def write(folder: Path) -> None:
+            np.save(folder / _PROBE, self._probe)
+
+        return cached("probes", "embeddings of a probe", [self.name, self._width], read, write)
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
@@ -99,27 +128,19 @@ class EndpointEncoder(LookupEncoder):
         if not self.is_tei:
             body = {"input": [*texts], "encoding_format": "float"}
             body |= {"model": self.model} if self.model else {}
-        try:
-            return self._rows(post(self.url, body, _SECONDS), len(texts))
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{error}. What was embedded so far is kept. An address ends with "
-                f"/v1/embeddings#MODEL or /embed; a key is read from the variable {KEY}"
-            ) from error
-
-    def _rows(self, answer: bytes, count: int) -> NDArray[np.float32]:
-        """The ``count`` rows of an answer."""
-        try:
-            told = json.loads(answer)
+        answer = post(self.url, body, _SECONDS)
+        rows: NDArray[np.float32] = np.zeros(0, np.float32)
+        with suppress(ValueError, TypeError, LookupError):
+            content = json.loads(answer)
             if not self.is_tei:
-                told = [it["embedding"] for it in sorted(told["data"], key=lambda it: it["index"])]
-            rows: NDArray[np.float32] = np.array(told, np.float32)
-        except (ValueError, TypeError, LookupError) as error:
+                ordered = sorted(content["data"], key=itemgetter("index"))
+                content = [row["embedding"] for row in ordered]
+            rows = np.array(content, np.float32)
+        shape = len(texts), self._width or rows.shape[-1]
+        if rows.shape != shape or not rows.size or not np.isfinite(rows).all():
             raise CheckpointError(
-                f"{self.url} answers with no embeddings: {answer[:200]!r}"
-            ) from error
-        width = getattr(self, "_probe", rows).shape[-1]
-        if rows.shape != (count, width) or not rows.size or not np.isfinite(rows).all():
-            told = f"{[*rows.shape]} numbers, not all finite, for {count} texts"
-            raise CheckpointError(f"{self.url} answers {told}")
+                f"{self.url} answers with no {len(texts)} embeddings, but {[*rows.shape]} numbers, "
+                f"or not finite: {answer[:200]!r}; an address ends with /v1/embeddings#MODEL or "
+                "/embed"
+            )
         return rows

@@ -172,15 +172,13 @@ def quantize(path: Path) -> Path:
     """
     from onnxruntime import quantization
 
-    target = path.with_name("model_quantized.onnx")
-    kind, logger = quantization.QuantType.QInt8, logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it advises shape inference, which adds nothing here
+    target, kind = path.with_name("model_quantized.onnx"), quantization.QuantType.QInt8
+    options: Any = {"weight_type": kind, "per_channel": True, "reduce_range": True}
+    logging.disable(logging.WARNING)  # of shape inference, which adds nothing here
     try:
-        how: Any = {"weight_type": kind, "per_channel": True, "reduce_range": True}
-        quantization.quantize_dynamic(path, target, **how)
+        quantization.quantize_dynamic(path, target, **options)
     finally:
-        logger.setLevel(level)
+        logging.disable(logging.NOTSET)
     return target
 
 

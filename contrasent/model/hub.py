@@ -10,7 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from contrasent.data.word_vectors import MANIFEST
-from contrasent.errors import CheckpointError, MissingExtraError, first_line, install_command
+from contrasent.errors import CheckpointError, first_line, install_command, require_extra
 from contrasent.files import read_json, recover_folder, sha256_of, write_text
 from contrasent.model.st_modules import read_conventions
 
@@ -57,11 +57,8 @@ def resolve(name: str | Path) -> Path:
 @lru_cache(maxsize=1)
 def offline_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs, if it is unchanged."""
-    spec = find_spec(_OFFLINE_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError(
-            f"the offline encoder is not installed; install it with: {install_command('offline')}"
-        )
+    require_extra(OFFLINE_NAMES[0], "offline", _OFFLINE_PACKAGE)
+    spec: Any = find_spec(_OFFLINE_PACKAGE)
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file() or sha256_of(weights) != _OFFLINE_SHA256:
@@ -163,10 +160,10 @@ def card_text(folder: Path, name: str | None = None) -> str:
     import yaml
     from jinja2 import Environment, StrictUndefined
 
-    told = read_json(folder / INFO_FILE)
-    known = without_paths(told)
+    stored = read_json(folder / INFO_FILE)
+    known = without_paths(stored)
     recipe, data = section(known, "recipe"), section(known, "data")
-    start = str(section(told, "recipe", "encoder").get("name") or "a sentence encoder")
+    start = str(section(stored, "recipe", "encoder").get("name") or "a sentence encoder")
     base, start = hub_id(start), PurePath(start).name
     link = base and f"[{base}](https://huggingface.co/{base})"
     objective = str(section(recipe, "objective").get("name") or "contrasent")
@@ -175,9 +172,9 @@ def card_text(folder: Path, name: str | None = None) -> str:
     modules = read_json(folder / "modules.json")
     is_ours = any(module["type"].startswith("contrasent.") for module in modules)
     files = [folder / module["path"] / "config.json" for module in modules if module["path"]]
-    configs = [told, *(read_json(it) for it in files if it.is_file())]
-    given = section(recipe, "data").get("file") or ""
-    texts = [str(it["file"]) for it in given] if isinstance(given, list) else [str(given)]
+    configs = [stored, *(read_json(it) for it in files if it.is_file())]
+    file = section(recipe, "data").get("file") or ""
+    texts = [str(source["file"]) for source in file] if isinstance(file, list) else [str(file)]
     ids = [it.partition(":")[0].partition("@")[0] for it in texts]
     sets = [it for it in ids if "/" in it and hub_id(it) and not PurePath(it).suffix]
     dataset = ", ".join(f"[{it}](https://huggingface.co/datasets/{it})" for it in sets)

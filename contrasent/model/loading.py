@@ -24,7 +24,7 @@ from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_word
 from contrasent.errors import CheckpointError, ConfigError, first_line, pick, warn
 from contrasent.files import read_json
 from contrasent.model import checkpoint
-from contrasent.model.backbones.base import default_device, require_engine, resolve_precision
+from contrasent.model.backbones.base import require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, are_words, resolve, write_card
 from contrasent.model.protocol import ROLES, Conventions, Encoder, EncodingOptions
@@ -310,9 +310,12 @@ class Router(Encoder):
         Example:
             >>> contrasent.Router("runs/student", "teacher").save("router")  # doctest: +SKIP
         """
-        self.name, self.default, given = "router", pick("route", default, ROLES), (query, document)
-        loaded = [load_encoder(it) if isinstance(it, str | Path) else it for it in given]
-        self.routes = {role: it.route(role) for role, it in zip(ROLES, loaded, strict=True)}
+        self.name, self.default = "router", pick("route", default, ROLES)
+        encoders = [
+            load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
+            for encoder in (query, document)
+        ]
+        self.routes = {role: it.route(role) for role, it in zip(ROLES, encoders, strict=True)}
         prompts = {role: it.conventions.prompt_of(role) for role, it in self.routes.items()}
         usual = self.routes["document"].conventions
         usual = replace(usual, prompts={**usual.prompts, **prompts}, chosen=False)
@@ -329,17 +332,16 @@ class Router(Encoder):
     @classmethod
     def load(cls, name: str | Path, *, engine: str = "torch", device: str | None = None) -> Self:
         """Read a folder with a Router; errors as of `SentenceEncoder`."""
-        folder, encoders = resolve(name), list[Any]()
-        for role in ROLES:
-            if is_static(folder, role):
-                encoders.append(StaticEncoder.load(folder, role))
-                continue
-            parts = checkpoint.read(folder, route=role)
-            encoders.append(SentenceEncoder(parts, engine=engine).eval())
-            encoders[-1].to(device or (default_device() if engine == "torch" else "cpu"))
-            encoders[-1].name = f"{name} ({role})"
-        conventions, default = read_conventions(folder), default_route(folder)
-        router = cls(*encoders, default=str(default), conventions=conventions)
+        folder = resolve(name)
+        options: dict[str, Any] = {"engine": engine, "device": device}
+        routes = [
+            StaticEncoder.load(folder, role)
+            if is_static(folder, role)
+            else SentenceEncoder(folder, route=role, **options)
+            for role in ROLES
+        ]
+        default, conventions = str(default_route(folder)), read_conventions(folder)
+        router = cls(*routes, default=default, conventions=conventions)
         router.name = str(name)
         return router
 
@@ -375,15 +377,15 @@ class Router(Encoder):
 
     def resolve_precision(self, name: str) -> str:
         """That of both, or ``name`` where each resolves it in its own way."""
-        found = {encoder.resolve_precision(name) for encoder in self.encoders}
-        return found.pop() if len(found) == 1 else name
+        precisions = {encoder.resolve_precision(name) for encoder in self.encoders}
+        return precisions.pop() if len(precisions) == 1 else name
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         yield from self.route(options.task).blocks(sentences, options)
 
     def fingerprint(self) -> str:
-        routed = [self.routes[role].fingerprint() for role in ROLES]
-        described = repr((self.default, *routed, *self.conventions.identity))
+        routes = [self.routes[role].fingerprint() for role in ROLES]
+        described = repr((self.default, *routes, *self.conventions.identity))
         return hashlib.sha256(described.encode()).hexdigest()
 
 
@@ -422,26 +424,30 @@ def load_encoder(
         >>> contrasent.load_encoder("glove.6B.300d.txt").encode(["a dog"])  # doctest: +SKIP
     """
     encoder: LoadedEncoder
-    served, words = str(name).startswith(("http://", "https://")), are_words(name)
-    routed = not (served or words) and default_route(resolve(name))
-    if served or words or routed or is_static(resolve(name)):
-        require_engine("torch" if engine == "static" else engine, device)
-        if served:
-            from contrasent.model.endpoint import EndpointEncoder
+    require_engine("torch" if engine == "static" else engine, device)
+    if str(name).startswith(("http://", "https://")):
+        from contrasent.model.endpoint import EndpointEncoder
 
-            encoder = EndpointEncoder(str(name))
-        elif routed:
-            encoder = Router.load(name, engine=engine, device=device)
-        else:
-            encoder = WordEncoder.load(name) if words else StaticEncoder.load(name)
-        given = {"pooler": pooler, "head": head, "engine": None if engine == "torch" else engine}
-        used = {"pooler": encoder.pooler, "head": encoder.head_name, "engine": encoder.engine}
-        for part, value in given.items():
-            if value not in (None, used[part]):
-                what = "two encoders" if routed else "word vectors"
-                raise ConfigError(f"{name} holds {what}, which have no {part}: leave it out")
+        encoder = EndpointEncoder(str(name))
+    elif are_words(name):
+        encoder = WordEncoder.load(name)
     else:
-        encoder = SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
+        folder = resolve(name)
+        options: dict[str, Any] = {"engine": engine, "device": device}
+        if default_route(folder):
+            encoder = Router.load(folder, **options)
+        elif is_static(folder):
+            encoder = StaticEncoder.load(folder)
+        else:
+            encoder = SentenceEncoder.load(folder, pooler=pooler, head=head, **options)
+        encoder.name = str(name)
+    for part, asked, used in (
+        ("pooler", pooler, encoder.pooler),
+        ("head", head, encoder.head_name),
+        ("engine", engine, encoder.engine),
+    ):
+        if asked not in (None, "torch", used):
+            raise ConfigError(f"{name} has no {part} {asked}, only {used}: leave it out")
     if truncate_dim is not None:
         encoder.truncate_dim = truncate_dim
     if prompt_name is not None:

@@ -20,11 +20,11 @@ from contrasent.errors import ConfigError, pick, warn
 from contrasent.model.backbones.base import UNBOUNDED, Backbone, device_named
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.transforms import Transform
-from contrasent.settings import settings
+from contrasent.settings import checked, settings
 
-ON_OVERFLOW = ("error", "truncate", "warn")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ROLES = ("query", "document")
+Count = Annotated[StrictInt, Field(gt=0)]
 LENGTHS = ("query_length", "document_length", "query_expansion")
 _UNUSED = ("passage", "corpus")
 """Prompts that sentence-transformers takes for documents only where ``document`` is not known, and
@@ -36,7 +36,7 @@ class QueryExpansion:
     """Tokens after a query that is shorter than ``length``, as in ColBERT."""
 
     strategy: Literal["fixed", "min"]  # with fixed, a longer query is cut at that length
-    length: Annotated[StrictInt, Field(gt=0)]
+    length: Count
     attend: StrictBool = False  # the query sees them, and they are pooled; else they do not count
     token: str | None = None  # by default the mask, else the end of a text
 
@@ -191,34 +191,25 @@ class EncoderParts:
     conventions: Conventions = field(default_factory=Conventions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings
 class EncodingOptions:
-    """Options of `Encoder.encode_stream`, resolved; ConfigError if one is out of range.
+    """Options of `Encoder.encode_stream`, resolved.
 
     Of a row of length 1, if ``normalize``, the first ``truncate_dim`` numbers are kept; with
     ``normalize_last`` those have length 1 in the end.
     """
 
-    chunk: int = 65_536
-    batch_tokens: int | None = None
-    batch_size: int | None = None
+    chunk: Count = 65_536
+    batch_tokens: Count | None = None
+    batch_size: Count | None = None
     normalize: bool
     normalize_last: bool
     precision: str
     show_progress: bool = False
-    on_overflow: str = "warn"
+    on_overflow: Literal["error", "truncate", "warn"] = "warn"
     prompt: str
-    task: str | None = None
+    task: Literal["query", "document"] | None = None
     truncate_dim: int | None = None
-
-    def __post_init__(self) -> None:
-        pick("on_overflow", self.on_overflow, ON_OVERFLOW)
-        if self.task is not None:
-            pick("task", self.task, ROLES)
-        for name in ("chunk", "batch_tokens", "batch_size"):
-            number = getattr(self, name)
-            if number is not None:
-                _within(name, number, 1 << 40)
 
     def finish(self, rows: np.ndarray) -> np.ndarray:
         """The rows of a block, ``(N, D)``, as they are asked for."""
@@ -329,6 +320,10 @@ class Encoder(ABC):
     def fingerprint(self) -> str:
         """A hash that is equal for encoders that give equal embeddings."""
 
+    def local_fingerprint(self) -> str:
+        """As `fingerprint`, for embeddings that are kept on this machine alone."""
+        return self.fingerprint()
+
     @abstractmethod
     def resolve_precision(self, name: str) -> str:
         """The precision that `encode` uses when asked for ``name``; errors as there."""
@@ -356,18 +351,14 @@ class Encoder(ABC):
         given = {name: value for name, value in options.items() if value is not None}
         precision = str(given.pop("precision", "auto"))
         part = self.route(given.get("task"))
-        usual = {"normalize": part.normalize, "truncate_dim": self.truncate_dim}
-        made = EncodingOptions(
-            prompt=self.conventions.resolve(
-                given.pop("prompt", None), given.pop("prompt_name", None)
-            ),
-            precision=part.resolve_precision(precision.replace("float32", "fp32")),
-            normalize_last=bool(given.get("normalize")),
-            **{**usual, **given},
-        )
-        if made.truncate_dim is not None:
-            _within("truncate_dim", made.truncate_dim, self.full_width)
-        return self.blocks(sentences, made)
+        usual: dict[str, Any] = {"normalize": part.normalize, "truncate_dim": self.truncate_dim}
+        prompt = self.conventions.resolve(given.pop("prompt", None), given.pop("prompt_name", None))
+        usual |= {"prompt": prompt, "normalize_last": bool(given.get("normalize"))}
+        usual |= {"precision": part.resolve_precision(precision.replace("float32", "fp32"))}
+        resolved = checked(EncodingOptions, {**usual, **given})
+        if resolved.truncate_dim is not None:
+            _within("truncate_dim", resolved.truncate_dim, self.full_width)
+        return self.blocks(sentences, resolved)
 
     def encode(  # noqa: PLR0913 - the options of a call, by name
         self,

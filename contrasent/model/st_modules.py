@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, Field, PositiveInt, StrictInt
+from pydantic import AfterValidator, AliasChoices, Field, PositiveInt
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import inside, read_config, read_json, write_json
-from contrasent.model.protocol import ROLES, Conventions, QueryExpansion
+from contrasent.model.protocol import ROLES, Conventions, Count, QueryExpansion
 from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, load_exact
 from contrasent.records import installed_versions
@@ -30,7 +30,7 @@ def _named(*names: str) -> Any:
     return Field(validation_alias=AliasChoices(*names))
 
 
-Length = Annotated[StrictInt, Field(gt=0)] | None
+Length = Count | None
 Embedding = Literal["sentence_embedding"]
 Width = Annotated[int | None, _named("embedding_dimension", "word_embedding_dimension")]
 
@@ -105,7 +105,7 @@ class TransformerConfig:
 class _UseConfig:
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
-    truncate_dim: Annotated[StrictInt, Field(gt=0)] | None = None
+    truncate_dim: Length = None
     similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
     model_type: Literal["SentenceTransformer"] | None = None
     versions: Annotated[Any, Field(validation_alias="__version__")] = None

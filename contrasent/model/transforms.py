@@ -92,9 +92,9 @@ class Projection(DenseMap):
     def folded(self) -> "Projection":
         """The map ``R`` of ``W = Q R`` to at most ``input_width``, with the same products."""
         triangle = torch.linalg.qr(self.weight.double().cpu()).R
-        made = Projection(self.input_width, len(triangle))
-        made.weight.copy_(triangle)
-        return made.to(self.weight.device)
+        folded = Projection(self.input_width, len(triangle))
+        folded.weight.copy_(triangle)
+        return folded.to(self.weight.device)
 
 
 class Whitening(DenseMap):

@@ -199,7 +199,7 @@ def embedded(
 
 
 def _identity(teacher: LoadedEncoder) -> list[Any]:
-    return [teacher.fingerprint(), teacher.resolve_precision("auto")]
+    return [teacher.local_fingerprint(), teacher.resolve_precision("auto")]
 
 
 def _kept_blocks(

@@ -9,7 +9,7 @@ import numpy as np
 
 from contrasent.errors import ContrasentError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
-from contrasent.recipe import load_recipe
+from contrasent.recipe import dotted, load_recipe
 from contrasent.report import ABSENT, Cell, Table, csv_text, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
@@ -277,9 +277,7 @@ class Filler:
         empty = PaperCell(table.printed(row, column.heading), study)
         system = row.system(self.store.scale, column)
         if column.kind == "setting":
-            section, _, key = column.name.partition(".")
-            part = getattr(load_recipe(system.recipe, system.settings), section)
-            value = part[key] if isinstance(part, dict) else getattr(part, key)
+            value = dotted(load_recipe(system.recipe, system.settings))[column.name]
             return replace(empty, ours=(float(value),))
         if column.kind == "protocol":
             of = getattr(PROTOCOLS[system.data], column.name)

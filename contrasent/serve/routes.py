@@ -385,8 +385,8 @@ class IndexRoutes:
         refuse(_more(len(queries) * body.top_k, _HITS, "hits"))
         rows, entries = await self._embed(request, queries, "query")
         index = await asyncio.to_thread(self._newest)
-        how = {**body.model_dump(exclude={"queries"}), "texts": queries}
-        results = await asyncio.to_thread(partial(index.search_vectors, rows, **how))
+        options = {**body.model_dump(exclude={"queries"}), "texts": queries}
+        results = await asyncio.to_thread(partial(index.search_vectors, rows, **options))
         return _json({"results": [[hit.known for hit in hits] for hits in results]}, entries)
 
     async def change(self, request: Request, body: IndexChange) -> Response:

@@ -7,7 +7,6 @@ from .run import Result as Result
 from .run import train as train
 from .run_folder import RunFolder as RunFolder
 from .run_folder import complete as complete
-from .run_folder import dotted as dotted
 from .run_folder import environment as environment
 from .scoring import dev_task as dev_task
 from .scoring import final_tasks as final_tasks

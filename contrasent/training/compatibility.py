@@ -5,7 +5,7 @@ is loaded, those of the objective and the encoder once they are. A message says 
 why it cannot be, and what to do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from contrasent.errors import ConfigError
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import Objective
-from contrasent.recipe import Recipe
+from contrasent.recipe import Recipe, dotted
 
 Row = tuple[Any, str]
 
@@ -34,6 +34,7 @@ class Combination:
     encoder: SentenceEncoder | None = None
     generator_tokens: int | None = None
     processes: int = 1
+    prompts: Sequence[str] = ()
 
 
 _READ_BY = {
@@ -53,18 +54,13 @@ _READ_BY = {
 """Settings that are read with some values of another one alone: that one, and these values."""
 
 
-def _value(recipe: Recipe, setting: str) -> Any:
-    section, _, key = setting.partition(".")
-    return getattr(getattr(recipe, section), key)
-
-
 def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
     train, encoder, view = recipe.train, recipe.encoder, recipe.view
-    usual = Recipe()
+    settings, usual = dotted(recipe), dotted(Recipe())
     for setting, (other, values) in _READ_BY.items():
-        value, chosen = _value(recipe, setting), _value(recipe, other)
+        value, chosen = settings[setting], settings[other]
         yield (
-            value != _value(usual, setting) and chosen not in values,
+            value != usual[setting] and chosen not in values,
             f"{setting} is {value}, but {other} {chosen} has no use for it; leave it out, or "
             f"choose {other} {', '.join(values)}",
         )
@@ -98,6 +94,10 @@ def _of_views(c: Combination, objective: Objective) -> Iterator[Row]:
         objective.spans and (view.name != "dropout" or view.fixed_dropout),
         f"the objective {name} draws spans of documents as its views, so view.name and "
         "view.fixed_dropout have nothing to do; leave them out",
+    )
+    yield (
+        c.prompts and (VIEWS[view.name].edits or objective.spans),
+        f"the prompt {''.join(c.prompts[:1])!r} would be edited like the text; leave it out",
     )
     reads_states = Need.TOKEN_STATES in needs
     yield (

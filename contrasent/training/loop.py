@@ -186,7 +186,7 @@ class MetricsReader:
         values, arrived = _sent(torch.stack([tensor.detach().float() for tensor in tensors]))
         terms, measures = list(scored), list(scored.measures)
         # a batch is not kept for its numbers
-        told = batch.sentences, batch.examples, batch.origin
+        counts = batch.sentences, batch.examples, batch.origin
 
         def read() -> StepMetrics:
             if arrived is not None:
@@ -195,7 +195,7 @@ class MetricsReader:
             of_terms = dict(zip(terms, rest, strict=False))
             measured = zip(measures, rest[len(terms) :], strict=True)
             defined = {name: value for name, value in measured if not isnan(value)}
-            return StepMetrics(number, loss, of_terms, rate, norm, defined, *told)
+            return StepMetrics(number, loss, of_terms, rate, norm, defined, *counts)
 
         self._pending.append((arrived, read))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
-from contrasent.recipe import Recipe, load_recipe, to_yaml
+from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
 from contrasent.records import installed_versions
 
 if TYPE_CHECKING:
@@ -128,8 +128,11 @@ class RunFolder:
                 "holds a training run already: --resume continues it, --overwrite replaces it",
             ),
         ):
-            if refused:
-                raise ConfigError(f"{self.root} {problem}; choose another folder with --output")
+            self._refuse(refused, problem)
+
+    def _refuse(self, refused: object, problem: str) -> None:
+        if refused:
+            raise ConfigError(f"{self.root} {problem}; choose another folder with --output")
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
         """As :meth:`check_place`; what is there must fit ``recipe``, and not be its start."""
@@ -141,18 +144,12 @@ class RunFolder:
                 for name in dict.fromkeys([*kept, *now])
                 if kept.get(name) != now.get(name)
             ]
-            if differing:
-                raise ConfigError(
-                    f"cannot resume {self.root} with other settings: {'; '.join(differing)}. "
-                    "Repeat those of the run, or choose another folder with --output"
-                )
+            problem = f"cannot be resumed with other settings: {'; '.join(differing)}"
+            self._refuse(differing, f"{problem}; repeat its own")
         start = Path(recipe.encoder.name).expanduser()
-        here = bool(recipe.encoder.name) and start.exists()
-        if here and start.resolve().is_relative_to(self.root.resolve()):
-            raise ConfigError(
-                f"the encoder to start from, {recipe.encoder.name}, lies in {self.root}; choose "
-                "another folder with --output"
-            )
+        here = recipe.encoder.name and start.exists()
+        inside = here and start.resolve().is_relative_to(self.root.resolve())
+        self._refuse(inside, f"holds the encoder to start from, {recipe.encoder.name}")
 
     @contextmanager
     def hold(
@@ -164,13 +161,12 @@ class RunFolder:
             sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             if resume:
-                then = (self._kept(_DATA) or data)["sha256"][:12]
-                if then != (now := data["sha256"][:12]):
-                    raise ConfigError(
-                        f"cannot resume {self.root}: the training data has changed since it "
-                        f"started (sha256 {then} then, {now} now); bring it back, or choose "
-                        "another folder with --output"
-                    )
+                then, now = (it["sha256"][:12] for it in (self._kept(_DATA) or data, data))
+                self._refuse(
+                    then != now,
+                    "cannot be resumed: the training data has changed since it started (sha256 "
+                    f"{then} then, {now} now); bring it back",
+                )
             else:
                 unfinished = [path for path in self.root.iterdir() if _is_unfinished(path.name)]
                 for path in [*unfinished, *(self.root / name for name in _WRITTEN)]:
@@ -218,15 +214,6 @@ def twin_of(encoder: Path) -> Path:
 def _is_unfinished(name: str) -> bool:
     match = _UNFINISHED.fullmatch(name)
     return match is not None and match["name"] in _WRITTEN
-
-
-def dotted(recipe: Recipe) -> dict[str, Any]:
-    """Every setting by its dotted name."""
-    return {
-        f"{section}.{key}": value
-        for section, settings in asdict(recipe).items()
-        for key, value in settings.items()
-    }
 
 
 class MetricsFile:

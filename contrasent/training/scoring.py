@@ -118,8 +118,6 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     suite = _named("task", settings, options)
     if suite is None:
         return None
-    if suite.problems:
-        raise DataError("; ".join(problem.message for problem in suite.problems))
     unranked = any(METRICS[0] not in it.metrics for it in suite.tasks("retrieval"))
     if len(suite.kinds) > 1 or unranked:
         raise ConfigError(
@@ -164,7 +162,7 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
         return None
     public = {name.label for name in suite.names if name.in_senteval}
     for problem in suite.problems:
-        if problem.task not in public:
+        if setting == "task" or problem.task not in public:
             raise DataError(f"{problem.message}{remedy}")
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite

@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from contrasent.data.examples import Examples, open_examples, open_training
 from contrasent.data.loader import Loader, Mixture
-from contrasent.data.views import VIEWS, Views, open_spans, open_views
+from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, DataError, first_line
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from contrasent.training.scoring import DevTask
 
 logger = logging.getLogger("contrasent")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,13 @@ def prepare(
             "data set, with --data"
         )
     settings, evaluation = recipe.train, recipe.evaluation
-    whole = _of_each(recipe, lambda _, source: _open(recipe, source))
+    sources, whole = recipe.data.sources, dict[str, Examples]()
+    for name, source in sources.items():
+        with _naming(name, sources):
+            text = whole[name] = open_training(source.file, recipe.data.labels, source.columns)
+            refuse(Combination(recipe, text.views))
+            text.require(2)
+            logger.info("data: %s", text.columns)
     dev = final = followed = None
     held: dict[str, HeldOutTask] = {}
     if (evaluation.task, evaluation.final) != ("none", "none"):
@@ -93,21 +99,22 @@ def prepare(
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder) if recipe.view.name == "mlm" else None
-    given = dict(recipe.objective)
+    options = dict(recipe.objective)
     objective = build(
-        str(given.pop("name")),
-        given,
+        str(options.pop("name")),
+        options,
         width=encoder.full_width,
         data_views=max(text.views for text in whole.values()),
         encoder=encoder,
         batch_size=settings.batch_size,
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
-    parts = objective, encoder, longest, split.processes
-    _of_each(recipe, lambda name, _: refuse(Combination(recipe, whole[name].views, *parts)))
-    texts = _of_each(
-        recipe, lambda name, it: _trained_text(whole[name], it, held.get(name), objective, encoder)
-    )
+    parts, texts = (objective, encoder, longest, split.processes), dict[str, Examples]()
+    for name, source in sources.items():
+        text = _trained_text(whole[name], source, held.get(name), objective, encoder)
+        with _naming(name, sources):
+            refuse(Combination(recipe, whole[name].views, *parts, text.prompts))
+        texts[name] = text
     plain = [name for name, text in texts.items() if not text.prompts]
     if not objective.has_roles and plain and (prompt := encoder.conventions.resolve()):
         logger.warning(
@@ -125,15 +132,16 @@ def prepare(
             recipe.encoder.name,
         )
 
-    how = objective, encoder.tokenizer, show_progress
-    views = _of_each(recipe, lambda name, _: _views(recipe, texts[name], *how))
-    for name, it in views.items():
-        counts = len(it.source), it.source.views
-        logger.info("%s: %d examples of %d sentences; %s", name, *counts, it.left_out)
     order: dict[str, Any] = {"shuffle": recipe.data.shuffle, "drop_last": recipe.data.drop_last}
     order |= {"seed": settings.seed, "batch_size": settings.batch_size}
-    loaders = _of_each(recipe, lambda name, _: Loader(views[name].source, **order))
-    loader = Mixture(loaders, [source.weight for source in recipe.data.sources.values()])
+    views, loaders = dict[str, Views](), dict[str, Loader]()
+    for name, text in texts.items():
+        with _naming(name, sources):
+            read = _views(recipe, text, objective, encoder.tokenizer, show_progress)
+            views[name], loaders[name] = read, Loader(read.source, **order)
+        counts = len(read.source), read.source.views
+        logger.info("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
+    loader = Mixture(loaders, [source.weight for source in sources.values()])
     records = {
         name: {
             "source": Path(text.source).name,
@@ -166,26 +174,15 @@ def prepare(
     )
 
 
-def _of_each(recipe: Recipe, work: Callable[[str, SourceSettings], T]) -> dict[str, T]:
-    """Do some work for each source of the data; an error names which of several it is."""
-    done, sources = {}, recipe.data.sources
-    for name, source in sources.items():
-        try:
-            done[name] = work(name, source)
-        except (ConfigError, DataError) as error:
-            if len(sources) == 1:
-                raise
-            raise type(error)(f"{name}: {error}") from error
-    return done
-
-
-def _open(recipe: Recipe, source: SourceSettings) -> Examples:
-    """Understand a source by its first rows."""
-    text = open_training(source.file, recipe.data.labels, source.columns)
-    refuse(Combination(recipe, text.views))
-    text.require(2)
-    logger.info("data: %s", text.columns)
-    return text
+@contextmanager
+def _naming(name: str, sources: Sized) -> Iterator[None]:
+    """Put the name of a source, where there are several, before an error."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        if len(sources) > 1:
+            error.args = (f"{name}: {error}",)
+        raise
 
 
 def _trained_text(
@@ -195,7 +192,7 @@ def _trained_text(
     objective: Objective,
     encoder: SentenceEncoder,
 ) -> Examples:
-    """What is trained on: a source without what is held out, with its prompts."""
+    """A source without what is held out, with its prompts."""
     text = copy.copy(text) if held is None else open_examples(str(held.rest))
     prompts = [source.prompt] * text.views
     if objective.has_roles and not source.prompt:
@@ -210,8 +207,6 @@ def _views(
 ) -> Views:
     """The sentences that the objective takes of each example of a source."""
     limit, taken = recipe.data.max_tokens, objective.views
-    if text.prompts and (VIEWS[recipe.view.name].edits or objective.spans):
-        raise ConfigError("its prompt would be edited like the text; leave it out")
     if objective.takes_fewer:
         taken = min(taken, text.views)
     if objective.spans is not None:
@@ -234,10 +229,10 @@ def _record(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     every = list(records.values())
     if len(every) == 1:
         return every[0]
-    hashes = "\n".join(it["sha256"] for it in every)
-    sums = {k: sum(it.get(k, 0) for it in every) for k in ("examples", "held_out")}
+    hashes = "\n".join(record["sha256"] for record in every)
+    sums = {key: sum(record.get(key, 0) for record in every) for key in ("examples", "held_out")}
     return {
-        "source": ", ".join(it["source"] for it in every),
+        "source": ", ".join(record["source"] for record in every),
         "sha256": hashlib.sha256(hashes.encode()).hexdigest(),
         **{key: count for key, count in sums.items() if count},
         "sources": dict(records),
@@ -334,12 +329,12 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
         from contrasent.model.loading import WordEncoder
 
         return WordEncoder.load(settings.name)
-    own: dict[str, Any] = {"dropout": None, "bidirectional": False}
+    changes: dict[str, Any] = {"dropout": None, "bidirectional": False}
     if checkpoint.is_sentence_encoder(settings.name):
         if settings.layers is None:
             return SentenceEncoder.load(settings.name, device="cpu")
-        own |= {"pooler": None, "head": None, "prompt": None}
-    return start_encoder(replace(settings, **own))
+        changes |= {"pooler": None, "head": None, "prompt": None}
+    return start_encoder(replace(settings, **changes))
 
 
 def accelerator_on(

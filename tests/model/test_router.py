@@ -222,7 +222,9 @@ def test_what_has_no_meaning_for_a_router_is_refused(pair, folder, tiny_bert, tm
         contrasent.train(encoder=folder, data=SENTENCES, output=tmp_path / "run")
     for words in ((), ("--format", "onnx", "--query", pair[0])):
         assert "give --format" in refused("export", pair[1], tmp_path / "none", *words)
-    assert "which have no pooler" in refused("similarity", folder, "a", "b", "--pooler", "cls")
+    assert "has no pooler cls, only router" in refused(
+        "similarity", folder, "a", "b", "--pooler", "cls"
+    )
     path = folder / "router_config.json"
     other = tmp_path / "other"
     shutil.copytree(folder, other)

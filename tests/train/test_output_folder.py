@@ -55,7 +55,7 @@ def test_a_run_cannot_replace_the_encoder_it_starts_from(desk, start):
     worked(*train("--evaluation.task", "pairs.tsv"))
     before = tree(desk / "out")
     assert refused(*train("--encoder", start, "--overwrite")) == (
-        f"the encoder to start from, {start}, lies in out; choose another folder with --output"
+        f"out holds the encoder to start from, {start}; choose another folder with --output"
     )
     assert tree(desk / "out") == before
     worked(*train("--encoder", start, "--output", "second"))
@@ -102,4 +102,4 @@ def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch
 def test_resuming_with_other_settings_tells_each_difference():
     worked(*train("--objective.hard_negative_weight", "2"))
     message = refused(*train("--resume", "--train.epochs", "3"))
-    assert "weight is 2.0 there, 1.0 now; train.epochs is 1 there, 3 now. Repeat" in message
+    assert "weight is 2.0 there, 1.0 now; train.epochs is 1 there, 3 now; repeat" in message

@@ -47,7 +47,7 @@ def test_data_in_memory_is_trained_on_and_resumed(name, rows, columns, recipe, t
     kept = json.loads((tmp_path / "run" / "data.json").read_text())
     assert kept["examples"] == 40 and columns in kept["columns"]
     assert train(loaded, tmp_path / "run", data=rows(), resume=True) is None
-    with pytest.raises(ConfigError, match=r"cannot resume .*: data.file is .* there, .* now"):
+    with pytest.raises(ConfigError, match=r"cannot be resumed .*: data.file is .* there, .* now"):
         train(loaded, tmp_path / "run", data=TEXT[:20], resume=True)
 
 

@@ -135,7 +135,7 @@ def test_what_one_source_lacks_is_told_with_its_name(recipe, tmp_path, triplet_f
     assert "2 (anchor, positive) per example" in said(**three)
     prompted = [{"file": both[1], "prompt": "a: "}, {"file": both[1], "name": "again"}]
     crops = {"data__file": prompted, "view__name": "crop"}
-    assert said("unsup-simcse", **crops).startswith("text.txt: its prompt would be edited")
+    assert said("unsup-simcse", **crops).startswith("text.txt: the prompt 'a: ' would be edited")
     greedy = {"data__file": [f"{both[1]}:1", both[1]], "evaluation__task": "none"}
     assert said("unsup-simcse", **greedy).startswith("text.txt 2: the weights leave it none of")
 
