@@ -330,10 +330,7 @@ class Fitter:
         return {"transform": info}
 
 
-FITTERS = {
-    "whitening": Fitter(WhiteningSettings, _whitening),
-    "flow": Fitter(FlowSettings, _flow),
-}
+FITTERS = {"whitening": Fitter(WhiteningSettings, _whitening), "flow": Fitter(FlowSettings, _flow)}
 """By the name of the map."""
 
 

@@ -32,11 +32,7 @@ class QuickstartCommand(options.OnDevice, options.Replacing):
         from contrasent.quickstart import ENCODER, quickstart
 
         result, found = quickstart(
-            self.output,
-            overwrite=self.overwrite,
-            device=self.device,
-            tell=tell,
-            show_progress=True,
+            self.output, overwrite=self.overwrite, device=self.device, tell=tell, show_progress=True
         )
         _print_gains(result.scores)
         say("One run; the tasks had no part in it. What helps one job may cost another.")

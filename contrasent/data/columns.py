@@ -330,13 +330,11 @@ _IDS = "corpus-id,corpus_id,document_id,doc_id,docid,pid,did"
 _QUERY_IDS = "query-id,query_id,queryid,qid,query"
 
 NLI = ColumnSpec(
-    ("premise", "hypothesis", "label"),
-    (_FIRST, _SECOND, "gold_label,label,entailment_judgment"),
+    ("premise", "hypothesis", "label"), (_FIRST, _SECOND, "gold_label,label,entailment_judgment")
 )
 CAPTIONS = ColumnSpec(("image", "caption"), (_IMAGES, "caption,comment,text,sentence"), bare=(2,))
 DUPLICATES = ColumnSpec(
-    ("first question", "second question", "label"),
-    (_FIRST, _SECOND, "is_duplicate,label,quality"),
+    ("first question", "second question", "label"), (_FIRST, _SECOND, "is_duplicate,label,quality")
 )
 PARAPHRASES = ColumnSpec(
     ("reference", "paraphrase", "score"),

@@ -319,11 +319,7 @@ SIDE_COLUMNS = {
         content=f"labels {CLASSES}",
     ),
     "scores": SideColumn(
-        name="SCORES",
-        kind="f",
-        spec=RATED_PAIRS,
-        parser=lambda _: score_of,
-        content="scores",
+        name="SCORES", kind="f", spec=RATED_PAIRS, parser=lambda _: score_of, content="scores"
     ),
     "lists": SideColumn(
         name="CANDIDATE_SCORES",

@@ -149,10 +149,7 @@ Gao et al. 2021, section 3 and their repository: 275,601 triplets, where the pap
 
 
 def fetch_training_file(
-    name: str,
-    folder: Path | None,
-    url: str | None,
-    advance: Advance = lambda **_: None,
+    name: str, folder: Path | None, url: str | None, advance: Advance = lambda **_: None
 ) -> Path:
     """Download one of :data:`TRAINING_FILES`, unless it is there, and count its rows.
 

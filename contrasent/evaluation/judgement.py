@@ -318,11 +318,7 @@ def _crossed(scores: Mapping[float, Values], fusing: Sequence[int]) -> tuple[flo
 
 
 def _scores(
-    name: str,
-    use: EncoderUse,
-    tasks: Sequence[RetrievalTask],
-    values: Values,
-    bootstrap: Bootstrap,
+    name: str, use: EncoderUse, tasks: Sequence[RetrievalTask], values: Values, bootstrap: Bootstrap
 ) -> Scores:
     """Records with intervals, and what their comparison draws."""
     parts = [mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]

@@ -334,10 +334,7 @@ class Accuracy:
 
 
 def cross_validate(
-    parts: Mapping[str, LabelledFeatures],
-    classes: int,
-    preset: Preset,
-    device: torch.device | str,
+    parts: Mapping[str, LabelledFeatures], classes: int, preset: Preset, device: torch.device | str
 ) -> Accuracy:
     """Judge features by a task's parts.
 

@@ -182,10 +182,7 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
         if not alone:
             mean = float(sum(it["main_score"] for it in subsets) / len(subsets))
             scores.append((split, Score(about.main_score, mean, sum(counts), "mean")))
-    versions = {
-        "mteb": version("mteb"),
-        str(about.dataset["path"]): str(about.dataset["revision"]),
-    }
+    versions = {"mteb": version("mteb"), str(about.dataset["path"]): str(about.dataset["revision"])}
     records = []
     for split, score in scores:
         is_main = score.metric == about.main_score and score.aggregation != "subset"

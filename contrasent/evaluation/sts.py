@@ -114,9 +114,7 @@ def _score(
         "known word; their similarity is 0, as in SentEval"
     )
     return Scores(
-        tuple(records),
-        similarities={task.name.label: columns},
-        notes=(note,) if without else (),
+        tuple(records), similarities={task.name.label: columns}, notes=(note,) if without else ()
     )
 
 

@@ -127,9 +127,7 @@ class Suite:
 
 
 def load_suite(
-    tasks: Sequence[str],
-    options: Options | None = None,
-    types: Sequence[TaskType] = TASK_TYPES,
+    tasks: Sequence[str], options: Options | None = None, types: Sequence[TaskType] = TASK_TYPES
 ) -> Suite:
     """Read those tasks whose data is there and in order; the others are problems.
 

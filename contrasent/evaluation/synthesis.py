@@ -329,10 +329,7 @@ def _repeats(queries: Sequence[str]) -> list[bool]:
 
 
 def _found(
-    sample: TextSample,
-    candidates: Sequence[tuple[Pair, Ask]],
-    use: EncoderUse | None,
-    top_k: int,
+    sample: TextSample, candidates: Sequence[tuple[Pair, Ask]], use: EncoderUse | None, top_k: int
 ) -> list[bool]:
     """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
     corpus = dict.fromkeys([*sample.texts, *(passage for (_, passage, _), _ in candidates)])

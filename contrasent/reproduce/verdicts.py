@@ -24,13 +24,7 @@ from contrasent.evaluation import (
     mean_error,
 )
 from contrasent.report import ABSENT, Table, text_table
-from contrasent.reproduce.cells import (
-    FilledRow,
-    FilledTable,
-    PaperCell,
-    as_number,
-    short_reason,
-)
+from contrasent.reproduce.cells import FilledRow, FilledTable, PaperCell, as_number, short_reason
 from contrasent.reproduce.papers import (
     SMOKE,
     PaperColumn,

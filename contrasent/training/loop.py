@@ -268,10 +268,7 @@ def embedding_of(training: Training) -> Embedding:
 
 
 def run(
-    training: Training,
-    batches: Iterator[Batch],
-    progress: Progress,
-    is_due: Callable[[int], bool],
+    training: Training, batches: Iterator[Batch], progress: Progress, is_due: Callable[[int], bool]
 ) -> Iterator[list[StepMetrics]]:
     """Train from ``progress.step`` on, with the ``batches`` from there.
 

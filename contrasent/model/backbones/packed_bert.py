@@ -403,10 +403,7 @@ class PackedBert(Backbone):
         return {number: by_number[number] for number in wanted}
 
     def last_states(
-        self,
-        batch: Batch,
-        given: Tensor | None = None,
-        additions: Sequence[SentenceAddition] = (),
+        self, batch: Batch, given: Tensor | None = None, additions: Sequence[SentenceAddition] = ()
     ) -> Tensor:
         """The last states ``(T, D)``, with ``given (T, D)`` as state 0 of every token.
 

@@ -60,10 +60,6 @@ def _caption(data: FigureData) -> str:
 
 FIGURES = (
     FigureKind(
-        name=PLANE,
-        place=1,
-        heading="Alignment and uniformity",
-        draw=plane,
-        caption=_caption,
+        name=PLANE, place=1, heading="Alignment and uniformity", draw=plane, caption=_caption
     ),
 )
