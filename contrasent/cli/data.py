@@ -11,6 +11,7 @@ from contrasent import data, evaluation, model, options, search
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
+from contrasent.files import sha256_of
 from contrasent.progress import progress_bar, reading_progress
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
@@ -102,7 +103,6 @@ class FetchCommand:
 
     def __call__(self) -> None:
         from contrasent.data import senteval
-        from contrasent.files import sha256_of
 
         folder = senteval.named_folder(self.data_dir)
         with progress_bar("downloading", in_bytes=True) as advance:

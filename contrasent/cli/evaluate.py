@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import PositiveInt
 
-from contrasent import options
+from contrasent import evaluation, options, report
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import (
     STDOUT,
@@ -30,11 +30,8 @@ from contrasent.cli.parameters import (
 from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
 from contrasent.progress import reading_progress
+from contrasent.records import json_lines, lines_of_kind
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
-
-if TYPE_CHECKING:
-    from contrasent.evaluation import Bootstrap, Geometry, Neighbours, Scores, Suite
-    from contrasent.report import Contents
 
 
 @settings
@@ -57,8 +54,6 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
     beside BM25, both together, and the other models."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation import Bootstrap, Options, load_suite
-
         refuse_existing_file(self.html, overwrite=self.overwrite)
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.text is not None:
@@ -66,11 +61,11 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
             return
         if self.compare and len(set(self.models)) < 2:
             raise ConfigError("--compare holds the other models to the first: name two or more")
-        reading = Options.of(self)
-        suite = load_suite(self.tasks, reading)
+        reading = evaluation.Options.of(self)
+        suite = evaluation.load_suite(self.tasks, reading)
         announce(suite)
 
-        def score(model: str) -> Scores:
+        def score(model: str) -> evaluation.Scores:
             scores = suite.records(use(self, load(self, model)))
             for note in scores.notes:
                 tell(f"{model}: {note}")
@@ -84,68 +79,65 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
         ]
         if any(scores.records for scores in results.values()):
             rows = {label: results.get(model) for label, model in labels(self.models).items()}
-            bootstrap = (reading.bootstrap or Bootstrap()) if self.compare else None
+            bootstrap = (reading.bootstrap or evaluation.Bootstrap()) if self.compare else None
             contents = _write(suite, rows, bootstrap, self.json)
             write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
         raise_failures(failures)
 
     def _judge(self, text: str) -> None:
-        from contrasent.evaluation import judge
-        from contrasent.records import lines_of_kind
-        from contrasent.report import Contents, judgement_lines, judgement_tables
-
         encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
         reading = shared(self, options.FoundText)
-        judged = judge(encoder, text, compare=others, columns=self.columns, **reading)
+        judged = evaluation.judge(encoder, text, compare=others, columns=self.columns, **reading)
         judged = replace(judged, records=with_command(judged.records))
         if not write_lines(self.json, lines_of_kind("judgement", [judged])):
-            say("\n".join(judgement_lines(judged)))
-            print_tables(*judgement_tables(judged))
+            say("\n".join(report.judgement_lines(judged)))
+            print_tables(*report.judgement_tables(judged))
             say(f"\n{judged.sentence}")
         answer = (judged.sentence,)
-        write_html(self.html, Contents(judged.records, queries=judged.queries, answer=answer))
+        write_html(
+            self.html, report.Contents(judged.records, queries=judged.queries, answer=answer)
+        )
 
 
 def _write(
-    suite: Suite, scores: Mapping[str, Scores | None], bootstrap: Bootstrap | None, json: str | None
-) -> Contents:
+    suite: evaluation.Suite,
+    scores: Mapping[str, evaluation.Scores | None],
+    bootstrap: evaluation.Bootstrap | None,
+    json: str | None,
+) -> report.Contents:
     """Print tables, or write records to ``json``; with a bootstrap compare with the first."""
-    from contrasent.evaluation import with_comparison
-    from contrasent.records import json_lines
-    from contrasent.report import Contents, Mean, comparison_tables, rows_of, suite_tables
-
     rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
     (_, first), *others = scores.items()
     means = []
     if bootstrap and first:
         for label, other in ((label, it) for label, it in others if it):
             for comparison in chain(*suite.compare(first, other, bootstrap).values()):
-                rows[label] = with_comparison(rows[label], comparison)
+                rows[label] = evaluation.with_comparison(rows[label], comparison)
                 if comparison.average:
-                    means.append(Mean(rows[label][0], comparison.metric, comparison.average))
+                    means.append(report.Mean(rows[label][0], comparison.metric, comparison.average))
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
-    contents = Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
+    contents = report.Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
     if not write_lines(json, json_lines(records)):
-        differences = comparison_tables(contents, rows_of(contents))
-        print_tables(*suite_tables(suite, rows), *differences)
+        differences = report.comparison_tables(contents, report.rows_of(contents))
+        print_tables(*report.suite_tables(suite, rows), *differences)
     return contents
 
 
-def announce(suite: Suite) -> None:
+def announce(suite: evaluation.Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     for line in (*suite.notes, *_left_out(suite), *suite.remedy):
         tell(line)
 
 
-def _left_out(suite: Suite) -> list[str]:
+def _left_out(suite: evaluation.Suite) -> list[str]:
     return [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
 
 
-def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
-    from contrasent.evaluation import find_overlap, overlap_of
-
+def _with_overlaps(
+    scores: evaluation.Scores, model: str, suite: evaluation.Suite
+) -> evaluation.Scores:
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
-        overlap = find_overlap(model, suite, advance)
+        overlap = evaluation.find_overlap(model, suite, advance)
     if overlap is None:
         return scores
     trained = f"{model} was trained on {overlap.file}"
@@ -155,7 +147,7 @@ def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     elif counts:
         shows = f"'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
         warn(f"{trained}, which has sentences of the tasks: {'; '.join(counts)}; {shows}")
-    records = (replace(it, overlap=overlap_of(it, overlap)) for it in scores.records)
+    records = (replace(it, overlap=evaluation.overlap_of(it, overlap)) for it in scores.records)
     return replace(scores, records=tuple(records))
 
 
@@ -175,13 +167,11 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
     """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation import calibrate, read_judged
-
-        judged = read_judged(self.pairs, self.data_dir, self.columns)
+        judged = evaluation.read_judged(self.pairs, self.data_dir, self.columns)
         if judged.task.note:
             tell(judged.task.note)
         encoder = use(self, load(self, self.model))
-        print_json(asdict(calibrate(encoder, judged, self.min_precision)), indent=2)
+        print_json(asdict(evaluation.calibrate(encoder, judged, self.min_precision)), indent=2)
 
 
 @settings
@@ -204,27 +194,17 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
     F.1 and G.1. Give it once for each."""
 
     def __call__(self) -> None:
-        from contrasent.report import (
-            FORMATS,
-            draw_figures,
-            figure_data,
-            figure_kinds,
-            labelled,
-            read_saved,
-            short_encoder,
-            write_pictures,
-        )
-
         if not self.models and not self.saved:
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.figures:
-            for name in (f"{kind.name}.{form}" for kind in figure_kinds() for form in FORMATS):
+            kinds, forms = report.figure_kinds(), report.FORMATS
+            for name in (f"{kind.name}.{form}" for kind in kinds for form in forms):
                 refuse_existing_file(self.figures / name, overwrite=self.overwrite)
         refuse_existing_file(self.html, overwrite=self.overwrite)
-        known = read_saved(self.saved or ())
+        known = report.read_saved(self.saved or ())
         encoders = [*(self.models or ()), *(geometry.encoder for geometry in known.geometries)]
-        names = {name for it in encoders for name in (it, short_encoder(it))}
+        names = {name for it in encoders for name in (it, report.short_encoder(it))}
         supervised = [pick("encoder of --supervised", it, names) for it in self.supervised or ()]
         measured, failures = self._measure() if self.models else ({}, [])
         geometries = (*known.geometries, *measured.values())
@@ -235,42 +215,33 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
         if geometries or self.saved:
             write_html(self.html, contents)
         if self.figures and (geometries or known.runs or not failures):
-            data = figure_data(labelled(geometries), known.runs, known.records, supervised)
-            for path in write_pictures(self.figures, [it for _, it in draw_figures(data)]):
+            rows = report.labelled(geometries)
+            data = report.figure_data(rows, known.runs, known.records, supervised)
+            pictures = [picture for _, picture in report.draw_figures(data)]
+            for path in report.write_pictures(self.figures, pictures):
                 tell(str(path))
         raise_failures(failures)
 
-    def _measure(self) -> tuple[dict[str, Geometry], list[str]]:
-        from contrasent.evaluation import Edits, RatedPairs, measure
-
-        edits = Edits.read(self.edits) if self.edits else None
-        rated = RatedPairs.read(self.pairs, self.data_dir, self.columns)
+    def _measure(self) -> tuple[dict[str, evaluation.Geometry], list[str]]:
+        edits = evaluation.Edits.read(self.edits) if self.edits else None
+        rated = evaluation.RatedPairs.read(self.pairs, self.data_dir, self.columns)
         if rated.task.note:
             tell(rated.task.note)
 
-        def measure_one(model: str) -> Geometry:
-            measured = measure(use(self, load(self, model)), rated, edits)
+        def measure_one(model: str) -> evaluation.Geometry:
+            measured = evaluation.measure(use(self, load(self, model)), rated, edits)
             return replace(measured, records=with_command(measured.records))
 
         return for_each(self.models or (), measure_one)
 
-    def _print(self, geometries: tuple[Geometry, ...], known: Contents) -> None:
-        from contrasent.records import lines_of_kind
-        from contrasent.report import (
-            edits_table,
-            geometry_table,
-            labelled,
-            labelled_runs,
-            run_lines,
-        )
-
+    def _print(self, geometries: tuple[evaluation.Geometry, ...], known: report.Contents) -> None:
         json = self.json if geometries or self.json == STDOUT else None
         if not write_lines(json, lines_of_kind("geometry", geometries)):
             if geometries:
-                rows = labelled(geometries)
-                tables = (geometry_table(rows), edits_table(rows))
+                rows = report.labelled(geometries)
+                tables = (report.geometry_table(rows), report.edits_table(rows))
                 print_tables(*(table for table in tables if table.rows))
-            for line in run_lines(labelled_runs(known.runs)):
+            for line in report.run_lines(report.labelled_runs(known.runs)):
                 say(line)
 
 
@@ -304,24 +275,19 @@ class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLin
     def __call__(self) -> None:
         from rich.console import Console
 
-        from contrasent.evaluation import find_neighbours, read_corpus, read_queries
-        from contrasent.records import lines_of_kind
-        from contrasent.report import labels as names_of
-        from contrasent.report import print_neighbours
-
         refuse_existing_file(self.json, overwrite=self.overwrite)
-        searched = read_corpus(self.corpus, self.columns, self.data_dir)
-        looked_for = read_queries(self.queries, self.query or (), searched, self.sample)
+        searched = evaluation.read_corpus(self.corpus, self.columns, self.data_dir)
+        looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 
-        def find(model: str) -> Neighbours:
+        def find(model: str) -> evaluation.Neighbours:
             used = use(self, load(self, model))
-            nearest = find_neighbours(used, searched, looked_for, self.top_k)
+            nearest = evaluation.find_neighbours(used, searched, looked_for, self.top_k)
             return replace(nearest, command=called())
 
         results, failures = for_each(self.models, find)
         rows = list(results.values())
         if rows and not write_lines(self.json, lines_of_kind("neighbours", rows)):
-            print_neighbours(Console(), dict(zip(names_of(rows), rows, strict=True)))
+            report.print_neighbours(Console(), dict(zip(report.labels(rows), rows, strict=True)))
         raise_failures(failures)
 
 
@@ -342,18 +308,14 @@ class MtebCommand(options.Measuring, options.AsJsonLines):
     """Write MTEB's own files of results into FOLDER too."""
 
     def __call__(self) -> None:
-        from contrasent.evaluation import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
-        from contrasent.records import json_lines
-        from contrasent.report import score_tables
-
         refuse_existing_file(self.json, overwrite=self.overwrite)
-        wanted = [] if self.benchmark is None else benchmark_tasks(self.benchmark)
+        wanted = [] if self.benchmark is None else evaluation.benchmark_tasks(self.benchmark)
         if self.tasks or not wanted:
-            wanted += mteb_tasks(self.tasks)
+            wanted += evaluation.mteb_tasks(self.tasks)
 
-        def measure(model: str) -> Scores:
-            encoder = MtebEncoder(load(self, model), self.precision_name)
-            return run_mteb(encoder, wanted, output=self.output, show_progress=True)
+        def measure(model: str) -> evaluation.Scores:
+            encoder = evaluation.MtebEncoder(load(self, model), self.precision_name)
+            return evaluation.run_mteb(encoder, wanted, output=self.output, show_progress=True)
 
         results, failures = for_each(self.models, measure)
         rows = {model: with_command(scores.records) for model, scores in results.items()}
@@ -362,5 +324,5 @@ class MtebCommand(options.Measuring, options.AsJsonLines):
         records = [record for of_model in rows.values() for record in of_model]
         if records and not write_lines(self.json, json_lines(records)):
             shown = {label: rows[model] for label, model in labels(list(rows)).items()}
-            print_tables(*score_tables(shown))
+            print_tables(*report.score_tables(shown))
         raise_failures(failures)

@@ -1,5 +1,6 @@
 """``contrasent fit``, ``export``, ``push`` and ``serve``."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from contrasent import api, options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
 from contrasent.errors import ConfigError
+from contrasent.files import read_json, refuse_existing
 from contrasent.serve import ServeOptions
 from contrasent.settings import (
     ARGUMENT,
@@ -40,7 +42,6 @@ class FitMap(options.Named, FitOptions, options.MapOptions):
     """The options of every command that fits a map to an encoder."""
 
     def __call__(self) -> None:
-        from contrasent.files import read_json
         from contrasent.fitting import FITTERS
         from contrasent.model import INFO_FILE
 
@@ -125,9 +126,6 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     0.0001, for onnx-int8 0.05."""
 
     def __call__(self) -> None:
-        from dataclasses import asdict
-
-        from contrasent.files import refuse_existing
         from contrasent.model import Router, SentenceEncoder, export, load_encoder
 
         if self.query is not None and self.format is None:

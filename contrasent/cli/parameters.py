@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from contrasent import evaluation, model, report
 from contrasent.cli.app import tell
 from contrasent.errors import ContrasentError
+from contrasent.files import write_text
 from contrasent.options import Loading, Measuring
 from contrasent.progress import printable
+from contrasent.records import Record
 from contrasent.settings import explanations, shared
 
 if TYPE_CHECKING:
-    from contrasent.evaluation import EncoderUse
-    from contrasent.model import LoadedEncoder
     from contrasent.recipe import Recipe
-    from contrasent.records import Record
-    from contrasent.report import Contents, Table
 
 T = TypeVar("T")
 
@@ -34,40 +33,34 @@ STDOUT = "-"
 _WIDTH = 96
 
 
-def load(options: Loading, model: str) -> LoadedEncoder:
+def load(options: Loading, name: str) -> model.LoadedEncoder:
     """The encoder, as its options say."""
-    from contrasent.model import load_encoder
-
-    return load_encoder(model, **shared(options, Loading))
+    return model.load_encoder(name, **shared(options, Loading))
 
 
-def use(options: Measuring, encoder: LoadedEncoder) -> EncoderUse:
+def use(options: Measuring, encoder: model.LoadedEncoder) -> evaluation.EncoderUse:
     """An encoder in the precision that was asked for, with a progress bar."""
-    from contrasent.evaluation import EncoderUse
-    from contrasent.model import training_seed
-
-    return EncoderUse.of(encoder, options.precision_name, training_seed(encoder.name), True)
+    seed = model.training_seed(encoder.name)
+    return evaluation.EncoderUse.of(encoder, options.precision_name, seed, True)
 
 
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.report import short_encoder
-
-    names = {model: short_encoder(model) for model in models}
+    names = {whole: report.short_encoder(whole) for whole in models}
     counts = Counter(names.values())
-    return {name if counts[name] == 1 else model: model for model, name in names.items()}
+    return {name if counts[name] == 1 else whole: whole for whole, name in names.items()}
 
 
 def for_each(models: Sequence[str], measure: Callable[[str], T]) -> tuple[dict[str, T], list[str]]:
     """Measure every model that can be, and say what failed; an only one's failure is raised."""
     results, failures = dict[str, T](), list[str]()
-    for model in dict.fromkeys(models):
+    for name in dict.fromkeys(models):
         try:
-            results[model] = measure(model)
+            results[name] = measure(name)
         except ContrasentError as error:
             if len(models) == 1:
                 raise
-            failures.append(f"{model}: {error}")
+            failures.append(f"{name}: {error}")
     return results, failures
 
 
@@ -77,17 +70,15 @@ def raise_failures(failures: Sequence[str]) -> None:
         raise ContrasentError("\n".join(failures))
 
 
-def print_tables(*tables: Table) -> None:
+def print_tables(*tables: report.Table) -> None:
     """Print tables on standard output, a blank line between them."""
     from rich.console import Console
-
-    from contrasent.report import print_table
 
     console = Console()
     for place, table in enumerate(tables):
         if place:
             console.print()
-        print_table(console, table)
+        report.print_table(console, table)
 
 
 def print_json(value: object, indent: int | None = None) -> None:
@@ -100,8 +91,6 @@ def print_json(value: object, indent: int | None = None) -> None:
 
 def write_lines(json: str | None, lines: str) -> bool:
     """Write JSON lines to a file, or print them; True if they stand in place of the table."""
-    from contrasent.files import write_text
-
     if json == STDOUT:
         typer.echo(lines, nl=False)
     elif json is not None:
@@ -119,12 +108,10 @@ def with_command(records: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(replace(record, command=called()) for record in records)
 
 
-def write_html(path: Path | None, contents: Contents) -> None:
+def write_html(path: Path | None, contents: report.Contents) -> None:
     """Write a report that names the command that was called, where one is asked for."""
-    from contrasent.report import write_report
-
     if path is not None:
-        write_report(path, replace(contents, command=called()))
+        report.write_report(path, replace(contents, command=called()))
         tell(str(path))
 
 

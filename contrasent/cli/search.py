@@ -48,18 +48,19 @@ class EncodeCommand(
 
     def __call__(self) -> None:
         encode.end_with_parent()
-        starts, share = self.workers > 1, None
+        starts, share, problem = self.workers > 1, None, ""
         if self.shard is not None:
-            number, count = map(int, self.shard.split("/"))
-            share = number, count
+            number, count = share = tuple(map(int, self.shard.split("/")))
             if number > count:
-                raise ConfigError(f"--shard {self.shard}: workers are 1/{count} to {count}/{count}")
+                problem = f"--shard {self.shard}: workers are 1/{count} to {count}/{count}"
         shared = starts or share is not None
         if shared and ((starts and share) or self.source == "-" or self.overwrite):
-            raise ConfigError(
+            problem = (
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
+        if problem:
+            raise ConfigError(problem)
         encode.require_output(self.output, self.overwrite, self.shards, shared=shared)
         encode.keep_few_compiled_products()
         with encode.open_sentences(self.source, self.columns) as sentences:

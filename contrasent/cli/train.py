@@ -251,8 +251,8 @@ class TuneCommand(options.TuneOptions, ShowSettings):
         rows = []
         trials = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0)))
         for it in trials:
-            values = [it.settings.get(name, "-") for name in names]
-            shown = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in values]
+            chosen = [it.settings.get(name, "-") for name in names]
+            shown = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in chosen]
             number, score = report.number(it.number, 0), report.score(it.score)
             rows.append((number, *map(report.Cell, shown), score))
         cells = map(report.Cell, ["start", *["as it comes"] * len(names)])

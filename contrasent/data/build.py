@@ -7,7 +7,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, combinations, compress, zip_longest
 from pathlib import Path
@@ -359,20 +358,20 @@ def build(
     written = np.zeros(len(keys), dtype=np.bool_)
     written[places[:sample]] = True
 
-    overlaps = array("d")
-    examples: list[Example] = []
-    with writing(output) as part:
-        with example_writer(part, output.suffix.lower(), kind.header) as write:
-            for example in compress(kind.examples(Counts(), lambda _: None), written):
-                write(example)
-                examples += [example] * (len(examples) < _SHOWN)
-                if (overlap := f1(*example[:2])) is not None:
-                    overlaps.append(overlap)
-        sha256 = sha256_of(part)
+    overlaps, examples = array("d"), list[Example]()
+
+    def rows() -> Iterator[Example]:
+        for example in compress(kind.examples(Counts(), lambda _: None), written):
+            examples.extend([example] * (len(examples) < _SHOWN))
+            if (overlap := f1(*example[:2])) is not None:
+                overlaps.append(overlap)
+            yield example
+
+    write_rows(output, kind.header, rows())
     return Built(
         made=kind.contents,
         output=str(output),
-        sha256=sha256,
+        sha256=sha256_of(output),
         header=kind.header,
         examples=int(written.sum()),
         sources=tuple(
@@ -393,35 +392,21 @@ def sentence_header(views: int) -> Example:
     return ("text",) if views == 1 else (*PAIR, *hard)
 
 
-@contextmanager
-def example_writer(
-    path: Path, kind: str, header: Sequence[str]
-) -> Iterator[Callable[[Example], object]]:
-    """A function that writes an example to ``path``, in the form of ``.csv``, ``.tsv`` ...
+def write_rows(output: Path, header: Sequence[str], rows: Iterable[Example]) -> None:
+    """Write rows to a file of the kind of its name, whole or not at all.
 
     In ``.tsv`` and ``.txt``, which have no quotes, tabs and line ends become spaces.
     """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if kind == ".jsonl":
-            yield lambda example: file.write(
-                json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"
-            )
-        elif kind == ".csv":
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(header)
-            yield table.writerow
+    kind = output.suffix.lower()
+    with writing(output) as part, part.open("w", encoding="utf-8", newline="") as file:
+        if kind == ".csv":
+            csv.writer(file, lineterminator="\n").writerows(chain([header], rows))
+        elif kind == ".jsonl":
+            named = (dict(zip(header, row, strict=True)) for row in rows)
+            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in named)
         else:
-            file.write("" if kind == ".txt" else "\t".join(header) + "\n")
-            yield lambda example: file.write(
-                "\t".join(" ".join(re.split(r"[\t\r\n]+", it)) for it in example) + "\n"
-            )
-
-
-def write_rows(output: Path, header: Sequence[str], rows: Iterable[Example]) -> None:
-    """Write rows to a file of the kind of its name, whole or not at all."""
-    with writing(output) as part, example_writer(part, output.suffix.lower(), header) as write:
-        for row in rows:
-            write(row)
+            for row in rows if kind == ".txt" else chain([header], rows):
+                file.write("\t".join(re.sub(r"[\t\r\n]+", " ", it) for it in row) + "\n")
 
 
 def write_examples(examples: Examples, output: Path, documents: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -40,13 +40,13 @@ class Documents:
     """Where the documents of a text end, or that every line or row is a text by itself."""
 
     blocks: IndexArray  # ``(blocks,)`` int64, the lines between blank ones
-    found: bool  # blank lines end documents
+    is_split: bool  # blank lines end documents
     why: str
 
     @property
     def lengths(self) -> IndexArray | None:
         """``(documents,)`` int64, lines of each; None without documents."""
-        return self.blocks if self.found else None
+        return self.blocks if self.is_split else None
 
 
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
@@ -125,8 +125,8 @@ def _evidence(examples: Examples, lengths: IndexArray, trouble: Trouble) -> tupl
 
 def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them."""
-    found = find_documents(examples)
-    lengths = found.blocks
+    documents = find_documents(examples)
+    lengths = documents.blocks
     followed = int((lengths - 1).sum())
     if len(lengths) < 2 or followed < 2:
         raise DataError(
@@ -134,8 +134,8 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
             f"after them, in {len(lengths)} documents; give a .txt (or .txt.gz) with the sentences "
             "of each document in order, one per line, and a blank line between documents"
         )
-    if not found.found:
-        logger.warning("%s, but %s takes %s for documents", found.why, need, examples.source)
+    if not documents.is_split:
+        logger.warning("%s, but %s takes %s for documents", documents.why, need, examples.source)
     return lengths
 
 
@@ -259,50 +259,35 @@ def split_sentences(text: str) -> list[str]:
 _TEXT, _TEXTS_FORMAT = "texts.arrow", 2
 
 
-class TextStore:
-    """Texts of N sentences, mapped from an Arrow file; damage is a ValueError."""
+def keep_texts(examples: Examples) -> Any:
+    """Texts of ``examples`` of one sentence each, a column of Arrow, mapped from the cache."""
+    from pyarrow import ipc, memory_map, record_batch, schema, string
 
-    def __init__(self, folder: Path) -> None:
-        from pyarrow import ipc, memory_map
-
-        self._texts = ipc.open_file(memory_map(str(folder / _TEXT))).read_all()[0]
-
-    def __len__(self) -> int:
-        """N, the number of sentences."""
-        return len(self._texts)
-
-    def __getitem__(self, number: int) -> str:
-        """The text of one sentence."""
-        text: str = self._texts[number].as_py()
-        return text
-
-
-def keep_texts(examples: Examples) -> TextStore:
-    """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
+    columns = schema({"text": string()})
 
     def write(folder: Path) -> None:
-        import pyarrow
-
-        schema = pyarrow.schema({"text": pyarrow.string()})
-        with pyarrow.ipc.new_file(folder / _TEXT, schema) as file:
+        with ipc.new_file(folder / _TEXT, columns) as file:
             for sentences in portions(examples):
-                file.write(pyarrow.record_batch([sentences], schema=schema))
+                file.write(record_batch([sentences], schema=columns))
+
+    def read(folder: Path) -> Any:
+        return ipc.open_file(memory_map(str(folder / _TEXT))).read_all()[0]
 
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return cached("texts", "the texts", key, TextStore, write)
+    return cached("texts", "the texts", key, read, write)
 
 
 class Texts(NamedTuple):
     """The documents that are long enough, each some numbers of ``lines``, of ``total``."""
 
-    lines: TextStore
+    lines: Any
     documents: list[range]
     total: int
     split: Callable[[str], list[str]]
 
     def parts(self, numbers: range) -> list[str]:
         """The words or sentences of a document; none goes on in the next line."""
-        return [part for number in numbers for part in self.split(self.lines[number])]
+        return [part for number in numbers for part in self.split(self.lines[number].as_py())]
 
 
 def long_documents(
@@ -315,9 +300,9 @@ def long_documents(
     """
     if examples.views != 1:
         raise DataError(f"{examples.source} has {example_of(examples.views)}, not one document")
-    lines, found = keep_texts(examples), find_documents(examples)
+    lines, blocks = keep_texts(examples), find_documents(examples)
     every = [range(number, number + 1) for number in range(len(lines))]
-    ends = np.cumsum(found.blocks).tolist()
+    ends = np.cumsum(blocks.blocks).tolist()
     between = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def measured(documents: list[range]) -> tuple[Texts, list[int], list[range]]:
@@ -325,11 +310,11 @@ def long_documents(
         counts = [len(texts.parts(numbers)) for numbers in documents]
         return texts, counts, [it for it, n in zip(documents, counts, strict=True) if n >= least]
 
-    texts, counts, chosen = measured(between if found.found else every)
-    if not found.found and len(chosen) < 2 and len((by_blank := measured(between))[-1]) > 1:
+    texts, counts, chosen = measured(between if blocks.is_split else every)
+    if not blocks.is_split and len(chosen) < 2 and len((by_blank := measured(between))[-1]) > 1:
         texts, counts, chosen = by_blank
     if len(chosen) < 2:
-        what = "with a blank line between" if found.found else "every line is one"
+        what = "with a blank line between" if blocks.is_split else "every line is one"
         unit = "words" if split is str.split else "sentences"
         few = f"{len(chosen) or 'none'} of the {texts.total} documents of {examples.source}"
         longest = f"and 2 are needed; the longest has {max(counts, default=0)}"

@@ -163,11 +163,13 @@ def open_examples(
     ``.txt`` end documents, else the text tells; ``clean`` leaves dirt out. DataError if the source
     is missing or cannot be understood by its first rows; ConfigError if ``columns`` does not fit.
     """
-    kind = source_kind(source, TEXT_KINDS)
+    kind, problem = source_kind(source, TEXT_KINDS), ""
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
-        raise ConfigError(f"{source} has no columns to choose; name a table .csv or .tsv")
-    if documents and kind != ".txt":
-        raise ConfigError(f"{source}: every row is a text; documents are read from a .txt")
+        problem = "has no columns to choose; name a table .csv or .tsv"
+    elif documents and kind != ".txt":
+        problem = "has a text in every row; documents are read from a .txt"
+    if problem:
+        raise ConfigError(f"{source} {problem}")
     rows = open_source(source, kind)
     if kind == ".txt":
         rows.choose(lambda _: ColumnMap((0,), False, "1 sentence per line", "order"))

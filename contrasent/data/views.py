@@ -312,7 +312,7 @@ def _open_source(
     edit, texts = view.edit(share), documents.keep_texts(examples)
     numbers = loader.text_numbers(store)
     looked_at = min(len(texts), _LOOKED_AT)
-    if all(len(texts[number].split()) == 1 for number in range(looked_at)):
+    if all(len(texts[number].as_py().split()) == 1 for number in range(looked_at)):
         raise DataError(
             f"view.name {settings.name} edits words between white space, but none of the first "
             f"{looked_at} sentences of {examples.source} has two; choose view.name dropout"
@@ -321,7 +321,7 @@ def _open_source(
     # The text is edited and then made tokens: those of the edited text for any tokenizer.
     def edit_all(examples: list[int], randoms: list[Generator]) -> list[np.ndarray]:
         copies = zip(examples, randoms, strict=True)
-        return tokenizer.ids([edit(texts[int(numbers[k])], it) for k, it in copies], limit)[0]
+        return tokenizer.ids([edit(texts[numbers[k]].as_py(), it) for k, it in copies], limit)[0]
 
     return loader.Edited(store, edit_all, views, both, view.drawn_once)
 

@@ -159,7 +159,7 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
     for document in units_of(examples, found.lengths):
         for n, (text, *_) in enumerate(document):
             headed = bool(sections and _HEADING.match(sections[-1][0]))
-            if _HEADING.match(text) or not (headed or (n and found.found)):
+            if _HEADING.match(text) or not (headed or (n and found.is_split)):
                 sections.append([])
             sections[-1].append(text)
     places, documents = dict[str, int](), list[tuple[int, ...]]()

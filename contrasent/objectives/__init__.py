@@ -232,10 +232,9 @@ class Matryoshka(Objective):
                 f"many dimensions as these have, but this one needs {unsuited[0]}; leave it out, "
                 "or choose another, such as simcse"
             )
-        self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
-        self.spans, self.max_tokens = whole.spans, whole.max_tokens
-        self.needs_pairs, self.has_roles = whole.needs_pairs, whole.has_roles
-        self.takes_fewer = whole.takes_fewer
+        traits = "views needs aligned spans max_tokens needs_pairs has_roles takes_fewer"
+        for name in traits.split():
+            setattr(self, name, getattr(whole, name))
         self.weights = {start.width: weights.get(start.width, 1.0), **weights}
         parts = {
             size: whole if size == start.width else make(replace(start, width=size))

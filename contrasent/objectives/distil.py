@@ -70,7 +70,8 @@ class Distil(Objective):
         super().__init__(config, start)
         self.views, self._width = start.data_views, start.width
         self._device = str(start.encoder.device) if start.encoder else None
-        self._axes_of = ""  # the hash of the text that principal components are of
+        # rows whose principal components all sources get, and their key in the cache
+        self._first: tuple[np.ndarray, list[Any]] | None = None
         if config.teacher and config.space != "student":
             stored, encoder = config.teacher.endswith(_STORED), start.require_encoder()
             teacher = None if stored else load_encoder(config.teacher, device=self._device)
@@ -94,14 +95,9 @@ class Distil(Objective):
             rows = embedded(every, [teacher], key, show_progress=show_progress)
             key += _identity(teacher)
         if rows.shape[1] > self._width:
-            if self._axes_of not in ("", examples.sha256):
-                raise ConfigError(
-                    f"{name} has {rows.shape[1]} dimensions, of which each source would give other "
-                    "principal components; set objective.space to folded or teacher"
-                )
-            self._axes_of = examples.sha256
-            write = partial(write_components, rows, self._width)
-            rows = _cached_rows("targets", [*key, self._width], write)
+            first, first_key = self._first = self._first or (rows, key)
+            write = partial(write_components, rows, first, self._width)
+            rows = _cached_rows("targets", [*key, *first_key, self._width], write)
         return {Need.TARGETS: rows.reshape(len(rows) // examples.views, -1)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -144,9 +140,9 @@ def read_rows(name: str, examples: Examples | None = None) -> np.ndarray:
     return rows
 
 
-def write_components(rows: np.ndarray, count: int, folder: Path) -> None:
-    """Write ``(N, count)`` principal components of rows, which may be more than memory holds."""
-    axes, shape = principal_axes(rows[:: -(-len(rows) // _SAMPLE)], count), (len(rows), count)
+def write_components(rows: np.ndarray, sample: np.ndarray, count: int, folder: Path) -> None:
+    """Write rows ``(N, E)``, maybe more than memory holds, in ``count`` axes of a sample."""
+    axes, shape = principal_axes(sample[:: -(-len(sample) // _SAMPLE)], count), (len(rows), count)
     written = np.lib.format.open_memmap(folder / _ROWS, "w+", np.float32, shape)
     for start in range(0, len(rows), _SAMPLE):
         written[start : start + _SAMPLE] = rows[start : start + _SAMPLE] @ axes.T

@@ -125,8 +125,8 @@ class _Space:
             torch.from_numpy(encoder.encode(side, **how | role_options(encoder, role))).to(device)
             for side, role in ((anchors, "query"), (texts, "document"))
         )
-        asked, answers = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
-        rows = np.array([(asked[a], answers[p]) for a, p in pairs])
+        places, text_places = ({it: n for n, it in enumerate(its)} for its in (anchors, texts))
+        rows = np.array([(places[a], text_places[p]) for a, p in pairs])
         return cls(pairs, similarity, anchors, texts, len(distinct), queries, documents, rows)
 
     def blocks(self, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -181,8 +181,8 @@ def find_negatives(
         nearness = space.pairwise(rows)
         too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
         best, chosen = scores.masked_fill_(too_near, -inf).topk(min(negatives, space.corpus))
-        found = np.c_[nearness.cpu(), best.cpu()]
-        parts.append([chosen.cpu().numpy(), found, found[:, -1]])
+        scored = np.c_[nearness.cpu(), best.cpu()]
+        parts.append([chosen.cpu().numpy(), scored, scored[:, -1]])
     problem = (
         f"sentences of the corpus whose {space.similarity} is {margin:.0%} below its positive's; "
         "lower the margin or the number of negatives, or take a larger corpus or another encoder"
@@ -209,23 +209,23 @@ def find_candidates(
     space = _Space.of(encoder, pairs, corpus, **how)
     guide = _Space.of(teacher, pairs, corpus, **how) if isinstance(teacher, Encoder) else space
     words, most, parts = WordIndex.of(space.texts), min(candidates - 1, space.corpus), []
-    for rows, near in space.blocks(how.get("show_progress", False)):
+    for rows, similar in space.blocks(how.get("show_progress", False)):
         by_words = words.scores([space.anchors[row] for row in rows[:, 0]])
-        shared = torch.from_numpy(by_words).to(near.device).masked_fill(near == -inf, 0)
-        (nearest, first), (most_shared, numbers) = near.topk(most), shared.topk(most)
+        shared = torch.from_numpy(by_words).to(similar.device).masked_fill(similar == -inf, 0)
+        (nearest, first), (most_shared, numbers) = similar.topk(most), shared.topk(most)
         second = torch.where(most_shared > 0, numbers, first)
         in_turn = torch.stack([first, second], 2).flatten(1).tolist()
         chosen = np.array([[*dict.fromkeys(row)][:most] for row in in_turn])
         lists = np.c_[rows[:, 1], chosen]
-        asked = np.c_[np.repeat(rows[:, 0], most + 1), lists.ravel()]
+        listed = np.c_[np.repeat(rows[:, 0], most + 1), lists.ravel()]
         if isinstance(teacher, float):
             dense = similarities(space.similarity, space.queries[rows[:, 0]], space.documents)
             fused = fuse(dense.cpu().numpy(), by_words, teacher)
             scores = np.take_along_axis(fused, lists, 1)
         elif isinstance(teacher, Encoder):
-            scores = guide.pairwise(asked).cpu().numpy()
+            scores = guide.pairwise(listed).cpu().numpy()
         else:
-            texts = [(space.anchors[a], space.texts[t]) for a, t in asked]
+            texts = [(space.anchors[a], space.texts[t]) for a, t in listed]
             scores = teacher.predict(texts, activation_fn=torch.nn.Identity())
         parts.append([chosen, scores.reshape(lists.shape), nearest[:, -1].cpu().numpy()])
     problem = (
@@ -293,36 +293,36 @@ def mine(
     """
     from contrasent.model.loading import load_encoder
 
-    given = checked(MiningOptions, options)
-    named = [it for it in (given.reranker, given.teacher) if it is not None]
-    if len(named) > (given.candidates is not None):
+    chosen = checked(MiningOptions, options)
+    teachers = [it for it in (chosen.reranker, chosen.teacher) if it is not None]
+    if len(teachers) > (chosen.candidates is not None):
         raise ConfigError(
-            f"{' and '.join(named)} would score candidates; give one of --reranker and --teacher, "
-            "and how many --candidates"
+            f"{' and '.join(teachers)} would score candidates; give one of --reranker and "
+            "--teacher, and how many --candidates"
         )
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
-        require_output(Path(output), files, given.overwrite)
+        require_output(Path(output), files, chosen.overwrite)
 
     def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
         file = source if isinstance(source, str | Path) else keep_rows(source)
         return open_examples(str(file), columns)
 
-    anchors_positives = read_pairs(examples(pairs, given.columns))
+    anchors_positives = read_pairs(examples(pairs, chosen.columns))
     text = None if corpus is None else chain.from_iterable(examples(corpus))
     if isinstance(encoder, str | Path):
-        encoder = load_encoder(encoder, device=given.device)
-    how: dict[str, Any] = {"precision": given.precision, "show_progress": show_progress}
-    if given.candidates is None:
-        counts = given.negatives, given.margin
+        encoder = load_encoder(encoder, device=chosen.device)
+    how: dict[str, Any] = {"precision": chosen.precision, "show_progress": show_progress}
+    if chosen.candidates is None:
+        counts = chosen.negatives, chosen.margin
         mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
     else:
         teacher: Any = 0.1  # the weight of BM25 beside the encoder
-        if given.reranker is not None:
-            teacher = load_reranker(given.reranker, given.device)
-        elif given.teacher is not None:
-            teacher = load_encoder(given.teacher, device=given.device)
-        mined = find_candidates(encoder, anchors_positives, text, given.candidates, teacher, **how)
+        if chosen.reranker is not None:
+            teacher = load_reranker(chosen.reranker, chosen.device)
+        elif chosen.teacher is not None:
+            teacher = load_encoder(chosen.teacher, device=chosen.device)
+        mined = find_candidates(encoder, anchors_positives, text, chosen.candidates, teacher, **how)
     if output is not None:
         mined.write(Path(output))
     return mined

@@ -130,10 +130,9 @@ def best_by_words(scores: Scores, top_k: int) -> Rows:
 
 def _standardised(scores: Any, known: Any) -> Any:
     """Z of scores, by mean and spread of ``known`` ones; 0 where these are all equal."""
-    spread = np.ptp(known, axis=-1, keepdims=True)
-    centred = scores - known.mean(axis=-1, keepdims=True, dtype=np.float64)
+    mean = known.mean(axis=-1, keepdims=True, dtype=np.float64)
     deviation = known.std(axis=-1, keepdims=True, dtype=np.float64)
-    return np.where(spread == 0, 0, centred / np.where(spread == 0, 1, deviation))
+    return (scores - mean) / np.where(np.ptp(known, axis=-1, keepdims=True), deviation, np.inf)
 
 
 def fuse(dense: Scores, by_words: Scores, weight: float) -> Scores:

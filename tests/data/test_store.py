@@ -159,6 +159,6 @@ def test_texts_fit_a_store_that_left_some_out(opened):
     numbers = text_numbers(store)
     assert len(numbers) == len(store) < len(texts)
     for example, number in enumerate(numbers.tolist()):
-        letters = [ord(letter) for letter in texts[number] if letter != "x"]
+        letters = [ord(letter) for letter in texts[number].as_py() if letter != "x"]
         assert store.tokens(example, 0).tolist() == letters
     assert store.manifest.tokenless == len(texts) - len(store)
