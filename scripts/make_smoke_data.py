@@ -21,8 +21,15 @@ from tokenizers.implementations import BertWordPieceTokenizer
 from contrasent.evaluation import STS_TASKS
 
 DATA = Path(__file__).parents[1] / "contrasent" / "quickstart_data"
-WIDTH, INNER, LAYERS, HEADS, POSITIONS = 16, 24, 2, 2, 300
-WORD_WIDTH = 4
+SHAPE = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "max_position_embeddings": 300,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "initializer_range": 0.15,
+}
+MAX_TOKENS, WORD_WIDTH = 296, 4
 PAIRS, ITEMS = 20, 24
 LABELS = ("entailment", "neutral", "contradiction")
 CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -52,19 +59,11 @@ def make_model(folder: Path) -> None:
     bert = BertWordPieceTokenizer({piece: k for k, piece in enumerate(pieces)})
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=bert._tokenizer,
-        model_max_length=POSITIONS - 4,
+        model_max_length=MAX_TOKENS,
         **{f"{role}_token": token for role, token in SPECIAL.items()},
     )
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=INNER,
-        max_position_embeddings=POSITIONS,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.15,
-    )
+    of_words = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    config = transformers.BertConfig(**SHAPE, **of_words)
     torch.manual_seed(0)
     tokenizer.save_pretrained(folder)
     transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)

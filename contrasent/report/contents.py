@@ -278,4 +278,5 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "'contrasent analyze --json', 'contrasent evaluate --json' or 'contrasent "
                 "neighbours --json' wrote, or a run's folder"
             )
-    return Contents(**{name: tuple(it) for name, it in results.items()})
+    saved: dict[str, Any] = {name: tuple(it) for name, it in results.items()}
+    return Contents(**saved)

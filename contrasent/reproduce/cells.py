@@ -282,10 +282,8 @@ class Filler:
         if column.kind == "protocol":
             of = getattr(PROTOCOLS[system.data], column.name)
             words = "yes" if of is True else "no" if of is False else of
-            return replace(
-                empty,
-                text=words if isinstance(words, str) else " and ".join(map(str.capitalize, words)),
-            )
+            words = words if isinstance(words, str) else " and ".join(map(str.capitalize, words))
+            return replace(empty, text=words)
         of_seeds, reason = self.plan(row, column)
         if reason:
             return replace(empty, reason=reason)

@@ -251,15 +251,15 @@ class Planner:
             "view": ("view", recipe.view.name),
             "generator": generator and ("model", generator),
         }
-        found, reasons = dict[str, str](), dict[str, None]()
+        files, reasons = dict[str, str](), dict[str, None]()
         for role, asked in wanted.items():
             try:
-                found |= {role: self._materials.get(*asked)} if asked else {}
+                files |= {role: self._materials.get(*asked)} if asked else {}
             except ContrasentError as error:
                 reasons[str(error)] = None
         if reasons:
             raise ConfigError("; ".join(reasons))
-        models = {role: found[role] for role in ("generator",) if role in found}
+        models = {"generator": files["generator"]} if generator else {}
         teachers = {
             role: self._system_job(name, seed)
             for role, name in zip(TEACHERS, system.teachers, strict=False)
@@ -268,20 +268,20 @@ class Planner:
         identity = {
             "settings": _changed(recipe),
             "precision": self._usual_precision if precision == "auto" else precision,
-            "start": above.key if above else path_sha256(found["start"]),
-            "text": path_sha256(found["text"]),
+            "start": above.key if above else path_sha256(files["start"]),
+            "text": path_sha256(files["text"]),
             "tasks": data_sha256(self._store.data_dir),
             "models": {role: path_sha256(it) for role, it in models.items()},
-            **({"view": found["view"]} if found["view"] else {}),
+            **({"view": files["view"]} if files["view"] else {}),
             **({"teachers": [it.key for it in teachers.values()]} if teachers else {}),
         }
         # Tables that score it with its head share the run with those that do not.
         keeps = {"name": "simcse", "head": "mlp"}.items() <= recipe.objective.items()
-        source = found.get("start", "")
+        source = files.get("start", "")
         recipe = replace(
             recipe,
             encoder=replace(recipe.encoder, name=source),
-            data=replace(recipe.data, file=found["text"]),
+            data=replace(recipe.data, file=files["text"]),
             objective={**recipe.objective, **models, **({"keep_head": True} if keeps else {})},
         )
         return {"source": source, "recipe": recipe, "teachers": teachers}, identity
@@ -293,12 +293,7 @@ class Planner:
         return torch_precisions(training_device(self._store.device))[0]
 
 
-_OF_THE_MACHINE = (
-    ("encoder", "name"),
-    ("data", "file"),
-    ("evaluation", "data_dir"),
-    ("objective", "generator"),
-)
+_OF_THE_MACHINE = ("encoder.name", "data.file", "evaluation.data_dir", "objective.generator")
 
 
 def _changed(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -308,6 +303,6 @@ def _changed(recipe: Recipe) -> dict[str, dict[str, Any]]:
     for section, settings in asdict(recipe).items():
         for key, value in settings.items():
             is_new = section == "objective" or value != usual[section][key]
-            if is_new and (section, key) not in _OF_THE_MACHINE:
+            if is_new and f"{section}.{key}" not in _OF_THE_MACHINE:
                 changed.setdefault(section, {})[key] = value
     return changed

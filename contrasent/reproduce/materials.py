@@ -4,10 +4,9 @@ The tiny ones show that everything runs, without a download. Their weights are r
 ratings are dealt out to every task, so no number of scale ``smoke`` means anything.
 """
 
-import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import chain, islice
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
 from contrasent.errors import ConfigError, ContrasentError, DataError
-from contrasent.files import sha256_of, writing
+from contrasent.files import sha256_of, write_text
 from contrasent.model import find_download, resolve
+from contrasent.report import csv_text
 from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 
 ENCODER = "bert-base-uncased"
@@ -161,20 +161,10 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
         return path
     if plain:
         sentences = (str(it).strip() for _, cells in sources[0].rows() for it in cells[:2])
-        _write_lines(path, filter(None, sentences))
+        write_text(path, "".join(f"{it}\n" for it in sentences if it))
     else:
         build.build(build.nli(sources, name), path)
     return path
-
-
-def _write_lines(path: Path, written: Iterable[str]) -> None:
-    with writing(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in written)
-
-
-def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
@@ -186,14 +176,15 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     if kind == ".txt":
-        first = (line.rstrip() for _, line in islice(lines(source), limit))
-        _write_lines(path, _first_documents(source, limit) if name == "documents" else first)
+        texts: Iterable[str] = (line.rstrip() for _, line in islice(lines(source), limit))
+        texts = _first_documents(source, limit) if name == "documents" else texts
+        write_text(path, "".join(f"{line}\n" for line in texts))
         return path
     table = open_source(str(source), kind)
     rows = [cells for _, cells in table.choose(ColumnMap.every).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
     header = [table.first] if any(table.first) else []
-    _write_table(path, [*header, *(rows[k] for k in kept)])
+    write_text(path, csv_text([*header, *(rows[k] for k in kept)]))
     return path
 
 

@@ -311,10 +311,8 @@ def choose(
     Keeps rows with one of these labels, or with one of these words in them, and columns of these
     tasks, such as ``stsb`` or ``transfer``. ConfigError if there is no such table, or nothing left.
     """
-    tables, groups = (
-        load_tables(),
-        {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")},
-    )
+    groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
+    tables = load_tables()
     wanted = list[str]()
     for name in names or ["all"]:
         paper, _, number = name.lower().partition("/")
@@ -329,23 +327,17 @@ def choose(
             wanted += [key for key, it in tables.items() if paper in ("all", it.paper)]
     chosen = []
     for table in map(tables.__getitem__, dict.fromkeys(wanted)):
-        labels = {row.label for row in table.rows}
-        kept = [
-            row
-            for row in table.rows
-            if not rows
-            or any(
-                word == row.label if word in labels else word.lower() in row.label.lower()
-                for word in rows
-            )
-        ]
+        labels, asked = {row.label for row in table.rows}, set[str]()
+        for word in rows:
+            asked |= labels & {word} or {it for it in labels if word.lower() in it.lower()}
+        kept = tuple(row for row in table.rows if not rows or row.label in asked)
         columns = [
             it
             for it in table.columns
             if not tasks or {it.text, it.task, groups.get(it.task, it.task)} & set(tasks)
         ]
         if kept and columns:
-            chosen.append(replace(table, rows=tuple(kept), columns=tuple(columns)))
+            chosen.append(replace(table, rows=kept, columns=tuple(columns)))
     if not chosen:
         raise ConfigError(
             f"no table has a row with {' or '.join(rows) or 'any name'} and a column of "

@@ -284,9 +284,8 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
         with writing(store.path(measurement, ".npz")) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     if measured.geometry is not None:
-        write_text(
-            store.path(measurement, ".jsonl"), lines_of_kind("geometry", [measured.geometry])
-        )
+        lines = lines_of_kind("geometry", [measured.geometry])
+        write_text(store.path(measurement, ".jsonl"), lines)
     # The file by which it counts comes last.
     names = [it.name for it in fields(measured) if it.name not in ("examples", "geometry")]
     content = {name: getattr(measured, name) for name in names}
@@ -312,16 +311,15 @@ def _measure_encoder(
             names = (rest,) if rest else STS if split == "test" else ("stsb", "sickr")
             return _scored(use, read_suite(names, data_dir, split), "spearman", "sts", STS)
         case "transfer":
-            suite = read_suite(
-                TRANSFER, data_dir, split, preset if split == "test" else _DEV_PRESET
-            )
+            preset = preset if split == "test" else _DEV_PRESET
+            suite = read_suite(TRANSFER, data_dir, split, preset)
             return _scored(use, suite, "accuracy", "transfer", TRANSFER)
         case "retrieval":
             suite = read_suite(("stsb-retrieval",), data_dir, "test")
             scores, problems = _scores(use, suite)
             moves = {of: ratio.influence for (_, of), ratio in scores.ratios.items()}
-            found: dict[str, Value] = {it.metric: it.value for it in scores.records}
-            return Measured(found, list(map(asdict, scores.records)), problems, examples=moves)
+            values: dict[str, Value] = {it.metric: it.value for it in scores.records}
+            return Measured(values, list(map(asdict, scores.records)), problems, examples=moves)
         case "geometry":
             return _measure_geometry(use, rest, data_dir)
         case "neighbours":
@@ -373,20 +371,17 @@ def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Meas
     low, high = rating_range(rated.gold)
     cosines[f"{low:g}-{high:g}"] = np.concatenate([*cosines.values()])
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
-    moves = {
-        f"{name}{suffix}": it for name, it in geometry_influences(rated.embed(use), rated).items()
-    }
+    influences = geometry_influences(rated.embed(use), rated)
+    moves = {f"{name}{suffix}": it for name, it in influences.items()}
     records = list(map(asdict, geometry.records))
     return Measured(values, records, examples=moves, geometry=geometry)
 
 
-def _measure_neighbours(
-    use: EncoderUse, asked: str, argument: str, data_dir: str | None
-) -> Measured:
+def _measure_neighbours(use: EncoderUse, asked: str, file: str, data_dir: str | None) -> Measured:
     from contrasent.evaluation import find_neighbours, read_corpus, read_queries
 
     queries, _, source = asked.partition("@")
-    corpus = read_corpus(argument or source, data_dir=data_dir)
+    corpus = read_corpus(file or source, data_dir=data_dir)
     found = find_neighbours(use, corpus, read_queries(queries, (), corpus))
     lines = [
         f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
@@ -400,8 +395,7 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
 
     kind, _, split = name.partition(":")
     if kind == "pairs":
-        is_there = split in STS_TASKS[data].splits
-        if not is_there:
+        if split not in STS_TASKS[data].splits:
             return Measured({name: "N/A"})
         suite = read_suite((data,), data_dir, split)
         if suite.problems:
