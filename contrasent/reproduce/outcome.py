@@ -15,7 +15,7 @@ from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
 from contrasent.report import FigureData, Picture, Table, figure_kinds, text_table, write_pictures
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
-from contrasent.reproduce.jobs import TEACHERS, Planner, Store
+from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store
 from contrasent.reproduce.materials import SMOKE_TASKS, Materials
 from contrasent.reproduce.papers import (
     PAPER,
@@ -236,8 +236,11 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
     kind = next(it for it in figure_kinds() if it.name == table.figure)
     if kind.of_runs:
-        runs = {k: it.job for k, it in chosen.items() if it.job.kind == "train"}
-        paths = {k: store.folder(job) / "run" for k, job in runs.items() if store.is_made(job)}
+        runs = dict[str, tuple[str, Job]]()  # rows of one run are drawn once
+        for label, it in chosen.items():
+            runs.setdefault(it.job.run.key, (label, it.job.run))
+        trained = {k: job for k, job in runs.values() if job.kind == "train"}
+        paths = {k: store.folder(job) / "run" for k, job in trained.items() if store.is_made(job)}
         data = FigureData(runs={k: read_trajectory(path) for k, path in paths.items()})
     else:
         paths = {k: store.path(it, ".jsonl") for k, it in chosen.items() if store.result(it)}

@@ -129,6 +129,14 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
     assert "the folder's tables are of scale smoke; name another --output for small" in told
 
 
+def test_a_start_stands_beside_runs_without_a_course_of_its_own(tmp_path):
+    output = tmp_path / "out"
+    worked("reproduce", "simcse/steps", "--rows", "the start", "--output", output, *SMOKE)
+    assert {column for _, column in numbers(output, "simcse-steps")} == {"STS-B dev", "Avg"}
+    assert "not made yet" not in (output / "simcse-steps.md").read_text()
+    assert not (output / "simcse-steps.svg").exists()
+
+
 def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
     output = tmp_path / "out"
     worked("reproduce", "diffcse/T14", "--rows", "BERT-base", "--output", output, *SMOKE)
