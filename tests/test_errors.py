@@ -1,7 +1,12 @@
+"""Errors and their words, and records of measured numbers."""
+
+import json
+
 import pytest
 
 from contrasent import errors
-from contrasent.errors import ConfigError, ContrasentError, pick, warn
+from contrasent.errors import ConfigError, ContrasentError, DataError, pick, warn
+from contrasent.records import Record, installed_versions, json_lines, read_records, write_records
 
 KNOWN = {"mean": 1, "cls": 2}
 MANY = ["one", "two", "three", "four", "five", "six", "seven", "eight", "on"]
@@ -34,3 +39,46 @@ def test_a_warning_names_the_line_that_called():
     with pytest.warns(UserWarning, match="be careful") as caught:
         warn("be careful")
     assert caught[0].filename == __file__
+
+
+RECORD = Record(
+    task="stsb",
+    split="dev",
+    metric="spearman",
+    aggregation="all",
+    value=0.1 + 0.2,
+    pairs=1500,
+    encoder="a/b",
+    pooler="cls",
+    precision="fp32",
+    data_sha256="0" * 64,
+    versions=installed_versions(),
+)
+
+
+def test_records_survive_a_file_in_full_precision(tmp_path):
+    write_records(tmp_path / "r.jsonl", [RECORD, RECORD])
+    assert read_records(tmp_path / "r.jsonl") == [RECORD, RECORD]
+    assert (tmp_path / "r.jsonl").read_text() == json_lines([RECORD, RECORD])
+    assert json.loads(json_lines([RECORD]))["value"] == 0.1 + 0.2
+
+
+def test_files_that_were_written_before_a_field_came_are_read(tmp_path):
+    fields = json.loads(json_lines([RECORD]))
+    del fields["classifier"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(fields) + "\n")
+    assert read_records(tmp_path / "old.jsonl") == [RECORD]
+
+
+def test_versions_name_what_computes_a_score():
+    assert {"python", "contrasent", "torch", "transformers", "numpy", "scipy"} <= set(
+        installed_versions()
+    )
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"task": "stsb"}', '{"unknown": 1}'])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json_lines([RECORD]) + line + "\n")
+    with pytest.raises(DataError, match=r"r.jsonl:2: not a record: "):
+        read_records(path)

@@ -1,8 +1,12 @@
+"""Files and folders that are written whole or not at all, what recovers them, and locks."""
+
 import errno
+import multiprocessing
 import os
 import platform
 import re
 import tempfile
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from contrasent import files
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import (
+    exclusive,
     inside,
     recover_folder,
     remove_folder,
@@ -231,3 +236,26 @@ def test_only_paths_inside_a_folder_are_followed(tmp_path):
             inside(root, name)
     with pytest.raises(ConfigError):
         inside(root, "/etc/passwd", ConfigError)
+
+
+def _count(folder, counter, times):
+    done = 0
+    while done < times:
+        try:
+            with exclusive(folder):
+                counter.write_text(str(int(counter.read_text()) + 1))
+            done += 1
+        except ConfigError:
+            continue
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_no_update_is_lost(kind, tmp_path):
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    spawn = multiprocessing.get_context("spawn")
+    pool = ThreadPoolExecutor(4) if kind == "threads" else ProcessPoolExecutor(4, spawn)
+    with pool:
+        for done in [pool.submit(_count, tmp_path / "folder", counter, 30) for _ in range(4)]:
+            done.result()
+    assert counter.read_text() == "120"

@@ -4,10 +4,12 @@ import csv
 import io
 import re
 import runpy
+import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers.shared_data import SHARED
@@ -83,3 +85,16 @@ def test_the_real_quickstart_improves_search_and_finds_sensible_neighbours(tmp_p
     for query, hits in hits_of.items():
         (word,) = (found for key, found in words.items() if key in query)
         assert any(word in hit.text for hit in hits), query
+
+
+@pytest.mark.slow
+def test_every_file_of_the_package_is_in_the_wheel(tmp_path):
+    words = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "contrasent").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert there - set(ZipFile(wheel).namelist()) == set()

@@ -1,4 +1,4 @@
-"""Spans of documents: where they lie, how long they are, and which documents have room for them."""
+"""Documents and their spans: where they lie, how long they are, which documents have room."""
 
 from itertools import pairwise
 
@@ -7,9 +7,15 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
-from contrasent.data.documents import Spans, long_documents
+from contrasent.data.documents import (
+    Spans,
+    document_ends,
+    document_lengths,
+    long_documents,
+    require_documents,
+)
 from contrasent.data.examples import open_examples
-from contrasent.data.loader import Draws
+from contrasent.data.loader import Draws, tokenize
 from contrasent.data.views import open_spans
 from contrasent.errors import DataError
 
@@ -151,3 +157,47 @@ def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(op
         assert all(rows(source.gather(np.array([0]), Draws(0, epoch))))
     with pytest.raises(DataError, match=r"some part of a document, such as 'x x.* had no token"):
         source.gather(np.array([1]), Draws(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("a\nb\n\nc\n", [2, 1]),
+        ("\n\na\nb\n \t\n\n\nc\n\n", [2, 1]),
+        ("\ufeff\na\r\n\r\nb\r\nc", [1, 2]),
+        ("a\nb\nc\n", [3]),
+    ],
+)
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_blank_lines_separate_documents(text, lengths, name, open_text):
+    assert document_lengths(open_text(text, name)).tolist() == lengths
+
+
+def test_documents_are_those_of_the_sentences_with_a_token(open_text):
+    random = np.random.default_rng(0)
+    lines = random.choice(["a", "b", "x", ""], 200, p=[0.4, 0.2, 0.2, 0.2]).tolist()
+    examples = open_text("\n".join(lines))
+    store = tokenize(examples, Letters(), None)
+    documents = document_ends(document_lengths(examples), store)
+
+    expected, document = [], 0
+    for line in lines:
+        document += line == ""
+        if line in ("a", "b"):
+            expected.append(document)
+    ends = [max(k for k, it in enumerate(expected) if it == own) + 1 for own in expected]
+    assert documents.tolist() == ends and documents.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("a\nb\nc\n\n", "text.txt", "has 2 of 3 sentences with another after them, in 1 doc"),
+        ("a\n\nb\nc\n\nd\n", "text.txt", "has 1 of 4 sentences with another after them, in 3 d"),
+        ("a,b\n\nc,d\n", "text.csv", "has 0 of 0 sentences"),
+        ('{"text": "a"}\n', "text.jsonl", "has 0 of 0 sentences"),
+    ],
+)
+def test_what_has_no_documents_is_refused(text, name, said, open_text):
+    with pytest.raises(DataError, match=f"^the view: .*{name} {said}"):
+        require_documents(open_text(text, name), "the view")

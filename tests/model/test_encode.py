@@ -1,12 +1,23 @@
+"""Sentences to rows: order, streams, precision; while serving, the same by another way."""
+
 import itertools
 import threading
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny_models import SENTENCES, with_template
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoder as encoding
+from contrasent.model.backbones.base import (
+    FULL_FP32,
+    matrix_precision,
+    resolve_precision,
+    torch_precisions,
+)
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import POOLERS
 
 pytestmark = pytest.mark.precision
 
@@ -145,3 +156,121 @@ def test_every_part_is_put_back_into_its_mode(tiny_encoder, rows):
     dropped = tiny_encoder.encode(MANY, precision="fp32")
     assert modes(tiny_encoder) == before
     np.testing.assert_allclose(dropped, rows, rtol=0, atol=1e-6)
+
+
+def one_by_one(encoder, **settings):
+    return np.concatenate([encoder.encode([s], **settings) for s in SENTENCES])
+
+
+@pytest.mark.parametrize("pooler", POOLERS)
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])
+def test_a_sentence_has_the_same_vector_while_serving(pooler, precision, tolerance, tiny_bert):
+    encoder = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device="cpu")
+    rows = encoder.encode(SENTENCES, precision=precision)
+    with encoder.serving() as serving:
+        assert serving is encoder
+        alone = one_by_one(encoder, precision=precision)
+        together = encoder.encode(SENTENCES, precision=precision)
+    assert np.array_equal(together, rows)
+    np.testing.assert_allclose(alone, rows, rtol=0, atol=tolerance)
+    cosine = (alone * rows).sum(1) / np.linalg.norm(alone, axis=1) / np.linalg.norm(rows, axis=1)
+    assert cosine.min() > 0.999
+
+
+def test_modes_are_those_of_evaluation_inside_and_put_back_after(tiny_encoder):
+    expected = tiny_encoder.encode(["a dog"], precision="fp32")
+    tiny_encoder.train()
+    tiny_encoder.backbone.model.embeddings.eval()
+    before = modes(tiny_encoder)
+    with pytest.raises(KeyError), tiny_encoder.serving():
+        assert not any(modes(tiny_encoder).values())
+        row = tiny_encoder.encode(["a dog"], precision="fp32")
+        raise KeyError
+    assert modes(tiny_encoder) == before
+    assert not tiny_encoder.is_serving
+    np.testing.assert_allclose(row, expected, rtol=0, atol=1e-5)
+
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "chosen"),
+    [
+        ({"avx512_bf16": True}, "bf16"),
+        ({"amx_bf16": True}, "bf16"),
+        ({"avx512_f": True, "avx512_bf16": False}, "fp32"),
+        ({}, "fp32"),
+    ],
+)
+def test_auto_is_bf16_where_a_cpu_multiplies_it(capabilities, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert torch_precisions(CPU)[0] == chosen
+
+
+def test_a_lowered_onednn_counts(monkeypatch):
+    """As ``ONEDNN_MAX_CPU_ISA=AVX2`` makes it, with which .ci/run runs these tests again."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert torch_precisions(CPU) == ("fp32", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("available", "chosen"), [(("bf16", "fp32"), "fp32"), (("fp32",), "fp32"), (("int8",), "int8")]
+)
+def test_auto_is_fp32_before_a_fitted_map_where_that_is_computed(available, chosen):
+    assert resolve_precision("auto", available, "the engine", amplified=True) == chosen
+
+
+def test_the_context_decides_the_products():
+    a = torch.ones(2, 2)
+    with matrix_precision("bf16", CPU):
+        assert (a @ a).dtype == torch.bfloat16
+        with matrix_precision("fp32", CPU):
+            assert (a @ a).dtype == torch.float32
+    assert (a @ a).dtype == torch.float32
+
+
+@pytest.fixture
+def products():
+    """The process's setting for fp32 products, put back afterwards."""
+    yield torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("loose", ["high", "medium"])
+def test_fp32_is_fp32_whatever_the_process_allows(loose, device, products):
+    torch.set_float32_matmul_precision(loose)
+    with matrix_precision("fp32", device):
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not products.allow_tf32
+    assert torch.get_float32_matmul_precision() == loose
+    with matrix_precision("bf16", CPU):
+        assert torch.get_float32_matmul_precision() == loose
+
+
+def test_fp32_is_fp32_where_the_process_used_the_newer_name(products):
+    if not hasattr(products, "fp32_precision"):
+        pytest.skip("this torch has no other name")
+    products.fp32_precision = "tf32"
+    with matrix_precision("fp32", CPU):
+        assert products.fp32_precision == "ieee"
+    assert products.fp32_precision == "tf32"
+
+
+@pytest.mark.usefixtures("products")
+def test_the_last_that_leaves_puts_the_setting_back():
+    torch.set_float32_matmul_precision("high")
+    one, other = matrix_precision("fp32", CPU), matrix_precision("fp32", CPU)
+    with FULL_FP32:
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert torch.get_float32_matmul_precision() == "highest"
+        other.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "high"
+    with pytest.raises(RuntimeError, match="within"), matrix_precision("fp32", CPU):
+        raise RuntimeError("within")
+    assert torch.get_float32_matmul_precision() == "high"
