@@ -34,9 +34,6 @@ def rows_of(batch):
     return [batch.token_ids[a:b].tolist() for a, b in pairwise(ends)]
 
 
-# NT-Xent
-
-
 # The edits
 
 

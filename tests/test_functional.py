@@ -92,16 +92,6 @@ def test_uniformity_of_many_rows_is_that_of_all_pairs(rng):
     torch.testing.assert_close(uniformity(rows).double(), expected, rtol=0, atol=1e-6)
 
 
-def test_alignment_and_uniformity_at_their_ends():
-    x, y = torch.eye(2)
-    both = torch.stack([x, x])
-    assert alignment(both, both) == 0
-    assert alignment(both, -both) == 4
-    assert uniformity(both) == 0
-    assert uniformity(torch.stack([x, -x])).item() == pytest.approx(-8)
-    assert uniformity(torch.stack([x, y])).item() == pytest.approx(-4)
-
-
 # Corrective language modelling
 
 

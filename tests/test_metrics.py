@@ -120,10 +120,6 @@ def test_the_spectrum_is_that_of_the_matrix(shape):
     assert len(spectrum(matrix)) == min(shape)
 
 
-def test_the_spectrum_of_collapsed_rows_is_one_value():
-    assert spectrum(np.ones((5, 3))) == pytest.approx([1, 0, 0], abs=1e-7)
-
-
 def test_mean_cosine_is_the_mean_over_all_pairs(rows):
     unit = scaled(rows)
     found = [float(a @ b) for i, a in enumerate(unit) for j, b in enumerate(unit) if i != j]

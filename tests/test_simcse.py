@@ -90,19 +90,11 @@ def test_the_anchors_and_the_positives_text_are_no_negatives(views, rng):
     assert same == (views in NO_DUPLICATES)
 
 
+OF_ALL, OF_NONE = [(n, None, max(n, 2)) for n in (1, 2, 3, 5)], [(n, 0, 2) for n in (1, 2, 3)]
+
+
 @pytest.mark.parametrize(
-    ("data_views", "hard_negatives", "views"),
-    [
-        (1, None, 2),
-        (2, None, 2),
-        (3, None, 3),
-        (5, None, 5),
-        (1, 0, 2),
-        (2, 0, 2),
-        (3, 0, 2),
-        (3, 1, 3),
-        (4, 2, 4),
-    ],
+    ("data_views", "hard_negatives", "views"), [*OF_ALL, *OF_NONE, (3, 1, 3), (4, 2, 4)]
 )
 def test_how_many_sentences_of_an_example_are_used(data_views, hard_negatives, views):
     assert build(data_views, hard_negatives=hard_negatives).views == views

@@ -15,7 +15,6 @@ from contrasent.evaluation.logistic_regression import (
     Fold,
     Problems,
     stratified_folds,
-    with_held_out,
 )
 from contrasent.evaluation.protocols import Preset
 
@@ -71,20 +70,6 @@ def test_every_classifier_is_the_one_trained_alone(classes, preset, places, monk
             torch.testing.assert_close(found[:, 7], alone.layer.bias.data, rtol=1e-3, atol=1e-5)
             assert not found[:, 8:].any()
     assert rounds == {2} if preset is SHORT else len(rounds) > 1
-
-
-def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
-    features, labels = separable()
-    fold = with_held_out(np.arange(100), seed=3)
-    fitted = problems(features, labels, 2).fit([fold], [[1e-3]], replace(TINY, seed=3))
-    alone = Classifier(7, 2, 1e-3, TINY, 3)
-    assert fitted.accuracy.item() == pytest.approx(alone.fit(features[:100], labels[:100]))
-    torch.testing.assert_close(
-        fitted.weights[0, 0][:, :7], alone.layer.weight.data, rtol=1e-3, atol=1e-5
-    )
-    rows = np.arange(100, 120)
-    found = problems(features, labels, 2).predict(fitted.weights[0, 0], rows)
-    assert found.tolist() == alone.predict(features[100:]).tolist()
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_other_ones():

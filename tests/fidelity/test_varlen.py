@@ -30,14 +30,13 @@ def test_it_is_there_where_torch_says_so(monkeypatch):
     assert available(CUDA, torch.bfloat16, 64)
     assert not available(CPU, torch.bfloat16, 64)
     assert not available(CUDA, torch.bfloat16, 12)
-    monkeypatch.setattr(packing, "flash_sdp_enabled", lambda: False)
-    assert not available(CUDA, torch.bfloat16, 64)
-
-
-@pytest.mark.usefixtures("willing")
-def test_it_is_not_there_where_the_kernel_is_another(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert not packing.packed_attention_available(CUDA, torch.bfloat16, 64)
+    for owner, name, value in (
+        (torch.version, "hip", "6.4"),  # another kernel
+        (packing, "flash_sdp_enabled", lambda: False),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, value)
+            assert not available(CUDA, torch.bfloat16, 64)
 
 
 def test_torch_is_asked_without_a_device_of_its_own():

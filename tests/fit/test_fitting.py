@@ -117,17 +117,6 @@ def test_a_seed_decides_everything(encoder, text):
     assert not torch.equal(weights(encoder, text, seed=1), first)
 
 
-def test_every_sentence_is_in_every_epoch_once():
-    settings = FlowSettings(batch_size=16, epochs=2)
-    batches = _batches(50, settings)
-    assert [len(batch) for batch in batches] == [16, 16, 16, 2] * 2
-    for epoch in (batches[:4], batches[4:]):
-        assert sorted(np.concatenate(epoch)) == list(range(50))
-    assert not np.array_equal(batches[0], batches[4])
-    assert [len(batch) for batch in _batches(33, FlowSettings(batch_size=16))] == [16, 17]
-    assert [len(batch) for batch in _batches(3, FlowSettings(batch_size=16))] == [3]
-
-
 @pytest.fixture
 def fit_rows(monkeypatch):
     """Fits a flow to embeddings that are there already."""

@@ -6,8 +6,7 @@ QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps
 
 def train(*words):
     """The words of a command that works, unless later words spoil it."""
-    plain = [it for it in PLAIN if it not in ("--data", "text.txt")] if "--data" in words else PLAIN
-    return ("train", "unsup-simcse", *plain, *QUIET, *words)
+    return ("train", "unsup-simcse", *PLAIN, *QUIET, *words)
 
 
 def prepare(tmp_path, monkeypatch, encoder):

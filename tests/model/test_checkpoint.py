@@ -73,22 +73,6 @@ def test_saving_replaces_nothing_but_an_encoder(tiny_encoder, tmp_path):
     assert [it.name for it in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_failed_save_leaves_the_old_encoder(tiny_encoder, tmp_path, monkeypatch):
-    folder = tmp_path / "saved"
-    tiny_encoder.save(folder, {"turn": 1})
-    before = {f: f.read_bytes() for f in folder.rglob("*.*")}
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("contrasent.model.checkpoint.write_rows", full)
-    with pytest.raises(OSError, match="No space left"):
-        tiny_encoder.save(folder, {"turn": 2})
-    assert {f: f.read_bytes() for f in folder.rglob("*.*")} == before
-    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
-    assert np.array_equal(vectors(loaded(folder)), vectors(tiny_encoder))
-
-
 def test_a_fingerprint_tells_encoders_apart(tiny_encoder, tiny_roberta):
     first = tiny_encoder.fingerprint()
     assert first == tiny_encoder.fingerprint()

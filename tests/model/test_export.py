@@ -11,9 +11,7 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
 from transformers import AutoModel, AutoTokenizer
-from typer.testing import CliRunner
 
-from contrasent.cli.app import app
 from contrasent.errors import CheckpointError
 from contrasent.model import formats
 from contrasent.model.encoder import SentenceEncoder
@@ -217,13 +215,3 @@ def test_a_static_folder_says_how_it_is_used(static):
     ours, theirs = load_encoder(static), static_rows(static)
     np.testing.assert_allclose(ours.encode([*SENTENCES, ""]), theirs, atol=1e-6)
     assert ours.fingerprint() != plain.fingerprint()
-
-
-def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path):
-    command = ["export", str(folder), str(tmp_path / "out"), "--format", "onnx"]
-    command += ["--pooler", "cls", "--head", "none"]
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 0 and "out: onnx" in told.output
-    assert "exists already; pass --overwrite" in CliRunner().invoke(app, command).output
-    told = CliRunner().invoke(app, [*command, "--overwrite", "--json"])
-    assert json.loads(told.stdout)["largest_gap"] < 1e-6

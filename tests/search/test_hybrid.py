@@ -196,18 +196,6 @@ def test_a_damaged_table_of_words_is_explained(encoder, folder):
         Index.open(folder).search(None, ["w1"], mode="words")
 
 
-def test_an_index_in_milvus_says_that_it_has_no_words(encoder, folder):
-    pytest.importorskip("milvus_lite")
-    index = Index.build(encoder, TEXTS, folder, kind="milvus")
-    for use in (
-        lambda: index.search(encoder, ["w1"], mode="hybrid"),
-        lambda: contrasent.tune_index(index, encoder, weight=0.1),
-    ):
-        with pytest.raises(ConfigError, match="has no words to search by"):
-            use()
-    index.close()
-
-
 def test_commands(tiny_bert, tmp_path):
     corpus, folder = tmp_path / "corpus.txt", tmp_path / "index"
     corpus.write_text("\n".join(TEXTS))

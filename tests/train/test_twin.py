@@ -96,6 +96,3 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
     lines = [line for line in metrics(tmp_path / "kept") if "evaluation" in line]
     assert [line["evaluation"]["thought"] for line in lines] == [0.0, 0.2, 0.2, 0.2]
     assert [line["beside"]["thought"] for line in lines[1:]] == [0.1, 0.1, 0.1]
-
-
-# Refusals
