@@ -10,14 +10,7 @@ from helpers.tiny_runs import TINY
 from contrasent.cli.parameters import describe
 from contrasent.errors import ConfigError
 from contrasent.objectives import config_of
-from contrasent.recipe import (
-    DataSettings,
-    Recipe,
-    fields_of,
-    load_recipe,
-    recipes,
-    to_yaml,
-)
+from contrasent.recipe import DataSettings, Recipe, fields_of, load_recipe, recipes, to_yaml
 from contrasent.settings import (
     EncoderSettings,
     EvaluationSettings,

@@ -143,11 +143,8 @@ MODELS = (
     *("ENCODER", "MODEL", "M", "A", "B", "teacher", "student"),
 )
 RUN_HERE = ["--max-steps", "6", "--batch-size", "4", "--data.max_tokens", "32"]
-TINY = {
-    "train": [*RUN_HERE, "--overwrite"],
-    "pretrain": RUN_HERE,
-    "tune": [*RUN_HERE, "--trials", "2"],
-}
+TINY = {"train": [*RUN_HERE, "--overwrite"], "pretrain": RUN_HERE}
+TINY["tune"] = [*RUN_HERE, "--trials", "2"]
 ELSEWHERE = re.compile(  # minutes, a network, wide or trained embeddings: other tests have it
     r"adapt|quickstart|mteb|data (fetch|mine)|push .* --private|calibrate .* --columns|"
     r".* --(objective.matryoshka|encoder.layers|truncate-dim)\b|"

@@ -40,9 +40,8 @@ def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_
     examples = open_examples(str(write_data(tmp_path / "text.txt")))
     lengths = [len(row) for row in tokenizer.ids([text for (text,) in examples], 32)[0]]
     monkeypatch.setattr(tokenizer, "max_tokens", sorted(lengths)[24] + 2)
-    source = open_views(
-        ViewSettings(name="repeat", share=0.9), examples, tokenizer, 32, views=2
-    ).source
+    view = ViewSettings(name="repeat", share=0.9)
+    source = open_views(view, examples, tokenizer, 32, views=2).source
     whole = set()
     for epoch in range(20):
         _, offsets = source.gather(np.arange(48), Draws(0, epoch))

@@ -88,7 +88,6 @@ def test_a_folder_of_sentence_transformers_is_read(tiny_bert, tmp_path):
     model = st.SentenceTransformer(modules=parts, device="cpu")
     model.save(str(tmp_path / "theirs"))
     expected = model.encode(SENTENCES, batch_size=1, show_progress_bar=False)
-    found = SentenceEncoder.load(tmp_path / "theirs", device="cpu").encode(
-        SENTENCES, precision="fp32"
-    )
+    encoder = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
+    found = encoder.encode(SENTENCES, precision="fp32")
     assert np.abs(found - expected).max() <= 1e-6

@@ -229,9 +229,7 @@ def test_a_public_method_has_a_docstring_or_overrides_one():
     def inherits(node, name):
         bases = [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
         own = [classes[base] for base in bases if base in classes]
-        return len(own) < len(bases) or any(
-            name in methods(base) or inherits(base, name) for base in own
-        )
+        return len(own) < len(bases) or any(name in methods(it) or inherits(it, name) for it in own)
 
     assert not [
         f"{node.name}.{name}"

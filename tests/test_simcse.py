@@ -129,10 +129,8 @@ def test_both_losses_are_that_of_the_data_and_that_of_the_anchors_twice(exclude,
     expected = looped(both, pooled[:3], views, exclude=exclude)
     torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
     again = pooled[[0, 3]]
-    excluded = [
-        [exclude and c in (a, p) for c in views[0]] for a, p in zip(*views[:2], strict=True)
-    ]
+    masked = [[exclude and c in (a, p) for c in views[0]] for a, p in zip(*views[:2], strict=True)]
     layer = both.head.linear
     anchor, other = torch.tanh(again @ layer.weight.T + layer.bias).double()
-    loss = oracles.info_nce(anchor, other, 0.1, 1.0, excluded, oracles.cosine)
+    loss = oracles.info_nce(anchor, other, 0.1, 1.0, masked, oracles.cosine)
     torch.testing.assert_close(terms["unsupervised"].double(), weight * loss, rtol=1e-5, atol=1e-6)

@@ -99,9 +99,8 @@ def test_the_better_half_goes_on_and_the_best_is_kept_and_made_again(adapt, tmp_
     assert tried(rungs[1]) == tried(ranked[:2])
     assert tried(rungs[2]) == tried(sorted(rungs[1], key=lambda t: -t.score)[:1])
     best = max(result.trials, key=lambda t: t.score)
-    assert result.outcome in ("trained", "both") and f"by {best.candidate};" in " ".join(
-        result.sentences
-    )
+    assert result.outcome in ("trained", "both")
+    assert f"by {best.candidate};" in " ".join(result.sentences)
     assert result.start_score < best.score
     kept = json.loads((tmp_path / "search" / "run" / "result.json").read_text())
     assert (kept["best_score"], kept["best_step"]) == (best.score, best.best_step)
@@ -237,9 +236,7 @@ def test_what_hinders_training_is_told_and_the_start_is_the_answer(
     elif change == "too few lines":
         monkeypatch.setattr(proxy, "FEWEST", 50)
     elif change == "no time":
-        monkeypatch.setattr(
-            searching.Rungs, "_steps", lambda _, names, *__: dict.fromkeys(names, 0)
-        )
+        monkeypatch.setattr(searching.Rungs, "_steps", lambda _, of, *__: dict.fromkeys(of, 0))
     elif change == "all fail":
         monkeypatch.setattr(searching, "train", failing("dropout"))
     else:
@@ -312,10 +309,8 @@ def test_a_candidate_that_fails_is_reported_and_the_others_go_on(adapt, monkeypa
 def test_a_setting_of_one_candidate_leaves_the_others_out_and_low_ranks_train(adapt):
     settings = {**FAST, "objective.deletion_rate": 0.5}
     result = adapt(candidates=["dropout", "tsdae"], settings=settings)
-    assert {it.candidate: it.score is None for it in result.trials} == {
-        "dropout": True,
-        "tsdae": False,
-    }
+    without = {it.candidate: it.score is None for it in result.trials}
+    assert without == {"dropout": True, "tsdae": False}
     pytest.importorskip("peft")
     settings = {"train.batch_size": 16, "train.precision": "fp32"}  # it sets the rate itself
     (trial,) = adapt("low ranks", candidates=["lora"], settings=settings).trials
@@ -324,9 +319,8 @@ def test_a_setting_of_one_candidate_leaves_the_others_out_and_low_ranks_train(ad
 
 def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypatch, tiny_bert):
     monkeypatch.undo()
-    state = State(
-        {}, {"candidates": [*CANDIDATES], "lines": 10_000, "depth": 6, "dev": ["dev-halves"]}
-    )
+    asked = {"candidates": [*CANDIDATES], "lines": 10_000, "depth": 6, "dev": ["dev-halves"]}
+    state = State({}, asked)
     options = AdaptOptions(encoder=str(tiny_bert), data="text.txt", minutes=60)
     search = Search(tmp_path, state, {})
     rungs = searching.Rungs(search, options, {}, searching.time.monotonic())

@@ -58,9 +58,7 @@ def test_a_result_comes_back_from_its_file(tmp_path):
 def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
     write(made(), tmp_path / "a.json")
     page = tmp_path / "page.md"
-    page.write_text(
-        "words\n<!-- table: a.json -->\nold\n<!-- end of table -->\nmore\n", encoding="utf-8"
-    )
+    page.write_text("words\n<!-- table: a.json -->\nold\n<!-- end of table -->\nmore\n")
     for _ in range(2):
         table.main(["--update", str(page)])
         text = page.read_text(encoding="utf-8")

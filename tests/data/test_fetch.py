@@ -93,9 +93,8 @@ def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, monkeypatch,
     assert again.stdout == result.stdout
     (folder / "SICK/SICK_trial.txt").write_text("other")
     wrong = said(*option)
-    assert (
-        wrong.exit_code == 2 and f"1 of 3 files under {folder} are missing or not" in wrong.stderr
-    )
+    assert wrong.exit_code == 2
+    assert f"1 of 3 files under {folder} are missing or not" in wrong.stderr
     assert f"{folder}/SICK/SICK_trial.txt: differs" in wrong.stderr
 
 

@@ -43,12 +43,10 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(pairs):
     loader = Loader(WithNeeds(Columns(store, 2), labels), batch_size=4, seed=3)
     batch = loader.batch(0)
     view = batch.view(1)
-    hypotheses = [
-        "".join(map(chr, view.token_ids[a:b])) for a, b in pairwise(view.offsets.tolist())
-    ]
+    second = ["".join(map(chr, view.token_ids[a:b])) for a, b in pairwise(view.offsets.tolist())]
     kept = [row[1] for row in ROWS if row[2] != "-" and row[0]]
     known = dict(zip(kept, EXPECTED, strict=True))
-    assert [known[text] for text in hypotheses] == batch.column(Need.LABELS).tolist()
+    assert [known[text] for text in second] == batch.column(Need.LABELS).tolist()
 
 
 def test_a_store_that_lost_labels_is_made_again(pairs):
@@ -83,9 +81,7 @@ NAMES = ("id", "query", "candidate_1", "candidate_3", "candidate_2", "scores")
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_scores_of_lists_lie_beside_their_candidates(kind, tmp_path):
-    rows = [
-        row if kind in ("jsonl", "parquet") else (*row[:4], json.dumps(row[4])) for row in LISTS
-    ]
+    rows = [it if kind in ("jsonl", "parquet") else (*it[:4], json.dumps(it[4])) for it in LISTS]
     path = write(tmp_path / f"lists.{kind}", names=NAMES, rows=rows)
     examples = open_training(path, "lists")
     assert next(iter(examples)) == ("a dog", "runs", "sings", "sits")
@@ -94,9 +90,7 @@ def test_scores_of_lists_lie_beside_their_candidates(kind, tmp_path):
     for found in (store, tokenize(open_training(path, "lists"), Letters(), None)):
         assert np.array_equal(found.column(Need.CANDIDATE_SCORES), expected)
     chosen = open_training(path, "lists", ["query", "candidate_3", "candidate_1", "scores"])
-    with pytest.raises(
-        DataError, match=r":[12]: the scores are .*; there are 2 candidates, so give"
-    ):
+    with pytest.raises(DataError, match=r":[12]: the scores are .*; there are 2 candidates"):
         chosen.require(1)
 
 

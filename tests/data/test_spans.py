@@ -104,9 +104,7 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(open_text):
 
 
 def test_documents_that_are_too_short_are_refused(open_text):
-    said = (
-        r"^1 of the 3 documents of .*t\.txt \(every line is one\) has 20 words, .*longest has 20;"
-    )
+    said = r"^1 of the 3 documents of .*t\.txt \(every line is one\) has 20 words, .*longest has 20"
     with pytest.raises(DataError, match=said):
         open_spans(SMALL, open_text("\n".join(letters(19, 20, 7)), "t.txt"), Letters(), 32)
 

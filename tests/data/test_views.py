@@ -172,9 +172,7 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
     )
     assert opened_views.origin == {"documents": 4}
     loader = Loader(opened_views.source, batch_size=4, seed=1)
-    after = {
-        tuple(ids(bert, a)): ids(bert, b) for document in DOCUMENTS for a, b in pairwise(document)
-    }
+    after = {tuple(ids(bert, a)): ids(bert, b) for it in DOCUMENTS for a, b in pairwise(it)}
     for batch in loader.stream(0, 6):
         anchors = rows((batch.view(0).token_ids.numpy(), batch.view(0).offsets.numpy()))
         following = batch.next_sentences

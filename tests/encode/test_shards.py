@@ -3,12 +3,7 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode.shards import (
-    count_cut,
-    open_rows,
-    open_sentences,
-    write_embeddings,
-)
+from contrasent.encode.shards import count_cut, open_rows, open_sentences, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts

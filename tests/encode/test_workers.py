@@ -106,9 +106,8 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
     monkeypatch.setattr("contrasent.encode.run_processes", run)
     words = ["encode", tiny_bert, source, tmp_path / "rows.npy", "--shard-size", 7]
     worked(*words, "--workers", 2)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "rows.npy"), np.load(tmp_path / "alone.npy"), atol=1e-6
-    )
+    rows, alone = (np.load(tmp_path / f"{it}.npy") for it in ("rows", "alone"))
+    np.testing.assert_allclose(rows, alone, atol=1e-6)
     shared = "workers share a file"
     assert shared in refused(*words, "--workers", 2, "--shard", "1/2")
     for share in ("3", "0/2", "x/2"):

@@ -22,9 +22,8 @@ def rows(unsupervised):
 @pytest.fixture(scope="module")
 def index(unsupervised, shelf, tmp_path_factory):
     folder = tmp_path_factory.mktemp("search") / "index"
-    said = worked(
-        "index", "build", unsupervised[0], shelf / "text.txt", folder, "--precision", "fp32"
-    )
+    words = ("index", "build", unsupervised[0], shelf / "text.txt", folder)
+    said = worked(*words, "--precision", "fp32")
     assert said.out == ""
     assert f"{folder}: {len(SENTENCES)} texts of 16 dimensions" in said.err
     return folder

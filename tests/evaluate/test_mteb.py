@@ -49,11 +49,8 @@ def sts_task(pairs=PAIRS, gold=GOLD, languages=None):
     from datasets import Dataset
     from mteb.abstasks import AbsTaskSTS
 
-    rows = {
-        "sentence1": [a for a, _ in pairs],
-        "sentence2": [b for _, b in pairs],
-        "score": list(gold),
-    }
+    first, second = map(list, zip(*pairs, strict=True))
+    rows = {"sentence1": first, "sentence2": second, "score": list(gold)}
     half = len(gold) // 2
     parts = {
         "default": rows,

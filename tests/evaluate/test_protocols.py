@@ -76,9 +76,7 @@ def test_the_training_split_has_no_score_by_regressor_and_the_others_are_kept(en
 
 
 def test_mteb_scores_all_pairs_of_sick(encoder, senteval):
-    splits = [
-        load(TaskName("sickr", split), senteval).subsets[0] for split in ("train", "dev", "test")
-    ]
+    splits = [load(TaskName("sickr", it), senteval).subsets[0] for it in ("train", "dev", "test")]
     cosines = np.concatenate(
         [
             pair_cosines(*([encoder.embed(s) for s in side] for side in (part.first, part.second)))

@@ -182,9 +182,8 @@ def test_what_is_no_difference_is_0_however_sums_are_rounded():
     (found,) = compare_ratios(
         [name], *(scored(name, {"accuracy": ratio}) for ratio in pair), bootstrap=bootstrap
     )
-    exact = [
-        ((first[::-1] - first) * (315 // sizes))[rows].sum() for rows in drawn("mr", 21, bootstrap)
-    ]
+    moved = (first[::-1] - first) * (315 // sizes)
+    exact = [moved[rows].sum() for rows in drawn("mr", 21, bootstrap)]
     assert found.tasks[name].p_value == p_value(np.array(exact, dtype=float))
 
 

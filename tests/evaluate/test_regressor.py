@@ -17,9 +17,8 @@ def pairs(seed, size, width=6):
     draw = np.random.default_rng(seed)
     first = draw.normal(size=(size, width)).astype(np.float32)
     second = (first + draw.normal(size=(size, 1)) * draw.normal(size=(size, width))).astype("f4")
-    cosines = (
-        (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-    )
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosines = (first * second).sum(1) / lengths
     return pair_features(first, second), np.clip(5 * cosines + draw.normal(size=size), 0, 5)
 
 

@@ -11,11 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError
 from contrasent.evaluation import logistic_regression
-from contrasent.evaluation.logistic_regression import (
-    Fold,
-    Problems,
-    stratified_folds,
-)
+from contrasent.evaluation.logistic_regression import Fold, Problems, stratified_folds
 from contrasent.evaluation.protocols import Preset
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)

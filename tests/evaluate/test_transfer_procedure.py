@@ -50,9 +50,8 @@ def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
     data = parts(names.split(), classes)
     reached = cross_validate(data, classes, preset_named(preset, seed), "cpu")
     given = [(part.features, part.labels) for part in data.values()]
-    dev, test, predicted = theirs(
-        *(given[0] if names == "all" else given), classes, TINY[preset], seed
-    )
+    rows = given[0] if names == "all" else given
+    dev, test, predicted = theirs(*rows, classes, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
     if names == "all":

@@ -31,9 +31,7 @@ def test_blank_lines_count_and_shorter_sentences_come_first(root):
 
 def test_classes_and_parts_are_those_of_the_task(root):
     """Questions are Latin-1, without their fine class; subjective sentences are class 0."""
-    put(
-        root, "TREC/train_5500.label", "NUM:dist How far ?\nHUM:ind Who is Pel\xe9 ?\n".encode("l1")
-    )
+    put(root, "TREC/train_5500.label", "NUM:d How far ?\nHUM:ind Who is Pel\xe9 ?\n".encode("l1"))
     put(root, "SUBJ/subj.objective", b"fact here\n")
     put(root, "SUBJ/subj.subjective", b"opinion\n")
     part = load_transfer("subj", root).parts["all"]

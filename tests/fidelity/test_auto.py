@@ -41,7 +41,7 @@ CHANGES = {
         "relative_attention": True,
         "pos_att_type": ["p2c", "c2p"],
         "position_biased_input": False,
-    },
+    }
 }
 OWN_SIZES = ("t5", "funnel", "xlnet")  # under names of their own
 

@@ -85,9 +85,7 @@ class Reference(nn.Module):
 
     @torch.no_grad()
     def edited(self, ids, masked, settings):
-        guesses = self.generator(**padded([row for row, _ in masked], self.filling)).logits.argmax(
-            -1
-        )
+        guesses = self.generator(**padded([r for r, _ in masked], self.filling)).logits.argmax(-1)
         if settings["edit_positions"] == "masked":
             for row, (_, chosen) in enumerate(masked):
                 for column, was_chosen in enumerate(chosen):

@@ -43,9 +43,7 @@ def by_hand(vectors, sentences, a, components):
     total = sum(counts.values())
     weight = {}
     for word in vectors:
-        p = sum(
-            n for w, n in counts.items() if w == word or (w not in vectors and w.lower() == word)
-        )
+        p = sum(n for w, n in counts.items() if word == (w if w in vectors else w.lower()))
         weight[word] = a / (a + p / total)
     rows = []
     for sentence in sentences:
@@ -76,9 +74,8 @@ def test_frequencies_of_a_file(glove, text, tmp_path):
     weights = word_weights(load_encoder(glove).store, counts, 0.01)
     expected = [0.01 / 0.61, 0.01 / 0.16, 1, 1, 1, 1]
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
-    made, info = fit_sif(
-        load_encoder(glove), text, smoothing=0.01, frequencies=tmp_path / "counts.txt"
-    )
+    how = {"smoothing": 0.01, "frequencies": tmp_path / "counts.txt"}
+    made, info = fit_sif(load_encoder(glove), text, **how)
     np.testing.assert_allclose(made.weights, expected, rtol=1e-6)
     assert info["transform"]["frequencies"] == "counts.txt"
     assert "frequencies of counts.txt" in made.transform_described
@@ -112,8 +109,6 @@ def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, 
     (tmp_path / "in.txt").write_text("the cat\nred dog\n")
     worked("encode", tmp_path / "sif", tmp_path / "in.txt", tmp_path / "out.npy")
     assert np.array_equal(np.load(tmp_path / "out.npy"), loaded.encode(["the cat", "red dog"]))
-    (tmp_path / "p.tsv").write_text(
-        "the cat\tdog runs\t1\nred cat\tred dog\t5\nthe runs\tsits\t3\n"
-    )
+    (tmp_path / "p.tsv").write_text("the cat\tdog runs\t1\nred cat\tred dog\t5\nthe runs\tsits\t3")
     shown = worked("evaluate", tmp_path / "sif", "--tasks", tmp_path / "p.tsv").out
     assert "SIF with a 0.001" in " ".join(shown.split())

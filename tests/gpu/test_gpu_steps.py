@@ -43,9 +43,7 @@ class Steps:
         self.device, self.precision = device, precision
         self.encoder = copy.deepcopy(encoder).to(device).train()
         torch.manual_seed(0)
-        self.objective = objectives.build("simcse", {}, width=self.encoder.width, data_views=2).to(
-            device
-        )
+        self.objective = objectives.build("simcse", {}, width=16, data_views=2).to(device)
         self.parameters = [*self.encoder.parameters(), *self.objective.parameters()]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
 
@@ -64,9 +62,8 @@ class Steps:
         return loss.detach()
 
     def curve(self, steps=20):
-        return torch.stack(
-            [self.step(batch_of(first=n).to(self.device)) for n in range(steps)]
-        ).cpu()
+        losses = [self.step(batch_of(first=n).to(self.device)) for n in range(steps)]
+        return torch.stack(losses).cpu()
 
 
 @pytest.mark.parametrize("pooler", ["cls", "mean"])

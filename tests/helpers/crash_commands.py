@@ -110,10 +110,8 @@ _MINE = _words("data mine bert anchors.tsv --corpus text.txt --margin 0 --output
 
 
 def _fit(kind, *more):
-    encoder = "words.txt" if kind == "sif" else "bert"
-    return Row(
-        f"fit {kind}", (*_words(f"fit {kind} {encoder} --data text.txt --output out"), *more)
-    )
+    start = "words.txt" if kind == "sif" else "bert"
+    return Row(f"fit {kind}", (*_words(f"fit {kind} {start} --data text.txt --output out"), *more))
 
 
 ROWS = (

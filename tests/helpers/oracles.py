@@ -275,9 +275,7 @@ def compare(formula, loop, *tensors):
     for value, wanted in zip(found, expected, strict=True):
         number = torch.as_tensor(wanted).item()
         assert torch.as_tensor(value).item() == pytest.approx(number, rel=1e-5, abs=1e-6)
-    losses = [
-        [it for it in some if getattr(it, "requires_grad", False)] for some in (found, expected)
-    ]
+    losses = [[it for it in of if getattr(it, "requires_grad", False)] for of in (found, expected)]
     assert len(losses[0]) == len(losses[1])
     gradients = torch.autograd.grad(sum(losses[0]), single)
     for got, wanted in zip(gradients, torch.autograd.grad(sum(losses[1]), double), strict=True):

@@ -124,9 +124,7 @@ def run(label="run", pairs="stsb-dev>4"):
 def contents(**changes):
     draw = np.random.default_rng(0)
     used = [{"encoder": encoder, "pooler": pooler} for encoder, pooler in ROWS]
-    records = [
-        it for of in used for kind in (similarity, transfer, retrieval) for it in kind(draw, of)
-    ]
+    records = [it for of in used for by in (similarity, transfer, retrieval) for it in by(draw, of)]
     made = {
         "records": tuple(records),
         "geometries": tuple(geometry(draw, of) for of in used),

@@ -4,15 +4,8 @@ import json
 
 import torch
 import transformers
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import StaticEncoder
@@ -34,12 +27,8 @@ SENTENCES = [
     "horse",
     "no stone , no tree , no fire : never without the small red house",
 ]
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES["intermediate_size"] = 24
 
 
 def shaken(model, seed=0):
@@ -80,9 +69,7 @@ def word_piece(folder, limit=64, tokenizer_class="BertTokenizerFast"):
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    specials = {
-        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
-    }
+    specials = {f"{it}_token": f"[{it.upper()}]" for it in ("pad", "unk", "cls", "sep", "mask")}
     backend.add_special_tokens(list(specials.values()))
     save_tokenizer(
         folder, backend, limit, tokenizer_class=tokenizer_class, do_lower_case=True, **specials
@@ -96,7 +83,7 @@ def byte_level(folder, limit=64, tokenizer_class="RobertaTokenizerFast"):
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    trainer = BpeTrainer(
         vocab_size=300,
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -162,9 +149,8 @@ def config_of(model_type, vocabulary, positions=64, **changes):
     if more["pad_token_id"]:
         positions += 2  # the first two position rows belong to padding
         more = {**more, "type_vocab_size": 1}
-    return kind(
-        vocab_size=vocabulary, max_position_embeddings=positions, **{**sizes, **more, **changes}
-    )
+    sizes |= {"vocab_size": vocabulary, "max_position_embeddings": positions}
+    return kind(**{**sizes, **more, **changes})
 
 
 FAMILY = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")

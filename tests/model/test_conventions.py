@@ -58,10 +58,8 @@ def bge(folder):
 
 
 def gte(folder):
-    parts = [
-        modules.Transformer(str(save_tiny(folder, "roberta"))),
-        modules.Pooling(16, "lasttoken"),
-    ]
+    start = modules.Transformer(str(save_tiny(folder, "roberta")))
+    parts = [start, modules.Pooling(16, "lasttoken")]
     prompts = {"query": "Instruct: read .\nQuery: "}
     return st.SentenceTransformer(
         modules=parts, prompts=prompts, truncate_dim=6, similarity_fn_name="dot", device="cpu"

@@ -39,9 +39,7 @@ def test_simcse_layout(encoder, tmp_path):
     """`AutoModel(...).pooler_output` is the headed [CLS], though the stored head was another."""
     torch.nn.init.normal_(encoder.head.linear.weight)
     encoder.save(tmp_path / "out")
-    model, tokenizer = (
-        kind.from_pretrained(tmp_path / "out") for kind in (AutoModel, AutoTokenizer)
-    )
+    model, tokenizer = (it.from_pretrained(tmp_path / "out") for it in (AutoModel, AutoTokenizer))
     with torch.no_grad():
         rows = model(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output
     expected = encoder.encode(SENTENCES, precision="fp32")
@@ -79,9 +77,7 @@ def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):
     columns = np.sign(np.random.default_rng(0).standard_normal((256, 6))).astype(np.float32)
     columns[:, 0] = 1.0
     columns[:, 1] = -1.0
-    ends = [
-        onnx.helper.make_tensor_value_info(name, 1, [4, it]) for name, it in (("x", 256), ("y", 6))
-    ]
+    ends = [onnx.helper.make_tensor_value_info(n, 1, [4, it]) for n, it in (("x", 256), ("y", 6))]
     product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
     weights = [onnx.numpy_helper.from_array(columns, "w")]
     graph = onnx.helper.make_graph([product], "product", ends[:1], ends[1:], weights)
@@ -97,9 +93,8 @@ def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):
             assert abs(255 * pair.sum()) < 2**15
     x = np.ones((4, 256), np.float32)  # each becomes 255, of which 0 is a part
     x[1, ::3], x[2, 128:] = 0, 0
-    found = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[
-        0
-    ]
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    [found] = session.run(None, {"x": x})
     exact = [
         [sum(int(255 * a) * int(w) for a, w in zip(r, c, strict=True)) for c in whole.T] for r in x
     ]

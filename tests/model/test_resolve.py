@@ -109,10 +109,8 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
     left_out |= {"training_args.bin", "tf_model.h5", "onnx/model.onnx", "README.md"}
     files += sorted(left_out)
     assert hub.files_to_read(files) == [name for name in files if name not in left_out]
-    assert hub.files_to_read(["pytorch_model.bin", "config.json"]) == [
-        "pytorch_model.bin",
-        "config.json",
-    ]
+    pickled = ["pytorch_model.bin", "config.json"]
+    assert hub.files_to_read(pickled) == pickled
 
 
 def test_an_offline_encoder_that_is_not_the_published_one(tmp_path, monkeypatch):

@@ -24,10 +24,8 @@ def geometry(encoder="org/model", pooler="cls", pairs="stsb-dev>4", **numbers):
     numbers = {"alignment": 0.2, "uniformity": -2.0, "spearman": 0.7} | numbers
     of = {"encoder": encoder, "pooler": pooler}
     made = any_geometry(np.random.default_rng(len(encoder)), of, pairs)
-    records = (
-        dataclasses.replace(it, value=numbers.get(it.metric, it.value)) for it in made.records
-    )
-    return dataclasses.replace(made, records=tuple(records))
+    new = [dataclasses.replace(it, value=numbers.get(it.metric, it.value)) for it in made.records]
+    return dataclasses.replace(made, records=tuple(new))
 
 
 def pictures(geometries, runs):

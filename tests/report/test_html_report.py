@@ -118,9 +118,7 @@ def best_labels(rows, heading):
 def test_the_best_of_each_column_is_marked_in_words_too(full, root):
     rows = rows_of(root, "sts")
     for task in STS:
-        of = [
-            values(full, *it, metric="spearman", aggregation="all", subset="")[task] for it in ROWS
-        ]
+        of = [values(full, *r, metric="spearman", aggregation="all", subset="")[task] for r in ROWS]
         best = LABELS[max(range(3), key=lambda k, of=of: of[k].value)]
         assert best_labels(rows, HEADINGS[task]) == [best]
         assert "(best)" in rows[best][HEADINGS[task]].text
@@ -237,12 +235,8 @@ def test_the_average_that_was_compared_stands_beneath_its_tasks():
     alone = dataclasses.replace(compared(), difference=0.125, p_value=0.5, p_holm=0.5, tests=1)
     root = root_of(record(), *beta, means=(Mean(one, "spearman", alone),))
     rows = rows_of(root, "compared-1")
-    assert list(rows) == [
-        "STS12 Spearman",
-        "STS-B Spearman",
-        "Avg. Spearman",
-        "STS-B retrieval recall@1",
-    ]
+    compared_tasks = [f"{it} Spearman" for it in ("STS12", "STS-B", "Avg.")]
+    assert list(rows) == [*compared_tasks, "STS-B retrieval recall@1"]
     average, one = ([it.text for it in rows[of].values()] for of in list(rows)[2:0:-1])
     assert average[1:] == ["+12.50", "-6.00", "-2.77", "0.5000", "-"]
     assert one[1:] == ["-4.12", "-6.00", "-2.77", "0.0100", "0.0700"]

@@ -149,9 +149,8 @@ def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
     # The projector is Linear, BatchNorm, Linear and BatchNorm, of which the last has no weights.
     projector = width * 2 * width + 2 * 2 * width + 2 * width * width
     detection = (width + 1) * 2
-    found = {
-        row: int(float(cell["ours"])) for (row, _), cell in numbers(output, "diffcse-T14").items()
-    }
+    cells = numbers(output, "diffcse-T14").items()
+    found = {row: int(float(cell["ours"])) for (row, _), cell in cells}
     assert found["DiffCSE (test), BERT-base"] == found["SimCSE, BERT-base"] == bert
     assert found["DiffCSE (train), BERT-base"] == 2 * bert + projector + detection
 

@@ -25,9 +25,7 @@ QUERIES = ["w1 w2 t7", "w3 w30 w31", "unknown", TEXTS[5]]
 def by_loops(index, encoder, query, weight):
     """What is fused of each text: id, score, similarity, BM25."""
     blocks = list(index.blocks())
-    ids, texts = (
-        [it for b in blocks for it in of(b)] for of in (lambda b: b.ids, lambda b: b.texts)
-    )
+    ids, texts = ([it for b in blocks for it in getattr(b, of)] for of in ("ids", "texts"))
     rows, vector = np.concatenate([b.vectors for b in blocks]).astype(float), encoder.vector(query)
     if index.manifest.similarity == "cosine":
         vector = vector / np.linalg.norm(vector)
@@ -92,9 +90,8 @@ def test_reciprocal_ranks(encoder, folder):
         for a, b in zip(dense, shared, strict=True)
     ]
     assert hits[0].score == pytest.approx(max(known), rel=1e-3)
-    assert hits[0].score == pytest.approx(
-        1 / (60 + hits[0].dense_rank) + 1 / (60 + hits[0].words_rank)
-    )
+    ranks = hits[0].dense_rank, hits[0].words_rank
+    assert hits[0].score == pytest.approx(sum(1 / (60 + it) for it in ranks))
 
 
 def test_candidates_and_a_sample_of_rows_are_enough(encoder, folder, monkeypatch):

@@ -138,9 +138,7 @@ def desk(tmp_path, tiny_bert, monkeypatch):
 
 
 def test_the_command_writes_what_training_takes(desk):
-    said = worked(
-        *["data", "mine", "encoder", "pairs.csv", "--output", "mined.csv", "--margin", "0"]
-    )
+    said = worked("data", "mine", "encoder", "pairs.csv", "--output", "mined.csv", "--margin", "0")
     assert "left out: " in said.out
     header, *rows = csv.reader((desk / "mined.csv").read_text(encoding="utf-8").splitlines())
     assert header == ["sent0", "sent1", "hard_neg"] and rows

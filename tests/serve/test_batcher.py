@@ -63,9 +63,7 @@ def test_requests_of_any_size_come_back_in_order(encoder):
     texts += texts[:50]
     entries = run(batcher, lambda: batcher.embed(keys(texts)))
     expected = encoder.encode(texts, normalize=False, precision="fp32")
-    np.testing.assert_allclose(
-        np.stack([entry.row for entry in entries]), expected, atol=1e-5, rtol=0
-    )
+    np.testing.assert_allclose(np.stack([it.row for it in entries]), expected, atol=1e-5, rtol=0)
     lengths = [len(ids) for ids in encoder.tokenizer.ids(texts, encoder.max_tokens)[0]]
     assert [entry.tokens for entry in entries] == lengths
 

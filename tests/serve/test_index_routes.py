@@ -75,10 +75,8 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
     ids = {id_ for block in written.blocks() for id_ in block.ids}
     assert {*answer["added"]} <= ids
     assert not {"0", "3"} & ids
-    assert (
-        server.call("/search", {"queries": "two cats", "top_k": 1}).json["results"][0][0]["text"]
-        == "two cats"
-    )
+    [[hit]] = server.call("/search", {"queries": "two cats", "top_k": 1}).json["results"]
+    assert hit["text"] == "two cats"
     assert server.call("/index").json["texts"] == len(TEXTS)
     # What another process writes is seen as well.
     written.add(encoder, ["people sing today"])

@@ -26,11 +26,8 @@ def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
     assert losses[-1] < losses[0]
     once = SentenceEncoder.load(tmp_path / "run" / "last", device="cpu")
     assert once.convolutions.widths == (1, 3, 5) and once.width == 12
-    again = {
-        **IS_BERT,
-        "encoder__name": str(tmp_path / "run" / "last"),
-        "train__learning_rate": 1e-12,
-    }
+    start = str(tmp_path / "run" / "last")
+    again = {**IS_BERT, "encoder__name": start, "train__learning_rate": 1e-12}
     trained("is-bert", "again", **again)
     twice = SentenceEncoder.load(tmp_path / "again" / "last", device="cpu")
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):

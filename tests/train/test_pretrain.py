@@ -41,9 +41,7 @@ def built(folder, **settings):
     encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
     encoder.backbone.set_dropout(0.0)
     torch.manual_seed(0)
-    objective = objectives.build(
-        "mlm", settings, width=encoder.width, data_views=1, encoder=encoder
-    )
+    objective = objectives.build("mlm", settings, width=16, data_views=1, encoder=encoder)
     batch = objective.prepare(pack(encoder.tokenizer.ids(SENTENCES, None)[0]))
     return encoder, objective, batch
 

@@ -36,9 +36,8 @@ def test_loss_and_gradients_are_those_of_one_process_and_of_one_chunk(case, two)
 
 
 def test_each_process_embeds_a_share_and_all_have_all_rows(two):
-    shares, rows, errors = zip(
-        *(json.loads(f.read_text()) for f in two[1].glob("rows-*")), strict=True
-    )
+    parts = [json.loads(f.read_text()) for f in two[1].glob("rows-*")]
+    shares, rows, errors = zip(*parts, strict=True)
     assert sorted(shares) == [2, 3]
     assert rows[0] == rows[1] == [[n, -n] for n in range(5)]
     assert errors == ("of process 1",) * 2
@@ -99,9 +98,7 @@ def test_torchrun_trains_and_scores_the_runs_of_one_process(recipe, text_file, t
 def numbers_in(file):
     """What was measured, line by line."""
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    found = [
-        line.get("value") or line.get("evaluation", {}) | line.get("geometry", {}) for line in lines
-    ]
+    found = [it.get("value") or it.get("evaluation", {}) | it.get("geometry", {}) for it in lines]
     return [number for it in found for number in (it.values() if isinstance(it, dict) else [it])]
 
 

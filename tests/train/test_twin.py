@@ -39,9 +39,8 @@ def test_each_encoder_is_saved_whole_and_moved_by_itself(trained, tmp_path, tiny
         encoders = [SentenceEncoder.load(place, device="cpu") for place in (first, second)]
         rows = [encoder.encode(["a dog runs", "the cat"]) for encoder in encoders]
         assert rows[0].shape == (2, 16) and not (rows[0] == rows[1]).all()
-    assert (
-        SentenceEncoder.load(run).fingerprint() == SentenceEncoder.load(result.best).fingerprint()
-    )
+    prints = [SentenceEncoder.load(it).fingerprint() for it in (run, result.best)]
+    assert prints[0] == prints[1]
 
 
 def steps_of(run):
