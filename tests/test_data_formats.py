@@ -124,12 +124,8 @@ READERS = {
     ),
 }
 FORMATS = [
-    *(
-        ("csv", "\ufeff", "\r\n"),
-        ("csv.gz", "", "\n"),
-        ("tsv", "", "\r"),
-        ("tsv", "\ufeff", "\r\n"),
-    ),
+    *(("csv", "\ufeff", "\r\n"), ("csv.gz", "", "\n")),
+    *(("tsv", "", "\r"), ("tsv", "\ufeff", "\r\n")),
     *(("jsonl", "\ufeff", "\r\n"), ("jsonl.gz", "", "\n"), ("jsonl", "", "\r")),
     *(("txt", "\ufeff", "\r\n"), ("txt.gz", "", "\n")),
     *(("csv;", "", "\n"), ("csv|", "\ufeff", "\r\n"), ("csv;", "sep=;\r\n", "\r\n")),

@@ -21,15 +21,8 @@ from contrasent.objectives.diffcse import OPERATIONS
 
 EDITS = ["replace", "insert", "delete"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-FOLLOWING = [
-    "the tree",
-    "happy people eat food",
-    "a cat !",
-    "not one bird reads",
-    "two dog s",
-    "water",
-    "the sad man",
-]
+FOLLOWING = "the tree/happy people eat food/a cat !/not one bird reads/two dog s/water/the sad man"
+FOLLOWING = FOLLOWING.split("/")
 
 
 def still_encoder(folder):

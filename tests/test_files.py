@@ -56,9 +56,7 @@ def replacing(request, tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, OSError])
-def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(
-    replacing, error, tmp_path, monkeypatch
-):
+def test_a_failure_keeps_what_was_there_and_leaves_nothing(replacing, error, tmp_path, monkeypatch):
     (block, write), before = replacing, listing(tmp_path)
     if error is OSError:
         monkeypatch.setattr(os, "fsync", disk_full)
@@ -179,9 +177,7 @@ OLD, NEW = {"a": "old"}, {"a": "new"}
         (None, OLD, None, OLD),
     ],
 )
-def test_recovery_from_every_state_that_a_killed_writer_leaves(
-    path, previous, partial, expected, tmp_path
-):
+def test_recovery_from_states_a_killed_writer_leaves(path, previous, partial, expected, tmp_path):
     for name, contents in (("out", path), (".out.previous", previous), (".out.partial", partial)):
         if contents is not None:
             make(tmp_path / name, **contents)

@@ -24,9 +24,7 @@ def columns(seed, size=60):
     return scores, scores + generator.normal(size=size)
 
 
-@pytest.mark.parametrize(
-    ("metric", "peer"), [(spearman, stats.spearmanr), (pearson, stats.pearsonr)]
-)
+@pytest.mark.parametrize("metric, peer", [(spearman, stats.spearmanr), (pearson, stats.pearsonr)])
 @pytest.mark.parametrize("values", [2, 3, 40, None])
 def test_correlations_are_those_of_scipy_with_and_without_ties(metric, peer, values):
     scores, gold = columns(3)

@@ -41,9 +41,7 @@ def scored(objective, encoder, examples=4):
     return encoded, objective(encoded, batch)
 
 
-def test_terms_are_scalars_of_which_every_parameter_and_embedding_has_a_gradient(
-    objective, encoder
-):
+def test_every_parameter_and_embedding_has_a_gradient_of_the_terms(objective, encoder):
     encoded, terms = scored(objective, encoder)
     assert terms
     assert all(term.shape == () and term.isfinite() for term in terms.values())

@@ -357,10 +357,7 @@ def test_candidates_follow_the_text():
     texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
     sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
     documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
-    assert [t.needs_met() for t in (texts, sentences, documents)] == [
-        {"texts"},
-        set(),
-        {"texts", "documents"},
-    ]
+    needs = [it.needs_met() for it in (texts, sentences, documents)]
+    assert needs == [{"texts"}, set(), {"texts", "documents"}]
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)

@@ -142,9 +142,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "name", "content", "words", "said"), REFUSED)
-def test_a_mistake_is_told_and_nothing_written(
-    kind, name, content, words, said, tmp_path, monkeypatch
-):
+def test_mistakes_write_nothing(kind, name, content, words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / name, content)
     output = () if "--output" in words else ("--output", "o.csv")

@@ -9,12 +9,8 @@ from contrasent.errors import DataError
 def test_lines_are_sentences_and_blank_lines_are_left_out(write):
     text = 'one, "two"\t\n\n  \n \tthree\u2028still\x85three  \nsentence\nlast without line end'
     examples = open_examples(write("f.txt", text))
-    assert [s for (s,) in examples] == [
-        'one, "two"',
-        "three\u2028still\x85three",
-        "sentence",
-        "last without line end",
-    ]
+    rest = ["three\u2028still\x85three", "sentence", "last without line end"]
+    assert [s for (s,) in examples] == ['one, "two"', *rest]
     assert (examples.views, examples.blank, examples.skipped) == (1, 2, 0)
     assert examples.columns == "1 sentence per line"
 
@@ -60,9 +56,7 @@ LINES, PAIR = '"a dog"\n"a cat"\n', "sent0,sent1\na,b\nc,d\n"
         ("f.jsonl", '["a","b"]\n', None, "aaea26582cf6"),
     ],
 )
-def test_the_hash_of_content_reading_and_columns_is_that_of_releases(
-    write, name, content, columns, sha256
-):
+def test_the_hash_of_content_and_columns_is_that_of_releases(write, name, content, columns, sha256):
     """Caches, run folders and records are known by it."""
     assert open_examples(write(name, content), columns).sha256.startswith(sha256)
 

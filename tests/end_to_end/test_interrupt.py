@@ -101,9 +101,7 @@ def test_an_interrupted_encode_goes_on_where_it_was(unsupervised, shelf, tmp_pat
 
 
 @pytest.mark.parametrize("words", [("evaluate",), ("index", "build")], ids=lambda it: it[-1])
-def test_interrupting_what_is_not_resumed_leaves_nothing(
-    words, unsupervised, shelf, tmp_path, ctrl_c
-):
+def test_what_is_not_resumed_leaves_nothing(words, unsupervised, shelf, tmp_path, ctrl_c):
     ctrl_c(1)
     more = ("--tasks", shelf / "pairs.tsv", "--json", tmp_path / "scores.jsonl")
     if words[0] == "index":

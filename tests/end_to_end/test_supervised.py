@@ -37,10 +37,10 @@ def test_the_trained_head_is_stored_and_used(supervised, shelf, tmp_path):
 
 def test_two_hard_negatives_are_twice_as_many_candidates(arguments, shelf, tmp_path):
     """Equal embeddings have the loss log C: an encoder that tells nothing apart shows C."""
-    rows = [
-        f"{s},{sentence(n, 4)},{sentence(n + 17)},{sentence(n + 31)}"
-        for n, s in enumerate(SENTENCES)
+    others = [
+        f"{sentence(n, 4)},{sentence(n + 17)},{sentence(n + 31)}" for n in range(len(SENTENCES))
     ]
+    rows = map(",".join, zip(SENTENCES, others, strict=True))
     write(tmp_path / "quads.csv", ["sent0,sent1,hard_neg1,hard_neg2", *rows])
     more = ("--objective.temperature", "1e6", "--max-steps", 1)
     for data, candidates in ((tmp_path / "quads.csv", 48), (shelf / "triplets.csv", 32)):

@@ -104,9 +104,7 @@ def covariances(tasks, effects):
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
-def test_errors_go_together_where_tasks_share_sentences(
-    sharing, encoder, half, metric, aggregation
-):
+def test_errors_go_together_of_shared_sentences(sharing, encoder, half, metric, aggregation):
     read = StsTasks(sharing)
     whole, part = (read.records(EncoderUse(it), bootstrap=BOOTSTRAP) for it in (encoder, half))
     before, after = (

@@ -78,11 +78,8 @@ def test_counts_are_those_of_loops():
     expected = counted_in_loops(letters)
     assert (task.seen, task.pairs_seen, task.pairs_together) == expected == (11, 5, 3)
     assert (task.task, task.split, task.heading) == ("own.tsv", "test", "own.tsv")
-    assert task.first == (
-        ("train.csv:2", "Red cat."),
-        ("train.csv:2", "The OLD house!"),
-        ("train.csv:2", "a green dog"),
-    )
+    first = ("Red cat.", "The OLD house!", "a green dog")
+    assert task.first == tuple(("train.csv:2", it) for it in first)
 
 
 def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):

@@ -14,13 +14,8 @@ from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.loading import WordEncoder
 
-CORPUS = {
-    "d1": "red cat",
-    "d2": "old house",
-    "d3": "green dog runs",
-    "d4": "new blue house",
-    "q2": "under house",
-}
+CORPUS = {"d1": "red cat", "d2": "old house", "d3": "green dog runs", "d4": "new blue house"}
+CORPUS["q2"] = "under house"
 QUERIES = {"q1": "blue cat", "q2": "under house", "q3": "never"}
 JUDGED = [
     *(("q1", "d1", 2), ("q1", "d3", 1), ("q1", "d2", 0)),

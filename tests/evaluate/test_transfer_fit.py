@@ -54,11 +54,8 @@ def test_every_classifier_is_the_one_trained_alone(classes, preset, places, monk
     for number, fold in enumerate(folds):
         for which, decay in enumerate(DECAYS):
             alone = Classifier(7, classes, decay, preset, 5)
-            best = alone.fit(
-                features[fold.train],
-                labels[fold.train],
-                (features[fold.held_out], labels[fold.held_out]),
-            )
+            held = features[fold.held_out], labels[fold.held_out]
+            best = alone.fit(features[fold.train], labels[fold.train], held)
             rounds.add(alone.rounds)
             assert fitted.accuracy[number, which] == pytest.approx(best, abs=1e-12)
             found = fitted.weights[number, which]

@@ -36,13 +36,8 @@ KINDS = {
     "canine": (transformers.CanineConfig, {"num_hash_buckets": 50}),
     "xlnet": (transformers.XLNetConfig, {"d_model": 16, "n_layer": 2, "n_head": 2}),
 }
-CHANGES = {
-    "deberta-v2": {
-        "relative_attention": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_biased_input": False,
-    }
-}
+CHANGES = {"deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}}
+CHANGES["deberta-v2"]["position_biased_input"] = False
 OWN_SIZES = ("t5", "funnel", "xlnet")  # under names of their own
 
 

@@ -105,15 +105,8 @@ def neighbours(draw, used, queries=3, corpus="corpus.txt"):
     )
     sizes = {"sentences": 10, "distinct": 9, "top_k": 4, "corpus_sha256": "1" * 64}
     known = {"head": "none", "max_tokens": 32, "precision": "fp32", "versions": VERSIONS}
-    return Neighbours(
-        **known,
-        **sizes,
-        corpus=corpus,
-        columns="a sentence a line",
-        asked="q.txt",
-        queries=found,
-        **used,
-    )
+    files = {"corpus": corpus, "columns": "a sentence a line", "asked": "q.txt"}
+    return Neighbours(**known, **sizes, **files, queries=found, **used)
 
 
 def run(label="run", pairs="stsb-dev>4"):

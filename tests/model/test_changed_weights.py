@@ -80,9 +80,7 @@ def test_threads_may_encode_at_once(tiny_encoder):
     texts = SENTENCES * 20
     expected = tiny_encoder.encode(texts, precision="fp32", batch_tokens=64)
     with ThreadPoolExecutor(4) as pool:
-        jobs = [
-            pool.submit(tiny_encoder.encode, texts, precision="fp32", batch_tokens=64)
-            for _ in range(16)
-        ]
+        how = {"precision": "fp32", "batch_tokens": 64}
+        jobs = [pool.submit(tiny_encoder.encode, texts, **how) for _ in range(16)]
         for job in jobs:
             np.testing.assert_allclose(job.result(), expected, rtol=0, atol=1e-6)

@@ -115,9 +115,7 @@ def test_a_quantized_graph_stands_beside_the_plain_one(encoder, tmp_path):
 
 
 @pytest.mark.parametrize("factor", [0.9, torch.nan])
-def test_an_export_with_other_vectors_is_refused_and_not_written(
-    factor, encoder, tmp_path, monkeypatch
-):
+def test_an_export_with_other_vectors_is_not_written(factor, encoder, tmp_path, monkeypatch):
     whole = formats.export_onnx
 
     def other(backbone, path):
@@ -171,9 +169,7 @@ def test_a_static_table_of_model2vec_shares_rows_and_weighs_them(encoder, static
 
 
 @pytest.mark.parametrize("normalize", [True, False, None])
-def test_a_folder_of_model2vec_without_modules_leaves_unknown_pieces_out(
-    encoder, normalize, tmp_path
-):
+def test_model2vec_without_modules_leaves_unknown_pieces_out(encoder, normalize, tmp_path):
     folder, tokenizer = tmp_path / "m2v", encoder.tokenizer
     folder.mkdir()
     tokenizer.save(folder)

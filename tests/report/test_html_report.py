@@ -25,12 +25,8 @@ from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.report.contents import Contents, Mean
 from contrasent.report.page import page, write_report
 
-HEADINGS = {
-    **{task: task.upper() for task in (*STS, *TRANSFER)},
-    "stsb": "STS-B",
-    "sickr": "SICK-R",
-    "sst2": "SST-2",
-}
+HEADINGS = {task: task.upper() for task in (*STS, *TRANSFER)}
+HEADINGS |= {"stsb": "STS-B", "sickr": "SICK-R", "sst2": "SST-2"}
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +51,8 @@ def rows_of(root, name):
 
 
 def values(full, encoder, pooler, **wanted):
-    found = [
-        it
-        for it in full.records
-        if (it.encoder, it.pooler) == (encoder, pooler)
-        and all(getattr(it, name) == value for name, value in wanted.items())
-    ]
+    wanted |= {"encoder": encoder, "pooler": pooler}
+    found = [r for r in full.records if all(getattr(r, k) == v for k, v in wanted.items())]
     return {it.task: it for it in found}
 
 

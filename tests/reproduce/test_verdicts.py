@@ -90,9 +90,7 @@ def test_a_comparison_is_judged_by_its_interval(first, second, relation, seeds, 
         (80.2, ">", 0.0, OPEN),
     ],
 )
-def test_no_verdict_without_power_to_see_the_published_difference(
-    first, relation, published, status
-):
+def test_no_verdict_without_power_to_see_the_difference(first, relation, published, status):
     found = part((first,), (80.0,), relation=relation, seed_error=(0.3, 30), published=published)
     assert found.reach(0.05) == pytest.approx(0.64, abs=0.01)
     assert found.status(1) == status

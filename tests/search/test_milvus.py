@@ -111,9 +111,7 @@ class CutError(Exception):
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["refused", "killed"])
-def test_a_change_that_ends_at_any_step_is_whole_or_not_there(
-    encoder, tmp_path, monkeypatch, for_good
-):
+def test_a_change_that_ends_at_any_step_is_whole_or_not(encoder, tmp_path, monkeypatch, for_good):
     """The steps are calls of Milvus and files that are written; a killed process takes no other."""
 
     def change(index):

@@ -34,10 +34,8 @@ def close(rows, expected):
 def test_openai(server, expected):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    close(
-        [row.embedding for row in client.embeddings.create(input=SENTENCES, model="tiny").data],
-        expected,
-    )
+    found = client.embeddings.create(input=SENTENCES, model="tiny").data
+    close([row.embedding for row in found], expected)
     assert [model.id for model in client.models.list()] == ["tiny"]
     with pytest.raises(openai.UnprocessableEntityError, match="dimensions is 99"):
         client.embeddings.create(input="a", model="tiny", dimensions=99)
@@ -49,10 +47,8 @@ def test_hugging_face(server, expected, monkeypatch):
     monkeypatch.setattr(constants, "is_offline_mode", lambda: False)
     client = InferenceClient(server.url)
     close(client.feature_extraction(SENTENCES), expected)
-    close(
-        client.sentence_similarity(SENTENCES[0], other_sentences=SENTENCES[1:]),
-        expected[1:] @ expected[0],
-    )
+    found = client.sentence_similarity(SENTENCES[0], other_sentences=SENTENCES[1:])
+    close(found, expected[1:] @ expected[0])
 
 
 @pytest.mark.acceptance

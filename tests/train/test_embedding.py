@@ -126,9 +126,7 @@ TOKENS = {
 
 
 @pytest.mark.parametrize("case", TOKENS)
-def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
-    case, tiny_masked_lm, monkeypatch
-):
+def test_tokens_have_the_gradient_of_one_pass_too(case, tiny_masked_lm, monkeypatch):
     name, settings = TOKENS[case]
     encoder = SentenceEncoder.load(tiny_masked_lm, pooler="cls", head="none", device="cpu").train()
     torch.manual_seed(0)
@@ -256,9 +254,7 @@ def test_the_anchor_stays_and_about_a_share_of_the_other_views_changes(views, ti
     assert 0.25 < share < 0.32
 
 
-def test_the_generator_is_the_encoder_itself_unless_another_is_named(
-    recipe, tmp_path, tiny_masked_lm
-):
+def test_the_generator_is_the_encoder_unless_one_is_named(recipe, tmp_path, tiny_masked_lm):
     def ran(folder, **settings):
         made = recipe(encoder__name=str(tiny_masked_lm), evaluation__task="none", **settings)
         train(made, tmp_path / folder)

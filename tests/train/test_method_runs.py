@@ -129,11 +129,8 @@ def followed(recipe, pairs_file):
     """A recipe that measures every third of 10 steps."""
 
     def make(**overrides):
-        measured = {
-            "evaluation__geometry_every": 3,
-            "evaluation__geometry_pairs": f"{pairs_file}>4",
-        }
-        return recipe(train__epochs=2, **{**measured, **overrides})
+        every = {"evaluation__geometry_every": 3, "evaluation__geometry_pairs": f"{pairs_file}>4"}
+        return recipe(train__epochs=2, **{**every, **overrides})
 
     return make
 
@@ -154,13 +151,9 @@ def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, t
     found = read_trajectory(tmp_path / "run")
     assert found.steps == (0, 3, 6, 9, 10)
     pairs = RatedPairs.read(f"{pairs_file}>4")
-    for encoder, position in (
-        (
-            SentenceEncoder.load(settings.encoder.name, pooler="cls", head="none"),
-            found.positions[0],
-        ),
-        (SentenceEncoder.load(result.last), found.positions[-1]),
-    ):
+    start = SentenceEncoder.load(settings.encoder.name, pooler="cls", head="none")
+    ends = (start, found.positions[0]), (SentenceEncoder.load(result.last), found.positions[-1])
+    for encoder, position in ends:
         measured = measure(EncoderUse(encoder), pairs)
         assert measured.value("alignment") == pytest.approx(position.alignment, rel=1e-4)
         assert measured.value("uniformity") == pytest.approx(position.uniformity, rel=1e-4)

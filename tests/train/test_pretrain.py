@@ -116,9 +116,7 @@ def test_one_command_trains_and_says_what_is_next(tmp_path, tiny_masked_lm, text
     assert "masked language model" not in again.out
 
 
-def test_from_scratch_learns_a_vocabulary_of_the_text_and_begins_with_random_weights(
-    tmp_path, text_file
-):
+def test_from_scratch_learns_a_vocabulary_and_begins_with_random_weights(tmp_path, text_file):
     shape = transformers.BertConfig(
         vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=24, max_position_embeddings=40,

@@ -22,9 +22,7 @@ def weights(folder, which="last"):
     return (folder / which / "model.safetensors").read_bytes()
 
 
-def test_best_has_the_highest_dev_score_and_last_is_after_the_last_step(
-    trained, tmp_path, pairs_file
-):
+def test_best_has_the_highest_dev_score_last_the_last_step(trained, tmp_path, pairs_file):
     result = trained(train__epochs=8, train__learning_rate=0.01)
     evaluations = logged_evaluations(tmp_path / "run")
     scores = {v["step"]: v["evaluation"][str(pairs_file)] for v in evaluations}

@@ -75,9 +75,7 @@ def test_pairs_beside_triplets_have_no_hard_negatives(recipe, tmp_path, triplet_
     }
 
 
-def test_every_source_has_its_own_targets_of_a_teacher(
-    recipe, trained, tmp_path, triplet_file, text_file
-):
+def test_every_source_has_its_own_targets(recipe, trained, tmp_path, triplet_file, text_file):
     teacher = trained(train__max_steps=2, folder="teacher", data__file=str(text_file)).last
     still = {"train__learning_rate": 1e-12, "encoder__pooler": "cls"}
     alike = {"encoder__name": str(teacher), "objective__teacher": str(teacher), **still}

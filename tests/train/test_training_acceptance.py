@@ -34,9 +34,7 @@ WIKI, NLI = "wiki/wiki1m_for_simcse.head11914.txt", "nli/nli_triplets.csv"
         ),
     ],
 )
-def test_training_reaches_what_the_reference_reaches(
-    recipe, text, settings, least, shared, tmp_path
-):
+def test_training_reaches_the_reference(recipe, text, settings, least, shared, tmp_path):
     data_dir = shared / "data" / "senteval"
     common = {
         "encoder.name": str(shared / "data" / "weights" / "minilm-mlm"),
