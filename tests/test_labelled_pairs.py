@@ -88,7 +88,10 @@ def lists_of(rng, name, **settings):
     pooled, scores = rng(4, 5, 6).requires_grad_(), rng(5, 3)
     batch = pack([[2, 4 + n % 9, 3] for n in range(20)], 4)
     batch = dataclasses.replace(batch, columns={Need.CANDIDATE_SCORES: scores})
-    return pooled, scores, terms_of("rank_distil", pooled, batch, **settings)[1][name]
+    terms = terms_of("rank_distil", pooled, batch, **settings)[1]
+    first = torch.cosine_similarity(pooled[:1], pooled[1:], dim=-1).argmax(0)
+    assert terms.measures["first_agreed"] == (first == scores.argmax(1)).sum() / 5
+    return pooled, scores, terms[name]
 
 
 def test_rankings_are_followed_as_in_sentence_transformers(rng):

@@ -57,6 +57,8 @@ def test_what_embeddings_hold_is_told_and_nothing_else():
         records = measure_edits(EncoderUse(Counting(sees)), edits)
         told[sees] = {(it.metric, it.subset): it for it in records}
     assert told[True]["edit_accuracy", "way"].value > 0.9
+    assert told[True]["edit_accuracy", "size"].value > 0.6
+    assert abs(told[True]["edit_accuracy", "place"].value - 1 / 3) < 0.08
     for label in ("way", "place", "size"):
         found = told[False]["edit_accuracy", label]
         assert abs(found.value - 1 / 3) < 0.08
