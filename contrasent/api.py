@@ -6,11 +6,11 @@ The command line calls what these functions call; `contrasent` exports them by n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from contrasent.errors import ConfigError, DataError, pick, warn
+from contrasent.errors import ConfigError, pick, warn
 from contrasent.options import (
     AnalysisOptions,
     EvaluationOptions,
@@ -19,16 +19,12 @@ from contrasent.options import (
     MapOptions,
     Measuring,
     PretrainOptions,
-    RunOptions,
-    SearchOptions,
     TrainingOptions,
-    TuneOptions,
 )
-from contrasent.recipe import fields_of
+from contrasent.recipe import default_output, fields_of, recipe_with
 from contrasent.settings import checked, shared, takes
 
 if TYPE_CHECKING:
-    from contrasent.adaptation.trials import Trial, Tuning
     from contrasent.data.examples import Rows
     from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
     from contrasent.evaluation.geometry import Geometry
@@ -39,42 +35,9 @@ if TYPE_CHECKING:
     from contrasent.objectives import Objective
     from contrasent.recipe import Recipe
     from contrasent.report.scores_table import Records
-    from contrasent.search.index import Index
-    from contrasent.search.storage import WordsInfo
     from contrasent.training.callbacks import DevScore
     from contrasent.training.loop import StepMetrics
     from contrasent.training.run import Result
-
-Given = TypeVar("Given", bound=RunOptions)
-
-_SETTINGS = {"encoder": "encoder.name", "data": "data.file", "columns": "data.columns"} | {
-    name: f"train.{name}"
-    for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
-}
-"""The settings of a recipe that have an option of their own, by its name."""
-
-
-def recipe_with(
-    recipe: str | Path | Recipe, given: Mapping[str, Any], cls: type[Given]
-) -> tuple[Recipe, Given]:
-    """A recipe with what is given, as options of ``cls`` or by dotted name, and the options.
-
-    ConfigError if a setting is given both ways.
-    """
-    from contrasent.recipe import load_recipe
-
-    settings = {name: value for name, value in given.items() if "." in name}
-    named = {name: value for name, value in given.items() if "." not in name}
-    options = checked(cls, named)
-    for name, key in _SETTINGS.items():
-        value = getattr(options, name, None)
-        if value is not None and key in settings:
-            raise ConfigError(
-                f"{name} {value} and {key} {settings[key]} are the same setting; give one of them"
-            )
-        if value is not None:
-            settings[key] = value
-    return load_recipe(recipe, settings), options
 
 
 @takes(TrainingOptions)
@@ -122,7 +85,7 @@ def train(
     if isinstance(data, str | Path):
         settings["data"] = data
     loaded, options = recipe_with(recipe, settings, TrainingOptions)
-    output = options.output or Path("runs") / _stem(recipe)
+    output = options.output or default_output(recipe)
     check_run(loaded, output, resume=options.resume, overwrite=options.overwrite)
     from contrasent.training import run
 
@@ -149,52 +112,6 @@ def check_run(recipe: Recipe, output: Path, *, resume: bool, overwrite: bool) ->
         folder.check_place(resume=resume, overwrite=overwrite)
         for source in () if resume and folder.is_complete else recipe.data.sources.values():
             source_kind(source.file, TEXT_KINDS)
-
-
-def _stem(recipe: str | Path | Recipe) -> str:
-    """The name of a run's folder where none is given."""
-    return Path(recipe).stem if isinstance(recipe, str | Path) else str(recipe.objective["name"])
-
-
-@takes(TuneOptions)
-def tune(
-    recipe: str | Path | Recipe,
-    space: Sequence[str],
-    *,
-    show_progress: bool = False,
-    on_trial: Callable[[Trial], object] = lambda _: None,
-    **settings: Any,
-) -> Tuning:
-    """Search settings of a recipe by the dev task alone, as ``contrasent tune`` does.
-
-    Args:
-        recipe: as `train` takes it.
-        space: what to search: ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``,
-            or the grid of a paper, ``simcse`` or ``diffcse``.
-        show_progress: a progress bar on standard error.
-        on_trial: called with every trial that has ended.
-        **settings: of every trial, by dotted name.
-
-    Example:
-        >>> contrasent.tune(
-        ...     "unsup-simcse", ["train.learning_rate=1e-5,3e-5"], encoder="bert-base-uncased",
-        ...     data="sentences.txt",
-        ... ).best.settings  # doctest: +SKIP
-    """
-    from contrasent.adaptation import trials
-
-    loaded, options = recipe_with(recipe, {"space": space, **settings}, TuneOptions)
-    return trials.tune(
-        loaded,
-        trials.read_space(options.space),
-        options.output or Path("runs") / f"tune-{_stem(recipe)}",
-        trials=options.trials,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        device=options.device,
-        show_progress=show_progress,
-        on_trial=on_trial,
-    )
 
 
 @takes(PretrainOptions)
@@ -231,14 +148,14 @@ def pretrain(
             options["data.file"], data = keep_data(data), None
         fields = fields_of(PretrainOptions)
         named = {name: it for name, it in options.items() if "." in name or name in fields}
-        recipe, given = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
-        output = given.output or Path("runs/pretrain-mlm")
+        recipe, chosen = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
+        output = chosen.output or Path("runs/pretrain-mlm")
         start, options["output"] = output / "start", output / "run"
-        keep = {"resume": given.resume, "overwrite": given.overwrite}
+        keep = {"resume": chosen.resume, "overwrite": chosen.overwrite}
         check_run(recipe, options["output"], **keep)
         if start.exists() and not any(keep.values()):
             raise ConfigError(f"{start} is there: --resume goes on, --overwrite begins anew")
-        if not (start.exists() and given.resume):
+        if not (start.exists() and chosen.resume):
             sources = recipe.data.sources.values()
             opened = [open_examples(source.file, source.columns) for source in sources]
             if not opened:
@@ -302,63 +219,6 @@ def fit(
     return encoder
 
 
-def tune_index(
-    index: Index | str | Path,
-    encoder: Encoder | None = None,
-    *,
-    queries: str | Path | Iterable[tuple[str, str]] | None = None,
-    weight: float | None = None,
-) -> WordsInfo:
-    """Choose the weight of BM25 in hybrid searches, as ``contrasent index tune`` does.
-
-    An index without tables of words gets them.
-
-    Args:
-        index: an index, or its folder.
-        encoder: the one that built it; else the one that it names is loaded.
-        queries: labelled ones to choose by, each with the id of a text that it is to find, a row
-            for each such text, or a file of them; without them tasks are made of the texts.
-        weight: the weight itself, not to be chosen.
-
-    Returns:
-        The weight, and the gain of the fusion over the encoder alone in nDCG@10.
-
-    Raises:
-        ContrasentError: what is given cannot be used.
-
-    Example:
-        >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
-        >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
-    """
-    from contrasent.data.columns import WANTED
-    from contrasent.data.rows import open_rows_of
-    from contrasent.evaluation.judgement import fusion_for
-    from contrasent.search.index import Index as Opened
-    from contrasent.search.storage import WordsInfo
-
-    checked(SearchOptions, {"weight": weight})
-    opened, wanted = index if isinstance(index, Opened) else Opened.open(index), None
-    if queries is not None:
-        rows: Iterable[tuple[object, Any]]
-        if isinstance(queries, str | Path):
-            rows = open_rows_of(str(queries), WANTED).rows()
-        else:
-            rows = enumerate(queries, 1)
-        known, wanted = {name for it in opened.blocks() for name in it.ids}, dict[str, list[str]]()
-        for where, (query, name) in rows:
-            if str(name) not in known:
-                raise DataError(f"{where}: {opened.folder} has no text with the id {name!r}")
-            wanted.setdefault(query, []).append(str(name))
-    if opened.manifest.words is None:
-        opened.set_words(WordsInfo())
-    if weight is None:
-        chosen = fusion_for(opened, encoder or opened.encoder(), wanted)
-    else:
-        chosen = WordsInfo(weight, "weight", hybrid=weight > 0)
-    opened.set_words(chosen)
-    return chosen
-
-
 @takes(AnalysisOptions)
 def analyze(
     encoder: str | Path | Encoder,
@@ -388,19 +248,22 @@ def analyze(
     from contrasent.evaluation.geometry import measure
     from contrasent.evaluation.sts_data import RatedPairs
 
-    given = checked(AnalysisOptions, {"pairs": pairs, **options})
-    read = RatedPairs.read(given.pairs, given.data_dir, given.columns)
-    edits = Edits.read(given.edits) if given.edits else None
-    return measure(_use(encoder, given, None, show_progress), read, edits)
+    chosen = checked(AnalysisOptions, {"pairs": pairs, **options})
+    read = RatedPairs.read(chosen.pairs, chosen.data_dir, chosen.columns)
+    edits = Edits.read(chosen.edits) if chosen.edits else None
+    return measure(_use(encoder, chosen, None, show_progress), read, edits)
 
 
 def _use(
-    encoder: DescribedEncoder | str | Path, how: Measuring, seed: int | None, show_progress: bool
+    encoder: DescribedEncoder | str | Path,
+    chosen: Measuring,
+    seed: int | None,
+    show_progress: bool,
 ) -> EncoderUse:
     from contrasent.evaluation.embed import EncoderUse
 
-    loading = shared(how, Loading)
-    return EncoderUse.of(encoder, how.precision_name, seed, show_progress, **loading)
+    loading = shared(chosen, Loading)
+    return EncoderUse.of(encoder, chosen.precision_name, seed, show_progress, **loading)
 
 
 @overload
@@ -450,6 +313,7 @@ def evaluate(
         >>> print(records.table())
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
+    from contrasent.evaluation.embed import raise_problems
     from contrasent.evaluation.judgement import judge
     from contrasent.evaluation.protocols import Options
     from contrasent.evaluation.suite import Suite, load_suite
@@ -467,11 +331,10 @@ def evaluate(
     else:
         how = checked(EvaluationOptions, {"tasks": tasks, **options})
         suite = load_suite(how.tasks, Options.of(how))
-        if suite.problems:
-            raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
+        raise_problems(suite.problems, suite.remedy)
     scores = suite.records(_use(encoder, how, seed, show_progress))
     if not scores.records:
-        raise DataError("; ".join(problem.message for problem in scores.problems))
+        raise_problems(scores.problems)
     records = Records(suite, scores)
     for problem in records.problems:
         warn(f"{problem.task} has no score: {problem.message}")

@@ -300,6 +300,41 @@ def dotted(recipe: Recipe) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, part in sections for key, value in part.items()}
 
 
+_SETTINGS = {"encoder": "encoder.name", "data": "data.file", "columns": "data.columns"} | {
+    name: f"train.{name}"
+    for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
+}
+"""The settings of a recipe that have an option of their own, by its name."""
+
+
+def recipe_with(
+    recipe: str | Path | Recipe, values: Mapping[str, Any], cls: type[T]
+) -> tuple[Recipe, T]:
+    """A recipe with values, as options of ``cls`` or by dotted name, and the options.
+
+    ConfigError if a setting is given both ways.
+    """
+    settings = {name: value for name, value in values.items() if "." in name}
+    named = {name: value for name, value in values.items() if "." not in name}
+    options = checked(cls, named)
+    for name, key in _SETTINGS.items():
+        value = getattr(options, name, None)
+        if value is not None and key in settings:
+            raise ConfigError(
+                f"{name} {value} and {key} {settings[key]} are the same setting; give one of them"
+            )
+        if value is not None:
+            settings[key] = value
+    return load_recipe(recipe, settings), options
+
+
+def default_output(recipe: str | Path | Recipe) -> Path:
+    """The folder of a run where none is given."""
+    if isinstance(recipe, Recipe):
+        return Path("runs") / str(recipe.objective["name"])
+    return Path("runs") / Path(recipe).stem
+
+
 def to_yaml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as YAML."""
     content: str = yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)

@@ -42,6 +42,7 @@ from contrasent.evaluation import (
     Judgement,
     judge,
     load_suite,
+    raise_problems,
     sample_texts,
     text_tasks,
 )
@@ -97,12 +98,12 @@ class Text:
                 "or text per example; for pairs there is 'contrasent train sup-simcse'"
             )
         lines = [" ".join(text.split()) for (text,) in examples]
-        found = find_documents(examples)
+        layout = find_documents(examples)
         ones = np.ones(len(lines), np.int64)
-        lengths = ones if found.lengths is None else found.lengths
-        ends, counted = np.cumsum(lengths), f"{len(lines):,} lines: {found.why}"
+        lengths = ones if layout.lengths is None else layout.lengths
+        ends, counted = np.cumsum(lengths), f"{len(lines):,} lines: {layout.why}"
         texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        return cls(counted, texts, in_documents=found.lengths is not None)
+        return cls(counted, texts, in_documents=layout.lengths is not None)
 
     def needs_met(self) -> set[str]:
         """The keys of :data:`NEEDS` that it meets."""
@@ -176,27 +177,27 @@ class Adaptation:
     def sentences(self) -> list[str]:
         """The answer in words."""
         judged = self.judgement
-        said = [f"{self.text}.", *([judged.sentence] if judged else [])]
+        lines = [f"{self.text}.", *([judged.sentence] if judged else [])]
         tried = ", ".join(dict.fromkeys(it.candidate for it in self.trials))
         best = max(self.trials, key=lambda it: -1 if it.score is None else it.score, default=None)
         if best is None or self.why:
-            said.append(f"Nothing was trained: {self.why}.")
+            lines.append(f"Nothing was trained: {self.why}.")
         elif self.recipe is not None:
             helped = any(gain.verdict == "helped" for gain in self.scores.gains)
-            found = "a better encoder" if helped else "an encoder that may be better"
-            found = f"an encoder of {self.layers} layers" if self.layers else found
-            said.append(f"Training found {found}, by {best.candidate}; tried: {tried}.")
+            result = "a better encoder" if helped else "an encoder that may be better"
+            result = f"an encoder of {self.layers} layers" if self.layers else result
+            lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
-            said.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
+            lines.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
         else:
-            said.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
-        said += [gain.sentence for gain in self.scores.gains]
-        said += [f"On held-out text {self.trained.sentence}"] if self.trained else []
+            lines.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
+        lines += [gain.sentence for gain in self.scores.gains]
+        lines += [f"On held-out text {self.trained.sentence}"] if self.trained else []
         if self.outcome == "hybrid":
-            said.append("Hybrid search is the answer, and it needs no training.")
+            lines.append("Hybrid search is the answer, and it needs no training.")
         elif self.outcome == "start" and not (judged and judged.verdict == "other"):
-            said.append("Use the encoder as it comes. More text, more --minutes or --dev may help.")
-        return said
+            lines += ["Use the encoder as it comes. More text, more --minutes or --dev may help."]
+        return lines
 
     @property
     def tables(self) -> list[Table]:
@@ -229,8 +230,8 @@ class Adaptation:
         changes = [asdict(change) for change in self.scores.changes]
         answer = {"outcome": self.outcome, "hybrid_weight": self.hybrid_weight}
         content = {"sentences": self.sentences, **answer, **kept, "scores": changes}
-        told = json.dumps(content, indent=1, ensure_ascii=False, default=str)
-        write_text(folder / RESULT, told + "\n")
+        lines = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+        write_text(folder / RESULT, lines + "\n")
         judged = self.judgement
         contents = Contents(
             (*(judged.records if judged else ()), *self.scores.records),
@@ -257,16 +258,16 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         report=folder / REPORT,
     )
     if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
-        if (made := rungs.search.run_of(best.number)).exists():
+        if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
-            made.rename(run)
+            trial_run.rename(run)
         whole = {"encoder.layers": None}  # a smaller encoder is compared with it
-        made_by, how = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
-        scores = score_result(rungs.final_tasks(), made_by, result.encoder, False, **how)
+        recipe, run_options = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
+        scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
         result = replace(result, scores=scores)
         verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
         if "hurt" in verdicts and "helped" not in verdicts and not result.layers:
-            run.rename(made)
+            run.rename(trial_run)
         else:
             result = replace(result, recipe=run / "recipe.yaml")
             if ground.tests:
@@ -291,8 +292,8 @@ def _use(name: str, device: str | None) -> EncoderUse:
 
 
 def _open_kinds(judged: Judgement) -> list[str]:
-    own = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
-    open_tasks = [it.task for it in own if it.task in judged.deciding and it.value < SOLVED]
+    scores = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
+    open_tasks = [it.task for it in scores if it.task in judged.deciding and it.value < SOLVED]
     return [task.partition(" of ")[0] for task in open_tasks]
 
 
@@ -325,16 +326,16 @@ def _hold_out(
     text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[str]
 ) -> tuple[list[list[str]], Text]:
     """Hold out lines twice, or as many as make tasks: the tasks of each part, and the rest."""
-    documents, made, most = text.documents, list[list[str]](), len(text.documents) // 10
+    documents, of_part, most = text.documents, list[list[str]](), len(text.documents) // 10
     for name, size in zip(_PARTS, sizes, strict=True):
         lines, tasks, part = size, list[str](), replace(text, documents=documents[:0])
         while lines and not tasks:
             part = replace(text, documents=documents[:most]).first(lines)
             tasks = _make_tasks(part, folder, name, kinds)
             lines = 2 * lines if kinds and lines <= part.lines else 0
-        made.append(tasks)
+        of_part.append(tasks)
         documents = documents[len(part.documents) :]
-    return made, replace(text, documents=documents)
+    return of_part, replace(text, documents=documents)
 
 
 def _depth(start: Any, layers: int | None) -> int:
@@ -358,8 +359,8 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     """Judge the start and write the answer so far; the parts of the text, and tasks of them."""
     if chosen.dev:
         dev_task(EvaluationSettings(task=chosen.dev))
-    for problem in load_suite(chosen.test).problems if chosen.test else ():
-        raise DataError(problem.message)
+    if chosen.test:
+        raise_problems(load_suite(chosen.test).problems)
     columns = None if chosen.columns is None else [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
     ground = Ground(f"{chosen.data} has {text.described}", text.in_documents)
@@ -410,19 +411,19 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     trained.write(folder / TRAIN)
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
-    has = {"", *trained.needs_met()}
-    has |= {TEACHER} if teacher else set()
+    met = {"", *trained.needs_met()}
+    met |= {TEACHER} if teacher else set()
     if find_spec(PEFT) is not None:
-        has.add(PEFT)
+        met.add(PEFT)
     if not (ground.why or is_sentence_encoder(chosen.encoder)):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it
             MaskedLm.load(chosen.encoder)
-            has.add(HEAD)
+            met.add(HEAD)
     names = list(chosen.candidates or ())
     for name in names if not ground.why else ():
-        if (needs := CANDIDATES[name].needs) not in has:
+        if (needs := CANDIDATES[name].needs) not in met:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
-    ground.candidates = names or [name for name, it in CANDIDATES.items() if it.needs in has]
+    ground.candidates = names or [name for name, it in CANDIDATES.items() if it.needs in met]
     answer = Adaptation(
         text=ground.text,
         encoder=Path(chosen.encoder),
@@ -475,10 +476,10 @@ def adapt(
     began = time.monotonic()
     for name in chosen.candidates or ():
         pick("candidate", name, CANDIDATES)
-    given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
-    for key in FIXED.keys() & given.keys():
+    overrides = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
+    for key in FIXED.keys() & overrides.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
-    load_recipe("unsup-simcse", given)  # refuses what is no setting
+    load_recipe("unsup-simcse", overrides)  # refuses what is no setting
     free = ("output", "device", "resume", "overwrite", "test")
     request = {name: value for name, value in vars(chosen).items() if name not in free}
     run_options = {"device": chosen.device, "show_progress": show_progress}
@@ -489,7 +490,7 @@ def adapt(
         state.ground = asdict(ground)
 
     once = {"resume": chosen.resume, "overwrite": chosen.overwrite}
-    request["settings"] = given
+    request["settings"] = overrides
     with Search.opened(chosen.output, request, prepare, run_options, **once) as search:
-        rungs = Rungs(search, chosen, given, began)
+        rungs = Rungs(search, chosen, overrides, began)
         return _finish(rungs, rungs.run())

@@ -134,9 +134,9 @@ class Rungs:
     """A search over candidates in a given time."""
 
     def __init__(
-        self, search: Search, options: AdaptOptions, given: Settings, began: float
+        self, search: Search, options: AdaptOptions, overrides: Settings, began: float
     ) -> None:
-        self.search, self.options, self.given = search, options, given
+        self.search, self.options, self.overrides = search, options, overrides
         self.ground = TypeAdapter(Ground).validate_python(search.state.ground)
         self.began = began - self.ground.seconds_spent
         self.last = len(_TIME_SHARES) - 1
@@ -192,10 +192,10 @@ class Rungs:
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, _PROBED_STEPS)
         usual = load_recipe("unsup-simcse")  # a user's settings may be for other candidates alone
         recipe = replace(recipe, objective=usual.objective, view=usual.view)
-        how: dict[str, Any] = {"device": self.options.device}
-        how |= {"overwrite": True, "on_step": note_time, "on_evaluation": note_time}
+        run_options: dict[str, Any] = {"device": self.options.device}
+        run_options |= {"overwrite": True, "on_step": note_time, "on_evaluation": note_time}
         try:
-            result = train(recipe, folder, **how)
+            result = train(recipe, folder, **run_options)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if result is None or not scores or scores[0].step:
@@ -210,7 +210,7 @@ class Rungs:
         if "distil" in ground.candidates:  # the teacher's embeddings are kept for its trials
             recipe = self._recipe(CANDIDATES["distil"], 1, 1)
             with suppress(ContrasentError):
-                train(load_recipe(recipe, {"evaluation.task": "none"}), folder, **how)
+                train(load_recipe(recipe, {"evaluation.task": "none"}), folder, **run_options)
             shutil.rmtree(folder, ignore_errors=True)
         self.save()
 
@@ -279,12 +279,12 @@ class Rungs:
 
     def _recipe(self, candidate: Candidate, steps: int, every: int) -> Recipe:
         ground, options, folder = self.ground, self.options, self.search.folder
-        given = {
+        changes = {
             "encoder.pooler": start_pooler(options.encoder),
             "data.max_tokens": ground.max_tokens,
             "encoder.freeze_layers": int(candidate.frozen_share * ground.depth),
             **candidate.settings,
-            **self.given,
+            **self.overrides,
         }
         fixed = {
             "encoder.name": options.encoder,
@@ -293,20 +293,20 @@ class Rungs:
             "data.columns": None,
             "train.max_steps": steps,
             "train.seed": options.seed,
-            "train.start_shares": [] if given.get("encoder.lora") else [0.5],
+            "train.start_shares": [] if changes.get("encoder.lora") else [0.5],
             "evaluation.task": options.dev or ",".join(str(folder / it) for it in ground.dev),
             "evaluation.every": every,
             "evaluation.final": "none",
         }
         if candidate.needs == TEACHER:
             fixed["objective.teacher"] = teacher_of(options)
-        return load_recipe(candidate.recipe, {**given, **fixed})
+        return load_recipe(candidate.recipe, {**changes, **fixed})
 
     def _make(self, settings: Settings, folder: Path) -> None:
         candidate, steps = CANDIDATES[settings["candidate"]], settings["steps"]
         logger.info("%s: %s, %d steps", candidate.name, candidate.description, steps)
-        own = {*candidate.settings, *["encoder.freeze_layers"] * (candidate.frozen_share > 0)}
-        if taken := sorted(own & set(self.given)):
+        fixed = {*candidate.settings, *["encoder.freeze_layers"] * (candidate.frozen_share > 0)}
+        if taken := sorted(fixed & set(self.overrides)):
             raise ConfigError(f"it sets {', '.join(taken)} itself")
         recipe = self._recipe(candidate, steps, settings["every"])
         train(recipe, folder, resume=True, on_step=self._check_time, **self.search.run_options)
@@ -327,8 +327,8 @@ class Rungs:
 
 def teacher_of(options: AdaptOptions) -> str | None:
     """The encoder that is followed: by a smaller one the whole encoder, if it is for sentences."""
-    own = options.layers is not None and start_pooler(options.encoder) is None
-    return options.teacher or (options.encoder if own else None)
+    is_smaller = options.layers is not None and start_pooler(options.encoder) is None
+    return options.teacher or (options.encoder if is_smaller else None)
 
 
 def start_pooler(encoder: str) -> str | None:

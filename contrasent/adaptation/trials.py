@@ -22,8 +22,17 @@ from pydantic import TypeAdapter
 
 from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
-from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
+from contrasent.options import TuneOptions
+from contrasent.recipe import (
+    Recipe,
+    default_output,
+    dotted,
+    load_recipe,
+    recipe_with,
+    to_yaml,
+)
 from contrasent.records import write_records
+from contrasent.settings import takes
 from contrasent.training import (
     BeforeAndAfter,
     RunFolder,
@@ -205,7 +214,7 @@ GRIDS = {
 
 _USUAL_TRIALS = 20
 _AXIS = re.compile(r"\s*(?:--)?([\w-]+\.[\w-]+)\s*=\s*(\S.*)", re.DOTALL)
-_RANGE = re.compile(r"(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?")
+_RANGE = re.compile(r"^(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?$")
 
 
 def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
@@ -222,14 +231,12 @@ def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
             if ".." not in values:
                 choices = dict.fromkeys(it.strip() for it in values.split(","))
                 axis: BaseDistribution = distributions.CategoricalDistribution(tuple(choices))
-            elif (ends := _RANGE.fullmatch(values)) is None:
-                raise ValueError("no range")
-            elif ends[1].isdecimal() and ends[2].isdecimal():
-                low, high = int(ends[1]), int(ends[2])
-                axis = distributions.IntDistribution(low, high, log=bool(ends[3]))
             else:
-                first, last = float(ends[1]), float(ends[2])
-                axis = distributions.FloatDistribution(first, last, log=bool(ends[3]))
+                [(low, high, log)] = _RANGE.findall(values)
+                if low.isdecimal() and high.isdecimal():
+                    axis = distributions.IntDistribution(int(low), int(high), log=bool(log))
+                else:
+                    axis = distributions.FloatDistribution(float(low), float(high), log=bool(log))
         except ValueError as error:
             raise ConfigError(
                 f"--space {text} is no setting with values, such as train.batch_size=64,128, no "
@@ -254,56 +261,69 @@ class Tuning:
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
 
 
-def tune(  # noqa: PLR0913 - what the command takes, by name
-    recipe: Recipe,
-    space: Mapping[str, BaseDistribution],
-    output: Path,
+@takes(TuneOptions)
+def tune(
+    recipe: str | Path | Recipe,
+    space: Sequence[str],
     *,
-    trials: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str | None = None,
     show_progress: bool = False,
     on_trial: Callable[[Trial], object] = lambda _: None,
+    **settings: Any,
 ) -> Tuning:
-    """Search settings of a recipe, as ``contrasent tune`` does.
+    """Search settings of a recipe by the dev task alone, as ``contrasent tune`` does.
 
     Every combination is tried once (the papers' grid search); with fewer ``trials`` or a range
     Optuna's tree-structured Parzen estimator proposes each from those before it and from the
     recipe's seed. Start and result are then scored once on the final tasks.
+
+    Args:
+        recipe: as `train` takes it.
+        space: what to search: ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``,
+            or the grid of a paper, ``simcse`` or ``diffcse``.
+        show_progress: a progress bar on standard error.
+        on_trial: called with every trial that has ended.
+        **settings: of every trial, by dotted name.
+
+    Example:
+        >>> contrasent.tune(
+        ...     "unsup-simcse", ["train.learning_rate=1e-5,3e-5"], encoder="bert-base-uncased",
+        ...     data="sentences.txt",
+        ... ).best.settings  # doctest: +SKIP
     """
-    axes: Mapping[str, Any] = space
-    how: dict[str, Any] = {"device": device, "show_progress": show_progress}
+    base, options = recipe_with(recipe, {"space": space, **settings}, TuneOptions)
+    axes: Mapping[str, Any] = read_space(options.space)
+    output = options.output or Path("runs") / f"tune-{default_output(recipe).name}"
+    run_options: dict[str, Any] = {"device": options.device, "show_progress": show_progress}
 
     def check(*_: object) -> None:
         for key, axis in axes.items():
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
-                complete(load_recipe(recipe, {key: value}))
-        if recipe.evaluation.task == "none":
+                complete(load_recipe(base, {key: value}))
+        if base.evaluation.task == "none":
             raise ConfigError("evaluation.task is none, so nothing decides; name a task")
-        if recipe.evaluation.task != "auto":
-            dev_task(recipe.evaluation)
-        final_tasks(recipe.evaluation)
+        if base.evaluation.task != "auto":
+            dev_task(base.evaluation)
+        final_tasks(base.evaluation)
 
     def make(settings: Settings, folder: Path) -> None:
-        tried = load_recipe(recipe, settings)
+        tried = load_recipe(base, settings)
         evaluation = replace(tried.evaluation, final="none")
-        train(replace(tried, evaluation=evaluation), folder, resume=True, **how)
+        train(replace(tried, evaluation=evaluation), folder, resume=True, **run_options)
 
-    request = {**dotted(recipe), "space": {key: str(axis) for key, axis in space.items()}}
-    opening = Search.opened(output, request, check, how, resume=resume, overwrite=overwrite)
-    with opening as search:
-        search.run(_plan(search, space, trials, recipe.train.seed), make, on_trial)
+    request = {**dotted(base), "space": {key: str(axis) for key, axis in axes.items()}}
+    keep = {"resume": options.resume, "overwrite": options.overwrite}
+    with Search.opened(output, request, check, run_options, **keep) as search:
+        search.run(_plan(search, axes, options.trials, base.train.seed), make, on_trial)
         best, path = search.best, output / "recipe.yaml"
         if best is None:
             reasons = dict.fromkeys(it.failure for it in search.state.trials)
             raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
-        chosen, run = load_recipe(recipe, best.settings), RunFolder(search.run_of(best.number))
+        chosen, run = load_recipe(base, best.settings), RunFolder(search.run_of(best.number))
         write_text(path, to_yaml(chosen))
         scores = BeforeAndAfter()
         if tasks := final_tasks(chosen.evaluation):
             is_start = run.read_result()["best_is_start"]
-            scores = score_result(tasks, chosen, run.best, is_start, **how)
+            scores = score_result(tasks, chosen, run.best, is_start, **run_options)
             write_records(output / "scores.jsonl", scores.records)
         start, _ = search.dev_scores(best.number)
         return Tuning(tuple(search.state.trials), best, run.root, path, start, scores)
@@ -324,10 +344,10 @@ def _plan(
         return
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     while len(search.state.trials) < asked:
-        made = search.state.trials
-        sampler = optuna.samplers.TPESampler(seed=seed + len(made))
+        trials_so_far = search.state.trials
+        sampler = optuna.samplers.TPESampler(seed=seed + len(trials_so_far))
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        for it in made:
+        for it in trials_so_far:
             state = TrialState.FAIL if it.score is None else TrialState.COMPLETE
             known: dict[str, Any] = {"params": it.settings, "value": it.score, "state": state}
             study.add_trial(optuna.trial.create_trial(distributions=dict(space), **known))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, StringConstraints
 
-from contrasent import api, data, encode, model, options, search
+from contrasent import data, encode, evaluation, model, options, search
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import load, print_json
 from contrasent.errors import ConfigError
@@ -50,7 +50,8 @@ class EncodeCommand(
         encode.end_with_parent()
         starts, share, problem = self.workers > 1, None, ""
         if self.shard is not None:
-            number, count = share = tuple(map(int, self.shard.split("/")))
+            number, count = map(int, self.shard.split("/"))
+            share = number, count
             if number > count:
                 problem = f"--shard {self.shard}: workers are 1/{count} to {count}/{count}"
         shared = starts or share is not None
@@ -181,7 +182,7 @@ class BuildCommand(
                 )
         _report(self.index, built)
         if built.manifest.words is not None:
-            _tell_fusion(api.tune_index(built, encoder, weight=self.weight))
+            _tell_fusion(evaluation.tune_index(built, encoder, weight=self.weight))
 
 
 def _tell_fusion(words: search.WordsInfo) -> None:
@@ -258,7 +259,9 @@ class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
         loaded = None if self.weight is not None else opened.encoder(self.encoder, self.device)
-        _tell_fusion(api.tune_index(opened, loaded, queries=self.queries, weight=self.weight))
+        _tell_fusion(
+            evaluation.tune_index(opened, loaded, queries=self.queries, weight=self.weight)
+        )
 
 
 @settings

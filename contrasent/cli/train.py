@@ -10,11 +10,11 @@ from textwrap import shorten
 from typing import Annotated, Any
 
 from contrasent import adaptation, options, report, training
-from contrasent.api import check_run, pretrain, recipe_with, train, tune
+from contrasent.api import check_run, pretrain, train
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import describe, print_tables
 from contrasent.errors import ConfigError
-from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles
+from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles, recipe_with
 from contrasent.settings import Spelling, settings, shared
 
 _PRETRAINING = "pretrain-mlm"
@@ -246,9 +246,9 @@ class TuneCommand(options.TuneOptions, ShowSettings):
             ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
             tell(f"trial {trial.number}: {shown}: {ended}")
 
-        result = tune(self.recipe, **values, show_progress=True, on_trial=finished)
+        result = adaptation.tune(self.recipe, **values, show_progress=True, on_trial=finished)
         names = list(result.best.settings)
-        rows = []
+        rows = list[tuple[report.Cell, ...]]()
         trials = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0)))
         for it in trials:
             chosen = [it.settings.get(name, "-") for name in names]

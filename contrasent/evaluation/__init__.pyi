@@ -4,6 +4,7 @@ from .compare import with_comparison as with_comparison
 from .edits import Edits as Edits
 from .embed import EncoderUse as EncoderUse
 from .embed import Scores as Scores
+from .embed import raise_problems as raise_problems
 from .geometry import Geometry as Geometry
 from .geometry import geometry_influences as geometry_influences
 from .geometry import measure as measure
@@ -16,6 +17,7 @@ from .judgement import METRIC as METRIC
 from .judgement import SOLVED as SOLVED
 from .judgement import Judgement as Judgement
 from .judgement import judge as judge
+from .judgement import tune_index as tune_index
 from .leaks import find_leaks as find_leaks
 from .leaks import find_overlap as find_overlap
 from .leaks import overlap_of as overlap_of

@@ -85,17 +85,18 @@ def measure_edits(use: EncoderUse, edits: Edits) -> tuple[Record, ...]:
     scores = list[Score]()
     for w, way in enumerate(WAYS):
         for s, size in enumerate(SIZES):
-            of = moved[(edits.drawn[:, 0] == w) & (edits.drawn[:, 2] == s)]
-            mean, error = float(of.mean()), float(of.std(ddof=1)) / sqrt(len(of))
+            moves = moved[(edits.drawn[:, 0] == w) & (edits.drawn[:, 2] == s)]
+            mean, error = float(moves.mean()), float(moves.std(ddof=1)) / sqrt(len(moves))
             within = normal_interval(mean, error, _CONFIDENCE)
-            scores.append(Score("edit_distance", mean, len(of), "subset", f"{way} {size}", within))
+            known = len(moves), "subset", f"{way} {size}", within
+            scores.append(Score("edit_distance", mean, *known))
     features = after - before
     features /= np.sqrt(np.square(features).mean()) or 1.0  # as large of every encoder
     for k, (label, values) in enumerate({"way": WAYS, "place": PLACES, "size": SIZES}.items()):
         part = {"all": LabelledFeatures(features.astype(np.float32), edits.drawn[:, k])}
-        told = cross_validate(part, len(values), preset_named("fasttest"), "cpu").test
-        error = sqrt(told * (1 - told) / count)
-        within = normal_interval(told, error, _CONFIDENCE)
-        scores.append(Score("edit_accuracy", told, count, "subset", label, within))
+        accuracy = cross_validate(part, len(values), preset_named("fasttest"), "cpu").test
+        error = sqrt(accuracy * (1 - accuracy) / count)
+        within = normal_interval(accuracy, error, _CONFIDENCE)
+        scores.append(Score("edit_accuracy", accuracy, count, "subset", label, within))
     name = TaskName(edits.name)
     return tuple(score.record(name, edits.sha256, use) for score in scores)

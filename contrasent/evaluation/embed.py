@@ -39,6 +39,12 @@ class Problem:
     damaged: bool = False  # the encoder's embeddings have no score
 
 
+def raise_problems(problems: Iterable[Problem], remedy: Iterable[str] = ()) -> None:
+    """Raise a DataError that says all problems, if there are any."""
+    if messages := [problem.message for problem in problems]:
+        raise DataError("; ".join([*messages, *remedy]))
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Records of one encoder, and what could not be computed."""

@@ -6,7 +6,7 @@ text (`contrasent.evaluation.proxy.text_tasks`).
 Shapes: Q queries, N texts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from contrasent.data.check import TextFacts, describe, plural
+from contrasent.data.columns import WANTED
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
+from contrasent.data.rows import open_rows_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import compare_ratios, with_comparison
-from contrasent.evaluation.embed import EncoderUse, Scores
+from contrasent.evaluation.embed import EncoderUse, Scores, distinct
 from contrasent.evaluation.intervals import Bootstrap, Ratio, interval, ratio_draws
 from contrasent.evaluation.proxy import FEWEST, TextSample, sample_texts, text_tasks
 from contrasent.evaluation.retrieval import (
@@ -32,11 +34,13 @@ from contrasent.evaluation.retrieval import (
 )
 from contrasent.metrics import Vector, all_similarities
 from contrasent.model.protocol import Encoder
+from contrasent.options import SearchOptions
 from contrasent.records import Compared, Record
 from contrasent.search.index import Index
 from contrasent.search.storage import WordsInfo
 from contrasent.search.words import Scores as ScoreMatrix
 from contrasent.search.words import WordIndex, fuse
+from contrasent.settings import checked
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SOLVED, KEYWORDS_SOLVED, CHANCE, TELLING, WIDE = 0.97, 0.9, 0.03, 0.1, 0.05
@@ -170,22 +174,66 @@ def judge(
     )
 
 
-def fusion_for(
-    index: Index, encoder: Encoder, wanted: Mapping[str, Sequence[str]] | None = None
+def tune_index(
+    index: Index | str | Path,
+    encoder: Encoder | None = None,
+    *,
+    queries: str | Path | Iterable[tuple[str, str]] | None = None,
+    weight: float | None = None,
 ) -> WordsInfo:
-    """Choose the fusion for an index by the ids that queries are to find, or by its own texts.
+    """Choose the weight of BM25 in hybrid searches, as ``contrasent index tune`` does.
 
-    The mode ``auto`` is to fuse if the interval of what that adds to mean nDCG@10 is above 0.
-    Tasks of texts ask for rare words and for meaning: without the latter nothing is chosen.
+    The mode ``auto`` is hybrid then if the interval of what that adds to mean nDCG@10 is above 0.
+    An index without tables of words gets them.
+
+    Args:
+        index: an index, or its folder.
+        encoder: the one that built it; else the one that it names is loaded.
+        queries: labelled ones to choose by, each with the id of a text that it is to find, a row
+            for each such text, or a file of them; without them tasks are made of the texts.
+        weight: the weight itself, not to be chosen.
+
+    Returns:
+        The weight, and the gain of the fusion over the encoder alone in nDCG@10.
+
+    Example:
+        >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
+        >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
     """
+    checked(SearchOptions, {"weight": weight})
+    opened = index if isinstance(index, Index) else Index.open(index)
+    wanted: dict[str, list[str]] | None = None
+    if queries is not None:
+        known = {name for block in opened.blocks() for name in block.ids}
+        if isinstance(queries, str | Path):
+            rows: Iterable[Any] = open_rows_of(str(queries), WANTED).rows()
+        else:
+            rows = enumerate(queries, 1)
+        wanted = {}
+        for where, (query, name) in rows:
+            if str(name) not in known:
+                raise DataError(f"{where}: {opened.folder} has no text with the id {name!r}")
+            wanted.setdefault(query, []).append(str(name))
+    if opened.manifest.words is None:
+        opened.set_words(WordsInfo())
+    chosen = WordsInfo(weight or 0, "weight", hybrid=bool(weight))
+    if weight is None:
+        chosen = _fusion_of(opened, encoder or opened.encoder(), wanted)
+    opened.set_words(chosen)
+    return chosen
+
+
+def _fusion_of(
+    index: Index, encoder: Encoder, wanted: Mapping[str, Sequence[str]] | None
+) -> WordsInfo:
     if wanted is None:
         use = EncoderUse(encoder, index.manifest.encoder.precision)
         scores, fusing = _scores_of_texts(index, use)
     else:
         scores, fusing = dict[float, Values](), [0]
         for weight in (0.0, *WEIGHTS):
-            found = index.search(encoder, [*wanted], _DEPTH, mode="hybrid", weight=weight)
-            places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in found)
+            results = index.search(encoder, [*wanted], _DEPTH, mode="hybrid", weight=weight)
+            places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in results)
             both = zip(places, wanted.values(), strict=True)
             ranks = (np.array([of.get(name, np.inf) for name in names]) for of, names in both)
             values = [metric_value(METRIC, it, np.ones_like(it)) for it in ranks]
@@ -242,14 +290,12 @@ def _score_all(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> _Scored:
     deciding, why = _decide(tasks, *both)
     means = np.array([[values[METRIC].mean() for values in system] for system in both])
     exact = [n for n, task in enumerate(tasks) if _kind(task) == KEYWORDS]
-    telling = [n for n in deciding if n not in exact and means[:, n].max() >= TELLING]
+    fusing = [n for n in deciding if n not in exact and means[:, n].max() >= TELLING]
     better = means[1, deciding].sum() > means[0, deciding].sum()
-    weights = (0.0, *WEIGHTS[: None if better else _SMALL_WEIGHTS]) if telling else ()
-    pairs = [*zip(dense, by_words, strict=True)]
+    weights = (0.0, *WEIGHTS[: None if better else _SMALL_WEIGHTS]) if fusing else ()
+    pairs, fusing = [*zip(dense, by_words, strict=True)], fusing and [*fusing, *exact]
     fused = {it: _values(tasks, [fuse(*pair, it) for pair in pairs]) for it in weights}
-    return _Scored(
-        dense, by_words, both, deciding, why, [*telling, *exact] if telling else [], fused
-    )
+    return _Scored(dense, by_words, both, deciding, why, fusing, fused)
 
 
 def _kind(task: RetrievalTask) -> str:
@@ -282,21 +328,15 @@ def _decide(
 
 def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]:
     """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
-    queries, corpus = (
-        list(dict.fromkeys(chain.from_iterable(texts)))
-        for texts in ((task.queries for task in tasks), (task.corpus for task in tasks))
+    sides = [task.queries for task in tasks], [task.corpus for task in tasks]
+    texts, places = zip(*(distinct(chain.from_iterable(side)) for side in sides), strict=True)
+    queries, corpus = (rows.astype(np.float32) for rows in embed(texts[0], texts[1], use))
+    parts = (
+        np.split(of_side, np.cumsum([*map(len, side)])[:-1])
+        for of_side, side in zip(places, sides, strict=True)
     )
-    rows = [of.astype(np.float32) for of in embed(queries, corpus, use)]
-    places = [{text: n for n, text in enumerate(texts)} for texts in (queries, corpus)]
-
-    def chosen(side: int, texts: Sequence[str]) -> ScoreMatrix:
-        of_texts: ScoreMatrix = rows[side][[places[side][text] for text in texts]]
-        return of_texts
-
-    return [
-        all_similarities(use.similarity, chosen(0, it.queries), chosen(1, it.corpus))
-        for it in tasks
-    ]
+    both = zip(*parts, strict=True)
+    return [all_similarities(use.similarity, queries[q], corpus[c]) for q, c in both]
 
 
 def _values(tasks: Sequence[RetrievalTask], scores: Sequence[ScoreMatrix]) -> Values:
@@ -322,11 +362,11 @@ def _scores(
 ) -> Scores:
     """Records with intervals, and what their comparison draws."""
     parts = [mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]
-    own: dict[str, Any] = {"encoder": name}
+    fields: dict[str, Any] = {"encoder": name}
     if name == BM25:
-        own |= {"pooler": "words", "similarity": BM25, **dict.fromkeys(_UNUSED)}
-    records = tuple(replace(it, **own) for part in parts for it in part.records)
-    return Scores(records, ratios=dict(chain(*(part.ratios.items() for part in parts))))
+        fields |= {"pooler": "words", "similarity": BM25, **dict.fromkeys(_UNUSED)}
+    scores = Scores.together(parts)
+    return replace(scores, records=tuple(replace(it, **fields) for it in scores.records))
 
 
 def _verdict(

@@ -271,7 +271,7 @@ MAKERS = {
 }
 
 
-def asks_of(sample: TextSample, kind: str) -> Iterator[Ask]:
+def queries_of(sample: TextSample, kind: str) -> Iterator[Ask]:
     """The queries of a kind of :data:`MAKERS`; a text that equals one is no answer to it."""
     places = {text: row for row, text in enumerate(sample.texts)}
     for ask in MAKERS[kind][0](sample):
@@ -284,22 +284,18 @@ def text_tasks(sample: TextSample) -> tuple[list[RetrievalTask], dict[str, str]]
     """The tasks that can be made of a text, and why others cannot."""
     tasks, lacking = list[RetrievalTask](), dict[str, str]()
     for kind, (_, what) in MAKERS.items():
-        asks, corpus = dict[str, Ask](), list(sample.texts)
-        taken = set[int]()
-        for ask in sorted(asks_of(sample, kind), key=lambda it: digest(it.query)):
+        asks, masked = dict[str, Ask](), dict[int, str]()
+        for ask in sorted(queries_of(sample, kind), key=lambda it: digest(it.query)):
             full = len(asks) == MOST_QUERIES or ask.query in asks
-            if not full and taken.isdisjoint(ask.masked):
+            if not full and masked.keys().isdisjoint(ask.masked):
                 asks[ask.query] = ask
-                taken.update(ask.masked)
-        for ask in asks.values():
-            for row, text in ask.masked.items():
-                corpus[row] = text
+                masked |= ask.masked
         if len(asks) < FEWEST:
             lacking[kind] = f"{what}: {len(asks)} queries, fewer than {FEWEST}"
             continue
         task = RetrievalTask(
             name=TaskName(f"{kind} of {Path(sample.source).name}"),
-            corpus=tuple(corpus),
+            corpus=tuple(masked.get(row, text) for row, text in enumerate(sample.texts)),
             queries=tuple(asks),
             relevant=tuple(dict.fromkeys(ask.wanted, 1.0) for ask in asks.values()),
             left_out=tuple(ask.itself for ask in asks.values()),

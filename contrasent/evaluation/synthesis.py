@@ -29,7 +29,7 @@ from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.leaks import normalised
-from contrasent.evaluation.proxy import Ask, TextSample, asks_of, digest, is_title, units_of
+from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed, similarities
 from contrasent.files import exclusive
 from contrasent.model.endpoint import KEY, post
@@ -104,37 +104,36 @@ def synthesize(
     Returns:
         The pairs, and how many were left out, by reason.
 
-    Raises:
-        ContrasentError: what is given cannot be used, or the endpoint fails.
-
     Example:
         >>> pairs = contrasent.synthesize("text.txt", output="pairs.jsonl")  # doctest: +SKIP
         >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
     """
-    how = checked(SynthesisOptions, options)
-    if how.endpoint and not (how.model and output):
-        raise ConfigError("an endpoint needs the name of its model, and an output to keep answers")
-    if not how.endpoint and (how.model or how.max_requests or how.resume):
-        raise ConfigError("--model, --max-requests and --resume are for an --endpoint")
-    known = _PROMPTS if how.endpoint else FOUND
-    kinds = [pick("kind of query", kind, known) for kind in how.kinds or known]
+    chosen = checked(SynthesisOptions, options)
+    asks = chosen.model or chosen.max_requests or chosen.resume
+    if not (chosen.model and output) if chosen.endpoint else asks:
+        raise ConfigError(
+            "--endpoint goes with --model and an output that answers are kept beside, and --model, "
+            "--max-requests and --resume go with an --endpoint"
+        )
+    known = _PROMPTS if chosen.endpoint else EXTRACTORS
+    kinds = [pick("kind of query", kind, known) for kind in chosen.kinds or known]
     source = str(text if isinstance(text, str | Path) else keep_rows(text))
-    examples = open_examples(source, how.columns, documents=how.documents, clean=how.clean)
+    examples = open_examples(source, chosen.columns, documents=chosen.documents, clean=chosen.clean)
     if output is not None:
-        require_output(Path(output), [source], how.overwrite or how.resume)
+        require_output(Path(output), [source], chosen.overwrite or chosen.resume)
     use = None
     if encoder is not None:
-        use = EncoderUse.of(encoder, show_progress=show_progress, device=how.device)
-    excluded = {normalised(it) for file in how.exclude or () for it in chain(*open_examples(file))}
-    sample, documents = passages_of(examples, how.words)
-    if how.endpoint:
-        queries = _written(sample, kinds, how, Path(f"{output}.answers"), show_progress)
+        use = EncoderUse.of(encoder, show_progress=show_progress, device=chosen.device)
+    excluded = {normalised(it) for it in chain(*chain(*map(open_examples, chosen.exclude or ())))}
+    sample, documents = passages_of(examples, chosen.words)
+    if chosen.endpoint:
+        queries = _written(sample, kinds, chosen, Path(f"{output}.answers"), show_progress)
     else:
-        queries = {kind: [*FOUND[kind](sample)] for kind in kinds}
-    pairs, left_out = kept_pairs(sample, queries, excluded, use, how.top_k)
+        queries = {kind: [*EXTRACTORS[kind](sample)] for kind in kinds}
+    pairs, left_out = kept_pairs(sample, queries, excluded, use, chosen.top_k)
     if not pairs:
-        told = "; ".join(f"{count:,} {why}" for why, count in left_out.items())
-        raise DataError(f"{source}: no pair is left of {len(sample.texts):,} passages: {told}")
+        reasons = "; ".join(f"{count:,} {why}" for why, count in left_out.items())
+        raise DataError(f"{source}: no pair is left of {len(sample.texts):,} passages: {reasons}")
     if output is not None:
         write_rows(Path(output), HEADER, pairs)
     return Synthesis(
@@ -155,11 +154,11 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
     """
     if examples.views > 1:
         raise DataError(f"{examples.source} holds {examples.columns}; give text of one column")
-    found, sections = find_documents(examples), list[list[str]]()
-    for document in units_of(examples, found.lengths):
+    layout, sections = find_documents(examples), list[list[str]]()
+    for document in units_of(examples, layout.lengths):
         for n, (text, *_) in enumerate(document):
             headed = bool(sections and _HEADING.match(sections[-1][0]))
-            if _HEADING.match(text) or not (headed or (n and found.is_split)):
+            if _HEADING.match(text) or not (headed or (n and layout.is_split)):
                 sections.append([])
             sections[-1].append(text)
     places, documents = dict[str, int](), list[tuple[int, ...]]()
@@ -167,8 +166,8 @@ def passages_of(examples: Examples, longest: int) -> tuple[TextSample, str]:
         first = len(section) > 1 and is_title(section[0])
         texts = [*section[:first], *_joined(section[first:], longest)]
         documents.append(tuple(places.setdefault(it, len(places)) for it in texts))
-    source, in_documents = (examples.source, examples.sha256), found.lengths is not None
-    return TextSample(*source, tuple(places), tuple(documents), (), in_documents), found.why
+    source, in_documents = (examples.source, examples.sha256), layout.lengths is not None
+    return TextSample(*source, tuple(places), tuple(documents), (), in_documents), layout.why
 
 
 def _joined(texts: Iterable[str], longest: int) -> list[str]:
@@ -203,57 +202,57 @@ def _keywords(sample: TextSample) -> Iterator[Ask]:
     often = Counter(chain.from_iterable(of_text))
     for row, known in enumerate(of_text):
         rarest = sorted(known, key=lambda word: (often[word], digest(word)))
-        own = [word for word in rarest if often[word] == 1][: _KEYWORDS // 2]
-        query = [*own, *[word for word in rarest if often[word] > 1][: _KEYWORDS - len(own)]]
+        unique = [word for word in rarest if often[word] == 1][: _KEYWORDS // 2]
+        query = [*unique, *[word for word in rarest if often[word] > 1][: _KEYWORDS - len(unique)]]
         if len(query) == _KEYWORDS:
-            masked = without_words(sample.texts[row], own)
+            masked = without_words(sample.texts[row], unique)
             yield Ask(" ".join(sorted(query, key=digest)), (row,), {row: masked})
 
 
-FOUND: dict[str, Callable[[TextSample], Iterator[Ask]]] = {
-    "title": partial(asks_of, kind="titles"),
+EXTRACTORS: dict[str, Callable[[TextSample], Iterator[Ask]]] = {
+    "title": partial(queries_of, kind="titles"),
     "question": _questions,
-    "sentence": partial(asks_of, kind="rest"),
+    "sentence": partial(queries_of, kind="rest"),
     "keywords": _keywords,
 }
 """The kinds of query that are found in a text."""
 
 
 def _written(
-    sample: TextSample, kinds: Sequence[str], how: SynthesisOptions, path: Path, show_progress: bool
+    sample: TextSample, kinds: Sequence[str], options: SynthesisOptions, path: Path, progress: bool
 ) -> dict[str, list[Ask]]:
     """The queries that a model writes, each passage asked for one kind before any for the next.
 
     An answer is a line of a file that only grows, so that nothing is asked for twice.
     """
-    url = f"{str(how.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
-    if path.exists() and not (how.resume or how.overwrite):
+    url = f"{str(options.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
+    if path.exists() and not (options.resume or options.overwrite):
         raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")
-    whole = path.read_bytes() if path.exists() and how.resume else b""
+    whole = path.read_bytes() if path.exists() and options.resume else b""
     whole = whole[: whole.rfind(b"\n") + 1]  # without the last line of a process that was killed
     answers: dict[str, str] = dict(map(json.loads, whole.splitlines()))
     rows = sorted(range(len(sample.texts)), key=lambda row: digest(sample.texts[row]))
     rows = [row for row in rows if len(words(sample.texts[row])) >= _FEWEST]
     turns = ((row, n + turn) for turn in range(len(kinds)) for n, row in enumerate(rows))
     asked = dict[str, tuple[str, int, str]]()
-    for row, n in islice(turns, how.max_requests):
+    for row, n in islice(turns, options.max_requests):
         kind = kinds[n % len(kinds)]
         prompt = f"{_PROMPTS[kind]} In its language, and nothing else.\n\n{sample.texts[row]}"
-        asked[sha256(f"{how.model} {prompt}".encode()).hexdigest()] = kind, row, prompt
+        asked[sha256(f"{options.model} {prompt}".encode()).hexdigest()] = kind, row, prompt
     missing = {name: prompt for name, (*_, prompt) in asked.items() if name not in answers}
-    bar = progress_bar("asking", len(missing), shown=show_progress, log="asked: {done:,}")
-    pool, lock = ThreadPoolExecutor(how.concurrency), Lock()
+    bar = progress_bar("asking", len(missing), shown=progress, log="asked: {done:,}")
+    pool, lock = ThreadPoolExecutor(options.concurrency), Lock()
     with exclusive(path), bar as advance, path.open("ab") as file, pool:
         file.truncate(len(whole))
 
         def ask(name: str, prompt: str) -> None:
             message = {"role": "user", "content": prompt}
-            body = {"model": how.model, "messages": [message], "max_tokens": _TOKENS}
-            said = post(url, body, _SECONDS)
+            body = {"model": options.model, "messages": [message], "max_tokens": _TOKENS}
+            response = post(url, body, _SECONDS)
             try:
-                answer = str(json.loads(said)["choices"][0]["message"]["content"] or "")
+                answer = str(json.loads(response)["choices"][0]["message"]["content"] or "")
             except (ValueError, LookupError, TypeError) as error:
-                raise CheckpointError(f"{url} answers no completion: {said[:200]!r}") from error
+                raise CheckpointError(f"{url} answers no completion: {response[:200]!r}") from error
             with lock:
                 file.write(f"{json.dumps([name, answer])}\n".encode())
                 file.flush()
@@ -305,9 +304,10 @@ def kept_pairs(
                 left_out[why[0]] += 1
             else:
                 candidates.append(((query, passage, kind), ask))
-    found, finder = _found(sample, candidates, use, top_k), use.encoder.name if use else "BM25"
-    left_out[f"with a passage that {finder} does not find among {top_k}"] = found.count(False)
-    return [it[0] for it, ok in zip(candidates, found, strict=True) if ok], dict(left_out)
+    keeps = _round_trips(sample, candidates, use, top_k)
+    finder = use.encoder.name if use else "BM25"
+    left_out[f"with a passage that {finder} does not find among {top_k}"] = keeps.count(False)
+    return [it[0] for it, keep in zip(candidates, keeps, strict=True) if keep], dict(left_out)
 
 
 def _repeats(queries: Sequence[str]) -> list[bool]:
@@ -318,17 +318,17 @@ def _repeats(queries: Sequence[str]) -> list[bool]:
     of_query = [frozenset(words(query)) for query in queries]
     often = Counter(chain.from_iterable(of_query))
     earlier, repeats = defaultdict[str, list[frozenset[str]]](list), list[bool]()
-    for own in of_query:
-        rarest = sorted(own, key=lambda word: (often[word], word))
-        rarest = rarest[: len(own) - ceil(_ALIKE * len(own)) + 1]
+    for query in of_query:
+        rarest = sorted(query, key=lambda word: (often[word], word))
+        rarest = rarest[: len(query) - ceil(_ALIKE * len(query)) + 1]
         others = chain.from_iterable(earlier[word] for word in rarest)
-        repeats.append(any(len(own & it) >= _ALIKE * len(own | it) for it in others))
+        repeats.append(any(len(query & it) >= _ALIKE * len(query | it) for it in others))
         for word in rarest if not repeats[-1] else ():
-            earlier[word].append(own)
+            earlier[word].append(query)
     return repeats
 
 
-def _found(
+def _round_trips(
     sample: TextSample, candidates: Sequence[tuple[Pair, Ask]], use: EncoderUse | None, top_k: int
 ) -> list[bool]:
     """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
@@ -338,9 +338,10 @@ def _found(
     scores: Iterable[Any] = map(by_words.scores_of, queries)
     if use and queries:
         scores = similarities(embed(queries, [*places], use), use.similarity)
-    found = list[bool]()
+    kept = list[bool]()
     for ((_, passage, _), ask), of_query in zip(candidates, scores, strict=True):
-        own = of_query[places[passage]]
-        nearer = {*np.flatnonzero(of_query[: len(sample.texts)] > own)} - {*ask.wanted, ask.itself}
-        found.append(bool(use or own > 0) and len(nearer) < top_k)
-    return found
+        score = of_query[places[passage]]
+        above = np.flatnonzero(of_query[: len(sample.texts)] > score)
+        nearer = {*above.tolist()} - {*ask.wanted, ask.itself}
+        kept.append(bool(use or score > 0) and len(nearer) < top_k)
+    return kept

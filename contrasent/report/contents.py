@@ -256,7 +256,8 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
 
     DataError if a path is not there, or is none of them.
     """
-    results: dict[str, list[Any]] = {"records": [], "geometries": [], "runs": [], "neighbours": []}
+    records, geometries = list[Record](), list[Geometry]()
+    runs, neighbours = list[Trajectory](), list[Neighbours]()
     for path in map(Path, paths):
         first: Any = {}
         if path.is_file():
@@ -264,13 +265,13 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
         if first.get("kind") == KIND:
-            results["geometries"] += read_geometry(path)
+            geometries += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            results["neighbours"] += read_neighbours(path)
+            neighbours += read_neighbours(path)
         elif "metric" in first:
-            results["records"] += read_records(path)
+            records += read_records(path)
         elif path.is_dir() or "step" in first:
-            results["runs"].append(read_trajectory(path))
+            runs.append(read_trajectory(path))
         else:
             nothing = "no measured geometry, no scores, no nearest neighbours and no training run"
             raise DataError(
@@ -278,5 +279,9 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "'contrasent analyze --json', 'contrasent evaluate --json' or 'contrasent "
                 "neighbours --json' wrote, or a run's folder"
             )
-    saved: dict[str, Any] = {name: tuple(it) for name, it in results.items()}
-    return Contents(**saved)
+    return Contents(
+        records=tuple(records),
+        geometries=tuple(geometries),
+        runs=tuple(runs),
+        neighbours=tuple(neighbours),
+    )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ContrasentError, DataError
+from contrasent.errors import ContrasentError
 from contrasent.evaluation import (
     STS,
     STS_TASKS,
@@ -34,6 +34,7 @@ from contrasent.evaluation import (
     load_suite,
     measure,
     preset_named,
+    raise_problems,
     rating_range,
 )
 from contrasent.files import remove_folder, write_text, writing
@@ -398,8 +399,7 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
         if split not in STS_TASKS[data].splits:
             return Measured({name: "N/A"})
         suite = read_suite((data,), data_dir, split)
-        if suite.problems:
-            raise DataError(suite.problems[0].message)
+        raise_problems(suite.problems)
         return Measured({name: sum(len(it.gold) for it in suite.tasks("sts")[0].subsets)})
     count, overlaps = 0, list[float]()
     for sentences in open_examples(data):

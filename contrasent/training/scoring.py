@@ -14,7 +14,7 @@ from contrasent.data.examples import Examples
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import SeedScores, gains
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options, preset_named
@@ -63,8 +63,7 @@ class DevTask:
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
         """The mean over the tasks, by their names; DataError if a task has no score."""
         scores = self.suite.records(EncoderUse(encoder, precision))
-        if scores.problems:
-            raise DataError("; ".join(problem.message for problem in scores.problems))
+        raise_problems(scores.problems)
         kept = ("all",) if self.metric == "spearman" else ("all", "mean")
         values = {
             TaskName(it.task, it.split).label: it.value

@@ -19,7 +19,7 @@ import contrasent
 from contrasent.data.documents import split_sentences
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.proxy import Ask, TextSample
-from contrasent.evaluation.synthesis import FOUND, kept_pairs, passages_of
+from contrasent.evaluation.synthesis import EXTRACTORS, kept_pairs, passages_of
 from contrasent.search.words import words
 
 DRAW = random.Random(3)
@@ -115,7 +115,7 @@ def test_a_question_that_ends_a_document_is_not_answered_by_the_next_document(tm
     lines = [f"It is {RARE[n]} {said(9)}.\nWhere is {RARE[n + 1]} {said(3)}?\n" for n in range(60)]
     path.write_text("\n".join(lines))
     sample, _ = passages_of(open_examples(str(path), documents=True), 8)
-    assert len(sample.documents) == 60 and [*FOUND["question"](sample)] == []
+    assert len(sample.documents) == 60 and [*EXTRACTORS["question"](sample)] == []
 
 
 def test_a_text_without_queries_is_told(tmp_path):
