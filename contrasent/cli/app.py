@@ -34,7 +34,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "evaluate": ("evaluate", "analyze", "neighbours", "calibrate", "mteb"),
         "reproduce": ("reproduce",),
         "search": ("encode", "similarity", "search"),
-        "fit": ("export", "push", "serve"),
+        "fit": ("export", "push", "serve", "mcp"),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
     "index": {"search": ("build", "add", "remove", "optimize", "tune", "info")},

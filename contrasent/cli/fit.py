@@ -1,4 +1,4 @@
-"""``contrasent fit``, ``export``, ``push`` and ``serve``."""
+"""``contrasent fit``, ``export``, ``push``, ``serve`` and ``mcp``."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
-from contrasent.serve import ServeOptions
+from contrasent.serve import McpOptions, ServeOptions
 from contrasent.settings import (
     ARGUMENT,
     FlowSettings,
@@ -195,3 +195,18 @@ class ServeCommand(ServeOptions):
         from contrasent.serve import run_server
 
         run_server(self)
+
+
+@settings
+class McpCommand(McpOptions):
+    """Let agents search indexes, over the Model Context Protocol (MCP).
+
+    The tools are search, similar (to a text of the index) and, with --allow-add, add. An agent
+    starts the command itself and speaks to it over standard input and output; with --port it is a
+    server over HTTP.
+    """
+
+    def __call__(self) -> None:
+        from contrasent.serve import run_mcp
+
+        run_mcp(self)

@@ -56,6 +56,7 @@ class Index:
         """Use `open` or `build`."""
         self.folder, self._rows, self._lock = folder, rows, RLock()
         self._checked: Encoder | None = None
+        self._written = 0  # when, in nanoseconds: a rebuilt index differs too
         self.patience = 0.1  # seconds in which another process that writes may end
 
     @classmethod
@@ -165,6 +166,13 @@ class Index:
             name = newest.manifest.encoder.name
             raise CheckpointError(f"{self.folder} was built anew, with {name}; open it again")
         self._rows = newest
+
+    def refresh_if_written(self) -> None:
+        """`refresh`, if somebody wrote since the last time; OSError if the folder is gone."""
+        written = self.folder.joinpath("manifest.json").stat().st_mtime_ns
+        if written != self._written:
+            self.refresh()
+        self._written = written
 
     def add(
         self,
@@ -302,6 +310,15 @@ class Index:
         if self.manifest.similarity == "cosine":
             queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
         return self._rows.search(queries, how, texts or ())
+
+    def similar(self, id: str | int, top_k: int = 10) -> list[Hit]:  # noqa: A002 - a hit's word
+        """The ``top_k`` other texts that are nearest to one of the index; DataError without it."""
+        name = str(id)
+        numbers = [*self._rows.rows_of([name]).values()]
+        if not numbers:
+            raise DataError(f"no text of {self.folder} has the id {name!r}")
+        [hits] = self.search_vectors(self._rows.vectors_at(numbers), top_k + 1)
+        return [hit for hit in hits if hit.id != name][:top_k]
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""

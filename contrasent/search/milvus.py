@@ -136,6 +136,11 @@ class MilvusRows:
             rows |= {row["id"]: row["row"] for row in found}
         return rows
 
+    def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
+        """The vectors ``(n, D)`` of rows, which are sorted."""
+        stored = sorted(self._rows(f"row in {list(rows)}"), key=lambda row: int(row["row"]))
+        return np.array([row["vector"] for row in stored], np.float32)
+
     def blocks(self) -> Iterator[IndexRows]:
         """All rows in order, some at a time."""
         for rows in self._parts():

@@ -30,6 +30,7 @@ from contrasent.search.nearest import (
     kind_for,
     nearest,
     row_similarities,
+    split_rows,
     write_ann,
 )
 from contrasent.search.words import (
@@ -365,6 +366,11 @@ class Snapshot:
         column = self.table.column("id")
         equal = pc.is_in(column, value_set=pa.array(ids, pa.string())).to_numpy()
         return {column[row].as_py(): row for row in np.flatnonzero(self.live & equal).tolist()}
+
+    def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
+        """The vectors ``(n, D)`` of rows, which are sorted."""
+        of_each = split_rows(map(len, self.vectors), np.array(rows))
+        return np.concatenate([part[own] for part, own in zip(self.vectors, of_each, strict=True)])
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""

@@ -7,6 +7,7 @@ refused, as it may be misspelt, and nothing is converted: 0 is no boolean.
 
 import asyncio
 import base64
+import re
 import reprlib
 import time
 from collections.abc import Callable, Sequence
@@ -156,6 +157,7 @@ class IndexChange(Body):
 _WRITE_SECONDS = 5.0
 """How long another process that writes the index is waited for."""
 _HITS = 100_000
+_EXAMPLES, _QUERY_CHARACTERS = 1_000, 40
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
 _CHARACTERS, _CELLS = 1_000_000, 1_000_000
@@ -349,8 +351,7 @@ class IndexRoutes:
     def __init__(self, index: Index, embedding: EmbeddingRoutes) -> None:
         self._metrics, self._index, self._embedding = embedding.batcher.metrics, index, embedding
         index.patience = _WRITE_SECONDS
-        self._lock, self._written = Lock(), 0  # when, in nanoseconds: a rebuilt index differs too
-        self._writing = asyncio.Lock()
+        self._lock, self._writing = Lock(), asyncio.Lock()
         self._metrics.put(contrasent_index_texts=len(index))
 
     def router(self) -> APIRouter:
@@ -365,12 +366,9 @@ class IndexRoutes:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
         with self._lock:
             try:
-                written = (self._index.folder / "manifest.json").stat().st_mtime_ns
-                if written != self._written:
-                    self._index.refresh()
+                self._index.refresh_if_written()
             except (CheckpointError, FileNotFoundError) as error:
                 raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
-            self._written = written
         return self._index
 
     async def _embed(
@@ -407,7 +405,14 @@ class IndexRoutes:
         return _json({"removed": removed, "added": added, "texts": len(index)}, read)
 
     async def facts(self) -> Response:
-        """Its size, kind, recall and encoder."""
+        """Its size, kind, recall and encoder, and a text as an example of a query."""
         index = await asyncio.to_thread(self._newest)
         self._metrics.put(contrasent_index_texts=len(index))
-        return _json(index.facts())
+        return _json({**index.facts(), "example": await asyncio.to_thread(_example, index)})
+
+
+def _example(index: Index) -> str | None:
+    """The first sentence, or words, of one of the first texts, about as long as a query."""
+    texts = next((rows.texts[:_EXAMPLES] for rows in index.blocks()), [])
+    starts = (re.split(r"(?<=[.!?。])\s|\n", text.strip())[0] for text in texts)
+    return min(starts, key=lambda start: abs(len(start) - _QUERY_CHARACTERS), default=None)

@@ -178,3 +178,24 @@ def test_an_index_opened_before_an_addition_loses_nothing_when_it_adds(encoder, 
     second.add(encoder, ["from the second"])
     texts = {hit.text for hit in Index.open(folder).search(encoder, ["q"], 10)[0]}
     assert texts == {*TEXTS[:2], "from the first", "from the second"}
+
+
+@pytest.mark.parametrize("kind", ["flat", "milvus"])
+def test_similar_texts_are_those_nearest_to_the_vector_of_one(encoder, folder, kind):
+    if kind == "milvus":
+        pytest.importorskip("milvus_lite")
+    index = Index.build(encoder, ["x"], folder, ids=["9"], kind=kind)
+    index.add(encoder, texts := TEXTS[:30], ids=range(30, 60))
+    index.remove([33, 40])
+    rows = np.stack([*map(encoder.vector, ["x", *texts])]).astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = dict(zip(["9", *map(str, range(30, 60))], rows @ rows[5], strict=True))
+    for gone in ("33", "40", "34"):
+        del cosines[gone]
+    best = sorted(cosines, key=cosines.get, reverse=True)[:4]
+    hits = index.similar(34, 4)
+    assert [hit.id for hit in hits] == best
+    assert [hit.score for hit in hits] == pytest.approx([cosines[id_] for id_ in best], abs=1e-6)
+    with pytest.raises(DataError, match="'33'"):
+        index.similar("33")
+    index.close()

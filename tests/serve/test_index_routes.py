@@ -65,7 +65,9 @@ def test_words_and_both_are_searched(server, encoder, index):
             hit.words and pytest.approx(hit.words, rel=1e-5) for hit in hits[0]
         ]
     assert server.call("/search", {"queries": "a", "mode": "dense", "weight": 0.5}).status == 422
-    assert server.call("/index").json["words"]["hybrid"] is False
+    facts = server.call("/index").json
+    assert facts["words"]["hybrid"] is False
+    assert facts["example"] == min(TEXTS, key=lambda text: abs(len(text) - 40))
 
 
 def test_what_is_acknowledged_is_on_disk(server, encoder, index):

@@ -1,0 +1,116 @@
+"""The tools for agents, called by the SDK's own client over both transports."""
+
+import asyncio
+import os
+import socket
+import sys
+from contextlib import contextmanager
+
+import pytest
+from helpers.command_line import refused, started
+from helpers.tiny_models import SENTENCES
+
+from contrasent.search.index import Index
+
+mcp = pytest.importorskip("mcp", reason="mcp is not installed")
+
+
+@pytest.fixture
+def folders(encoder, tmp_path):
+    Index.build(encoder, SENTENCES, tmp_path / "first", precision="fp32")
+    Index.build(encoder, ["no fire", "a fire"], tmp_path / "second", ["x", "y"], precision="fp32")
+    return [str(tmp_path / name) for name in ("first", "second")]
+
+
+@contextmanager
+def reached(transport, *words):
+    """What the SDK's client connects to, of the command with these words."""
+    if transport == "stdio":
+        command = ["-m", "contrasent", "mcp", *words]
+        yield mcp.StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = started("mcp", *words, "--port", port)
+    try:
+        next(line for line in process.stderr if "Uvicorn running on" in line)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+async def conversation(server):
+    async with mcp.Client(server) as client:
+
+        async def call(name, **arguments):
+            answer = await client.call_tool(name, arguments)
+            return (
+                answer.content[0].text if answer.is_error else answer.structured_content["result"]
+            )
+
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        yield tools
+        yield await call("search", query=SENTENCES[2], top_k=3)
+        yield await call("search", query="fire", index="second", mode="words")
+        yield await call("similar", id="2", top_k=2)
+        yield await call("add", texts=["two cats"])
+        yield await call("search", query="two cats", top_k=1)
+        yield [
+            await call("search", query="a", index="third"),
+            await call("search", query=" "),
+            await call("similar", id="nothing"),
+            await call("search", query="a", top_k=0),
+            await call("add", texts=["a"], index="second"),
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
+    async def all_of_it(server):
+        return [step async for step in conversation(server)]
+
+    first = Index.open(folders[0])
+    expected = [hit.known for hit in first.search(encoder, [SENTENCES[2]], 4)[0]]
+    with reached(transport, *folders, "--allow-add") as server:
+        tools, hits, by_words, near, count, [added], mistakes = asyncio.run(all_of_it(server))
+    assert {*tools} == {"search", "similar", "add"}
+    assert tools["search"].input_schema["properties"]["index"]["enum"] == ["first", "second"]
+    assert [(hit["id"], hit["text"]) for hit in hits] == [
+        (hit["id"], hit["text"]) for hit in expected[:3]
+    ]
+    assert hits[0]["score"] == pytest.approx(expected[0]["score"], abs=1e-5)
+    assert {hit["id"] for hit in by_words} == {"x", "y"}
+    assert [hit["id"] for hit in near] == [hit["id"] for hit in expected[1:3]]
+    assert (count, added["text"], added["id"]) == (len(SENTENCES) + 1, "two cats", str(count - 1))
+    first.refresh()
+    assert len(first) == count
+    said = ("one of first, second", "query 0 is empty", "the id 'nothing'", "top_k", "give ids")
+    assert [word for word, mistake in zip(said, mistakes, strict=True) if word not in mistake] == []
+
+
+@pytest.mark.slow
+def test_a_key_is_asked_for_and_nothing_is_added_unless_it_is_allowed(folders):
+    from helpers.serving import call
+
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    accept = {"Accept": "application/json, text/event-stream"}
+
+    async def listed(url):
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        keyed = httpx2.AsyncClient(headers={"Authorization": "Bearer open"})
+        async with keyed, mcp.Client(streamable_http_client(url, http_client=keyed)) as client:
+            return [tool.name for tool in (await client.list_tools()).tools]
+
+    with reached("http", folders[0], "--api-key", "open") as url:
+        for key in ({}, {"Authorization": "Bearer shut"}):
+            assert call(url, asked, **accept, **key).status == 401
+        assert asyncio.run(listed(url)) == ["search", "similar"]
+
+
+def test_an_index_that_is_missing_is_told_before_anything_is_loaded(folders, tmp_path):
+    assert "there is no index at" in refused("mcp", folders[0], tmp_path / "nothing")
