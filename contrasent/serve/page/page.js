@@ -42,15 +42,39 @@ async function tell(work) {
   }
 }
 
-function hits(list, found) {
+const WORD = /\p{Script=Han}|\p{Script=Hiragana}|\p{Script=Katakana}|\p{Script=Thai}|[\p{L}\p{M}\p{N}_]+/gu;
+
+function wordsOf(text) {
+  const words = [...text.matchAll(WORD)].map(([word]) => word.toLowerCase());
+  const long = words.filter((word) => word.length > 2 || !/[a-z]/.test(word));
+  return new Set(long.length ? long : words);
+}
+
+function marked(text, words) {
+  const parts = [];
+  let end = 0;
+  for (const { 0: word, index } of text.matchAll(WORD)) {
+    if (!words.has(word.toLowerCase())) continue;
+    parts.push(text.slice(end, index), element("mark", word));
+    end = index + word.length;
+  }
+  return [...parts, text.slice(end)];
+}
+
+function hits(list, found, query) {
+  const words = wordsOf(query);
   list.replaceChildren(...found.map((hit) => {
-    const row = document.createElement("li");
-    const text = element("span", hit.text);
+    const row = document.createElement("li"), body = document.createElement("div"), text = element("p", "");
+    const { title, heading, path, ...more } = hit.metadata || {};
     const rank = (side) => hit[`${side}_rank`] ? ` (#${hit[`${side}_rank`]})` : "";
     const by = (name, side) => hit[side] ? `${name} ${hit[side].toFixed(3)}${rank(side)}` : "";
     const sides = "dense" in hit ? [by("meaning", "dense"), by("words", "words")] : [];
-    text.append(" ", element("small", [hit.id, ...sides].filter(Boolean).join(" · ")));
-    row.append(element("span", hit.score.toFixed(3), { class: "score" }), text);
+    const facts = Object.entries(more).map(([name, value]) => `${name} ${value}`);
+    const above = [title, heading].filter(Boolean).join(" › ");
+    text.append(...marked(hit.text, words));
+    if (above) body.append(element("strong", above));
+    body.append(text, element("small", [path || hit.id, ...facts, ...sides].filter(Boolean).join(" · ")));
+    row.append(element("span", hit.score.toFixed(3), { class: "score" }), body);
     return row;
   }));
 }
@@ -59,10 +83,16 @@ const lines = (id) => at(id).value.split("\n").map((line) => line.trim()).filter
 
 const forms = {
   async search() {
-    const q = at("query").value, mode = at("mode").value;
-    history.replaceState(null, "", `?${new URLSearchParams({ q, mode })}#search`);
-    const answer = await call("/search", { queries: q, top_k: 20, mode });
-    hits(at("hits"), answer.results[0]);
+    const q = at("query").value.trim(), mode = at("mode").value, filter = at("filter").value.trim();
+    const said = Object.entries({ q, mode: mode === "auto" ? "" : mode, filter }).filter(([, value]) => value);
+    const address = `/${said.length ? "?" : ""}${new URLSearchParams(said)}`;
+    if (address !== location.pathname + location.search) history.pushState(null, "", address);
+    const query = q || about.index.example;
+    at("example").hidden = Boolean(q);
+    at("example").textContent = `For example, “${query}”:`;
+    const answer = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined });
+    hits(at("hits"), answer.results[0], query);
+    if (!answer.results[0].length) at("message").textContent = "No text fits.";
   },
   async compare() {
     const first = lines("first"), second = lines("second");
@@ -87,10 +117,10 @@ async function facts(about) {
   const shown = { ...model, pooler: model.model_type.embedding.pooling };
   delete shown.model_type;
   if (about.index) {
-    const index = await call("/index");
-    Object.assign(shown, { "texts in the index": index.texts, "kind of index": index.kind });
-    if (index.approximate) shown.recall = index.approximate.recall;
-    if (index.words) shown["weight of words"] = index.words.weight;
+    const { texts, kind, approximate, words } = about.index;
+    Object.assign(shown, { "texts in the index": texts, "kind of index": kind });
+    if (approximate) shown.recall = approximate.recall;
+    if (words) shown["weight of words"] = words.weight;
   }
   at("facts").replaceChildren(...Object.entries(shown).filter(([, value]) => value !== null).flatMap(
     ([name, value]) => [element("dt", name.replaceAll("_", " ")), element("dd", String(value))]));
@@ -105,7 +135,7 @@ function show(name) {
     tab.tabIndex = chosen ? 0 : -1;
     at(tab.getAttribute("aria-controls")).hidden = !chosen;
   }
-  history.replaceState(null, "", `#${name}`);
+  history.replaceState(null, "", name === "search" ? location.pathname + location.search : `#${name}`);
   if (name === "about") tell(() => facts(about));
 }
 
@@ -127,17 +157,30 @@ for (const [name, work] of Object.entries(forms)) {
   });
 }
 
+at("mode").addEventListener("change", () => at("mode").form.requestSubmit());
+
+function load() {
+  const sent = new URLSearchParams(location.search);
+  at("query").value = sent.get("q") || "";
+  at("mode").value = at("mode").hidden ? "auto" : sent.get("mode") || "auto";
+  at("filter").value = sent.get("filter") || "";
+  tell(forms.search);
+}
+
 tell(async () => {
   about = await call("/page/about");
   at("model").textContent = about.model;
   at("tab-search").hidden = !about.index;
-  if (about.index) at("mode").hidden = !(await call("/index")).words;
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
-  const sent = new URLSearchParams(location.search);
-  if (about.index && sent.has("q")) {
-    at("query").value = sent.get("q");
-    if (!at("mode").hidden) at("mode").value = sent.get("mode") || "auto";
-    tell(forms.search);
+  if (about.index) {
+    about.index = await call("/index");
+    const columns = Object.keys(about.index.columns || {});
+    at("mode").hidden = !about.index.words;
+    at("filtered").hidden = !columns.length;
+    at("columns").textContent = columns.join(", ");
+    at("query").placeholder = about.index.example;
+    window.addEventListener("popstate", load);
+    load();
   }
   show(asked ? asked.getAttribute("aria-controls") : about.index ? "search" : "compare");
 });
