@@ -177,6 +177,10 @@ class SearchOptions:
     only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
     """Search texts with ids like this; % stands for any characters, _ for one."""
 
+    filter: Annotated[str | None, Spelling(metavar="CONDITION")] = None
+    """Search texts whose metadata are so, as 'year >= 2020 and source = "faq"'; also: or, not,
+    in (A, B), like 'docs/%', is null."""
+
     mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
     """dense: by the encoder's similarity; words: by BM25; hybrid: by both; auto: hybrid where that
     was measured to be better when the index was built or tuned, else dense."""

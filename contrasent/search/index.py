@@ -28,6 +28,8 @@ from contrasent.search.storage import (
     Snapshot,
     WordsInfo,
     close_milvus,
+    joint_columns,
+    metadata_table,
     read_manifest,
     rows_with,
     write_manifest,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
     from contrasent.search.milvus import MilvusRows
 
+Metadata = Iterable[Mapping[str, Any]] | None
 _CHUNK = 16_384
 _NO_WORDS = "has no words to search by; an index that is not in Milvus gets them by: index tune"
 
@@ -67,6 +70,7 @@ class Index:
         folder: str | Path,
         ids: Sequence[str | int] | None = None,
         *,
+        metadata: Metadata = None,
         precision: str = "auto",
         kind: str = "auto",
         words: bool = True,
@@ -80,6 +84,7 @@ class Index:
             texts: the texts, read once, as a stream; or shards that hold their vectors too.
             folder: where to write the index.
             ids: one different id per text; by default the numbers of the rows.
+            metadata: values by name for each text, which hits have and searches can ask for.
             precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
                 one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
@@ -103,7 +108,9 @@ class Index:
             blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
         made_by, folder = EncoderIdentity.of(encoder, precision), Path(folder)
         manifest = IndexManifest(made_by, (), names is None, kind, writes=1, similarity=similarity)
-        rows = _numbered(blocks, names, similarity)
+        table = None if metadata is None else metadata_table(metadata)
+        rows = _numbered(blocks, names, similarity, table)
+        manifest = replace(manifest, columns=joint_columns({}, table))
         recover_folder(folder.resolve())
         remedy = "it is not an index, so it is left alone: name another folder"
         if is_index := bool(manifest_in(folder, "contrasent-index-")):
@@ -116,7 +123,7 @@ class Index:
 
                 manifest = MilvusRows.build(partial, manifest, rows)
             else:
-                first = write_segment(partial, 1, rows, encoder.width, words)
+                first = write_segment(partial, manifest, rows, words)
                 fusion = WordsInfo() if words else None
                 manifest = replace(manifest, segments=(first,), words=fusion)
                 with progress_bar("indexing", first.rows, shown=show_progress) as advance:
@@ -156,6 +163,7 @@ class Index:
             "segments": len(manifest.segments),
             "approximate": None if manifest.ann is None else asdict(manifest.ann),
             "words": None if manifest.words is None else asdict(manifest.words),
+            "columns": manifest.columns,
             "encoder": asdict(manifest.encoder),
         }
 
@@ -180,6 +188,7 @@ class Index:
         texts: Iterable[str],
         ids: Sequence[str | int] | None = None,
         *,
+        metadata: Metadata = None,
         show_progress: bool = False,
     ) -> None:
         """Embed more texts with the encoder that built the index and append them, all or none."""
@@ -187,13 +196,17 @@ class Index:
         texts = sentences_of(texts, "texts")
         names, manifest = _checked_ids(ids), self.manifest
         how = manifest.encoder.precision, manifest.similarity, show_progress
-        self._change((), _embedded(encoder, texts, *how), names)
+        self._change((), _embedded(encoder, texts, *how), names, metadata)
 
     def add_vectors(
-        self, vectors: np.ndarray, texts: Sequence[str], ids: Sequence[str | int] | None = None
+        self,
+        vectors: np.ndarray,
+        texts: Sequence[str],
+        ids: Sequence[str | int] | None = None,
+        metadata: Metadata = None,
     ) -> list[str]:
         """Append n texts whose ``(n, D)`` embeddings are known, all or none; the ids they have."""
-        return self.change((), vectors, texts, ids)[1]
+        return self.change((), vectors, texts, ids, metadata=metadata)[1]
 
     def change(
         self,
@@ -202,6 +215,7 @@ class Index:
         texts: Sequence[str],
         ids: Sequence[str | int] | None = None,
         *,
+        metadata: Metadata = None,
         missing_ok: bool = False,
     ) -> tuple[int, list[str]]:
         """`remove`, then `add_vectors`, in one write, all or none; how many left, and new ids."""
@@ -209,7 +223,8 @@ class Index:
         names = _checked_ids(ids) if texts else None
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
         blocks = iter([(self._matrix(vectors, len(texts)), texts)])
-        removed, numbers = self._change(gone, blocks if texts else None, names, missing_ok)
+        new = blocks if texts else None
+        removed, numbers = self._change(gone, new, names, metadata, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
@@ -368,6 +383,8 @@ class Index:
             problem = f"{self.folder} {_NO_WORDS}" if queries else "give the texts of the queries"
         elif mode != "words" and not can_embed:
             problem = f"a search of the mode {mode} needs the encoder of the index"
+        elif how.filter is not None and self.kind in MILVUS:
+            problem = f"{self.folder} is {self.kind}, which has no filter; build another kind"
         elif mode == "words" and how.threshold is not None:
             problem = "a threshold is one of similarity, which the mode words does not know"
         elif how.threshold is not None and not low <= how.threshold <= high:
@@ -404,8 +421,10 @@ class Index:
         gone: Sequence[str],
         blocks: Blocks | None,
         names: list[str] | None,
+        metadata: Metadata = None,
         missing_ok: bool = False,
     ) -> tuple[int, range]:
+        table = None if metadata is None else metadata_table(metadata)
         with self._writing() as now:
             was, rows = now.manifest, now.rows_of(gone)
             missing = next((name for name in gone if name not in rows), None)
@@ -419,8 +438,9 @@ class Index:
                     problem = f"texts of {self.folder} have ids of their own: give ids (--ids)"
                 elif taken := next((name for name in names or () if name in known), None):
                     problem = f"id {taken!r} is in the index already"
-                new = _numbered(blocks, names, was.similarity, first)
-                then = replace(then, numbered=was.numbered and names is None)
+                new = _numbered(blocks, names, was.similarity, table, first)
+                columns = joint_columns(was.columns, table)
+                then = replace(then, numbered=was.numbered and names is None, columns=columns)
             if problem:
                 raise DataError(problem)
             if rows or new is not None:
@@ -458,10 +478,15 @@ def _embedded(
 
 
 def _numbered(
-    blocks: Blocks, ids: Sequence[str] | None, similarity: str, first: int = 0
+    blocks: Blocks,
+    ids: Sequence[str] | None,
+    similarity: str,
+    metadata: Any = None,
+    first: int = 0,
 ) -> Iterator[IndexRows]:
     """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
-    done = 0
+    aligned = {"ids": ids, "rows of metadata": metadata}
+    counts, done = {name: len(rows) for name, rows in aligned.items() if rows is not None}, 0
     for rows, texts in blocks:
         length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         if similarity != "cosine":
@@ -474,13 +499,16 @@ def _numbered(
                 f"{done + row}: {texts[row][:80]!r}; check the encoder"
             )
         start, done = done, done + len(texts)
-        if ids is not None and done > len(ids):
+        if done > min(counts.values(), default=done):
             break
         names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
-        yield rows_with((rows / length).astype(np.float32), list(names), texts)
-    if not done or (ids is not None and done != len(ids)):
-        few = f"there are {len(ids or ())} ids, but {done} texts"
-        raise DataError(few if done else "there is no text to index")
+        cells = None if metadata is None else metadata.slice(start, done - start)
+        yield rows_with((rows / length).astype(np.float32), list(names), texts, cells)
+    if not done or {done, *counts.values()} != {done}:
+        few = " and ".join(f"{count} {name}" for name, count in counts.items())
+        raise DataError(
+            f"there are {few}, but {done} texts" if done else "there is no text to index"
+        )
 
 
 def _checked_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -151,6 +151,8 @@ class MilvusRows:
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
         """Append rows, remove those that are gone, and write the manifest; all or nothing."""
+        if then.columns:
+            raise ConfigError(f"texts in {self.kind} have no metadata; choose another kind")
         number = first = then.next_number
         blocks = list(new or ()) if gone else new or ()  # refused before one takes another's place
         try:

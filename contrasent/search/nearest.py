@@ -341,11 +341,12 @@ class Ann:
         kind, kept = KINDS[self.kind], None if live is None else live[: self.rows]
         available = self.rows if kept is None else int(np.count_nonzero(kept))
         count = min(max(kind.rescore * top_k, 50), available)
-        if not count:
-            return [np.empty(0, np.int64)] * len(queries)
+        if kept is not None and available <= _RESCORED:
+            return [np.flatnonzero(kept)] * len(queries)
+        effort = self.effort * (self.rows // available)  # of few rows more have to be passed
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
-        how = kind.parameters(self.effort, count, only)
+        how = kind.parameters(effort, count, only)
         found = [rows[rows >= 0] for rows in self.index.search(queries, count, params=how)[1]]
         least = min(top_k, available)
         if all(len(rows) >= least for rows in found):

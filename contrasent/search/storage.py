@@ -8,21 +8,23 @@ Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
-from contrasent.errors import CheckpointError, shown
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
 from contrasent.files import inside, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
+from contrasent.search.filters import read_filter
 from contrasent.search.nearest import (
     KINDS,
     Ann,
@@ -48,7 +50,10 @@ _VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.
 _FILES = (_VECTORS, _TABLE)
 """Files of a segment, and of an index with words that of its words."""
 _COLUMNS = ("id", "text")
-"""Strings of a row, the columns of its table."""
+"""Strings of a row, the first columns of its table; others are its metadata."""
+Kind = Literal["bool", "int64", "double", "string"]
+"""The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
+_KINDS = get_args(Kind)
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
 _STRICT = ConfigDict(strict=True, extra="forbid")
@@ -135,7 +140,8 @@ class IndexManifest:
     # and of length 1 for the cosine, by which all older indexes rank
     similarity: str = "cosine"
     words: WordsInfo | None = None  # None without tables of words, as in all older indexes
-    format: Annotated[str, Field(pattern="^contrasent-index-[1-4]$")] = "contrasent-index-4"
+    columns: dict[str, Kind] = field(default_factory=dict)  # of metadata, by name
+    format: Annotated[str, Field(pattern="^contrasent-index-[1-5]$")] = "contrasent-index-5"
 
     @property
     def rows(self) -> int:
@@ -163,7 +169,7 @@ class IndexManifest:
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    content = asdict(replace(manifest, format="contrasent-index-4"))
+    content = asdict(replace(manifest, format="contrasent-index-5"))
     write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
@@ -211,34 +217,86 @@ class IndexRows:
         return list(self.table.column("text").to_pylist())
 
 
-def rows_with(vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str]) -> IndexRows:
-    """Rows of an index that are not on disk yet."""
+def rows_with(
+    vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str], metadata: Any = None
+) -> IndexRows:
+    """Rows of an index that are not on disk yet; ``metadata`` is a table of as many rows."""
     import pyarrow as pa
 
-    columns = [pa.array(values, pa.string()) for values in (ids, texts)]
-    return IndexRows(vectors, pa.table(columns, names=_COLUMNS))
+    table = pa.table([pa.array(values, pa.string()) for values in (ids, texts)], _COLUMNS)
+    for name in () if metadata is None else metadata.column_names:
+        table = table.append_column(name, metadata[name])
+    return IndexRows(vectors, table)
 
 
-def _read_table(path: Path, columns: Sequence[str], rows: int | None = None) -> Any:
+def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """A table of metadata, a row for each mapping, with null where that has no value.
+
+    A column of other values than texts, numbers and booleans, or of several types, is one of texts.
+    """
+    import pyarrow as pa
+
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    if reserved := names.keys() & {*_COLUMNS}:
+        raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
+    return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
+
+
+def _metadata_column(values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    with suppress(pa.ArrowException, OverflowError):
+        column = pa.array(values)
+        if str(column.type) in _KINDS:
+            return column
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Kind]:
+    """The columns of metadata of an index that a table of new metadata is added to."""
+    joint = dict(first)
+    for column in () if metadata is None else metadata.schema:
+        kind = str(column.type)
+        joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
+    return joint
+
+
+def _typed(table: Any, columns: Mapping[str, Kind]) -> Any:
+    """The ids, the texts and the ``columns`` of a table, null where it has none."""
+    import pyarrow as pa
+
+    cells = {name: table[name] for name in _COLUMNS}
+    for name, kind in columns.items():
+        stored = table[name] if name in table.column_names else pa.nulls(len(table))
+        cells[name] = stored.cast(pa.type_for_alias(kind), safe=False)
+    return pa.table(cells)
+
+
+def _read_table(
+    path: Path, columns: Sequence[str] | Mapping[str, Kind], rows: int | None = None
+) -> Any:
     """Map a table from disk; CheckpointError if it is damaged, or has another number of rows."""
     import pyarrow as pa
 
     with readable(path, _REBUILD):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, not {rows}")
-    return table
+        return _typed(table, columns) if isinstance(columns, dict) else table.select(columns)
 
 
 def write_segment(
-    folder: Path, number: int, blocks: Iterable[IndexRows], width: int, with_words: bool
+    folder: Path, manifest: IndexManifest, blocks: Iterable[IndexRows], with_words: bool
 ) -> Segment:
-    """Write rows as the files of a segment."""
+    """Write rows as the files of the segment that the next write of a manifest adds."""
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
-    name, rows = f"{number:06d}", 0
-    schema = pa.schema([(column, pa.string()) for column in _COLUMNS])
+    name, rows = f"{manifest.writes:06d}", 0
+    width, columns = manifest.encoder.width, manifest.columns
+    kinds = dict.fromkeys(_COLUMNS, "string") | columns
+    schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in kinds.items()])
     with (
         writing(folder / _VECTORS.format(name)) as vectors_path,
         writing(folder / _TABLE.format(name)) as table_path,
@@ -248,7 +306,7 @@ def write_segment(
     ):
         for block in blocks:
             append(block.vectors, ())
-            table.write_table(block.table)
+            table.write_table(_typed(block.table, columns))
             rows += len(block.vectors)
     if with_words:
         _write_words(folder, name)
@@ -276,6 +334,7 @@ class Hit:
     dense_rank: int | None = None  # by it, from 1; None if too many texts are nearer
     words: float | None = None  # of a search by words, its BM25
     words_rank: int | None = None
+    metadata: dict[str, Any] | None = field(default=None, hash=False)  # None if it has none
 
     @property
     def known(self) -> dict[str, Any]:
@@ -309,7 +368,8 @@ class Snapshot:
         vectors = [
             open_rows(folder / _VECTORS.format(it.name), it.rows, width, _REBUILD) for it in parts
         ]
-        tables = [_read_table(folder / _TABLE.format(it.name), _COLUMNS, it.rows) for it in parts]
+        columns = manifest.columns
+        tables = [_read_table(folder / _TABLE.format(it.name), columns, it.rows) for it in parts]
         with_words = parts if manifest.words else ()
         words = [_read_table(folder / _WORDS.format(it.name), TABLE) for it in with_words]
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
@@ -337,9 +397,11 @@ class Snapshot:
         """The hits of ``(Q, D)`` queries, best first; by words alone they need no vectors."""
         import pyarrow.compute as pc
 
-        live, ids, stored = self.live, self.table.column("id"), self.table.column("text")
+        live = self.live
         if how.only is not None:
-            live = live & pc.match_like(ids, how.only).to_numpy()
+            live = live & pc.match_like(self.table.column("id"), how.only).to_numpy()
+        if how.filter is not None:
+            live = live & self._matching(how.filter)
         by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
             ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
@@ -353,10 +415,28 @@ class Snapshot:
                 exact = (partial(row_similarities, self.vectors, similarity, it) for it in queries)
                 sides = zip(near, exact, by_words, strict=True)
                 ranked = [nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
-        return [
-            [Hit(ids[it.row].as_py(), stored[it.row].as_py(), *it[1:]) for it in rows]
-            for rows in ranked
-        ]
+        return [[self._hit(it) for it in rows] for rows in ranked]
+
+    def _hit(self, ranked: Ranked) -> Hit:
+        [row] = self.table.slice(ranked.row, 1).to_pylist()
+        cells = {n: v for n, v in row.items() if v is not None and not n.startswith("_")}
+        return Hit(cells.pop("id"), cells.pop("text"), *ranked[1:], cells or None)
+
+    def _matching(self, condition: str) -> np.ndarray:
+        """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""
+        import pyarrow as pa
+
+        expression, names = read_filter(condition)
+        for name in names:
+            pick("column", name, self.table.column_names)
+        table = self.table.select([*dict.fromkeys(names)])
+        matching = np.zeros(len(table), bool)
+        try:
+            rows = table.append_column("", pa.array(np.arange(len(table)))).filter(expression)
+            matching[rows.column("").to_numpy()] = True
+        except pa.ArrowException as error:
+            raise ConfigError(f"the filter {condition!r}: {first_line(error)}") from error
+        return matching
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""
@@ -419,8 +499,7 @@ class Snapshot:
         """The manifest after segments from ``first`` on and ``new`` rows are one; its live rows."""
         start = sum(segment.rows for segment in then.segments[:first])
         rows = chain(self.blocks(first), new)
-        how = then.encoder.width, then.words is not None
-        segment = write_segment(self.folder, then.writes, rows, *how)
+        segment = write_segment(self.folder, then, rows, then.words is not None)
         given = then.next_number + segment.rows - int(self.live[start:].sum())
         then = replace(then, segments=(*then.segments[:first], segment), given=given)
         return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])

@@ -134,24 +134,29 @@ class MatrixRequest(Body):
 
 
 class QueryRequest(Body):
-    """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
+    """Queries, and which hits are wanted.
+
+    ``only`` is a LIKE pattern of their ids, ``filter`` a condition such as ``year >= 2020``.
+    """
 
     queries: Line | Annotated[list[Line], _SOME]
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
+    filter: Annotated[str, Field(max_length=1000)] | None = None
     mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
     weight: Annotated[float, Field(ge=0, le=1)] | None = None
     fusion: Literal["scores", "ranks"] = "scores"
 
 
 class IndexChange(Body):
-    """Ids to remove, then texts to add, with one id each or with none."""
+    """Ids to remove, then texts to add, with one id and metadata each or with none."""
 
     remove: Lines = []
     missing_ok: bool = False
     texts: Lines = []
     ids: Lines | None = None
+    metadata: list[dict[str, str | int | float | bool | None]] | None = None
 
 
 _WRITE_SECONDS = 5.0
@@ -397,7 +402,8 @@ class IndexRoutes:
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._newest)
             try:
-                change = partial(index.change, *given, missing_ok=body.missing_ok)
+                how = {"metadata": body.metadata, "missing_ok": body.missing_ok}
+                change = partial(index.change, *given, **how)
                 removed, added = await asyncio.to_thread(change)
             except DataError as error:
                 raise RefusalError(409, str(error)) from error

@@ -88,6 +88,18 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
     assert server.call("/index", again).json["added"] == ["1"]
 
 
+def test_metadata_is_stored_returned_and_asked_for(server):
+    added = {"texts": ["two cats", "three cats"], "metadata": [{"n": 2}, {"n": 3, "of": "cats"}]}
+    assert server.call("/index", added).status == 200
+    asked = {"queries": "cats", "filter": 'n > 2 and of = "cats"'}
+    [[hit]] = server.call("/search", asked).json["results"]
+    assert (hit["text"], hit["metadata"]) == ("three cats", {"n": 3, "of": "cats"})
+    assert server.call("/index").json["columns"] == {"n": "int64", "of": "string"}
+    for condition in ("n >", "m = 1", "n = 'x'"):
+        assert server.call("/search", asked | {"filter": condition}).status == 422
+    assert server.call("/index", added | {"metadata": [{}]}).status == 409
+
+
 def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch):
     def full(*_):
         raise OSError("no room")

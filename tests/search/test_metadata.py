@@ -1,0 +1,167 @@
+"""Metadata of texts, and searches of those that satisfy a condition on it."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers.dummy_encoder import DummyEncoder
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.search.filters import read_filter
+from contrasent.search.index import Index
+
+ROWS = [
+    {"year": 2018 + n % 6, "source": ("faq", "blog", "it's")[n % 3], "price": n / 4}
+    | ({"draft": n % 2 == 0} if n % 5 else {})
+    | ({"class": f"c{n % 4}"} if n % 7 else {})
+    for n in range(60)
+]
+TEXTS = [f"text {n} of {row['source']}" for n, row in enumerate(ROWS)]
+CONDITIONS = [
+    ('year >= 2020 and source = "faq"', lambda r: r["year"] >= 2020 and r["source"] == "faq"),
+    ("year=2019", lambda r: r["year"] == 2019),
+    ("2019 < year <= 2021", lambda r: 2019 < r["year"] <= 2021),
+    ("not year = 2020 AND price < 3", lambda r: r["year"] != 2020 and r["price"] < 3),
+    ("year IN (2018, 2023)", lambda r: r["year"] in (2018, 2023)),
+    ("source not in ('faq')", lambda r: r["source"] != "faq"),
+    ('source = "it\'s"', lambda r: r["source"] == "it's"),
+    ("price > 3 or year > 2020.5", lambda r: r["price"] > 3 or r["year"] > 2020.5),
+    (
+        "price >= 2 and (year < 2019 or draft)",
+        lambda r: r["price"] >= 2 and (r["year"] < 2019 or r.get("draft")),
+    ),
+    ("draft = false", lambda r: r.get("draft") is False),
+    ("not draft", lambda r: r.get("draft") is False),
+    ("draft is null", lambda r: "draft" not in r),
+    ("class is not null and `class` <> 'c1'", lambda r: r.get("class", "c1") != "c1"),
+    ("class like 'c_' and price > -1", lambda r: "class" in r),
+    ("source like 'b%'", lambda r: r["source"].startswith("b")),
+    ("id = '3'", lambda r: r is ROWS[3]),
+]
+
+
+@pytest.mark.parametrize(("condition", "satisfied"), CONDITIONS)
+def test_hits_are_those_of_an_index_of_the_rows_that_a_loop_chooses(
+    condition, satisfied, encoder, folder, tmp_path
+):
+    index = Index.build(encoder, TEXTS[:20], folder, range(20), metadata=ROWS[:20])
+    index.add(encoder, TEXTS[20:], range(20, 60), metadata=ROWS[20:])
+    chosen = [n for n, row in enumerate(ROWS) if satisfied(row)]
+    alone = Index.build(
+        encoder,
+        [TEXTS[n] for n in chosen],
+        tmp_path / "alone",
+        chosen,
+        metadata=[ROWS[n] for n in chosen],
+    )
+    for mode in ("dense", "words"):
+        hits = index.search(encoder, ["text 7 faq", "it"], 60, mode=mode, filter=condition)
+        expected = alone.search(encoder, ["text 7 faq", "it"], 60, mode=mode)
+        assert [{it.id for it in of} for of in hits] == [{it.id for it in of} for of in expected]
+    assert all(hit.metadata == ROWS[int(hit.id)] for of in hits for hit in of)
+    both = index.search(encoder, ["text 7"], 60, mode="hybrid", filter=condition)[0]
+    assert {int(hit.id) for hit in both} == {*chosen}
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("", "year", "year >", "year + 1 > 2", "f()", "a.b.c()", "year is 3", "year like 3", "2"),
+        *(
+            "x if y",
+            "(" * 300 + "year" + ")" * 300,
+            "not " * 4000 + "draft",
+            "-" * 400 + "1 < year",
+        ),
+        *(
+            "year = 'x",
+            "year = 'x'",
+            "yaer = 2020",
+            "lambda: 1",
+            "[year]",
+            "{year}",
+            "year == == 3",
+        ),
+        *("__import__('os')", "year; year", "year\n= 1", "'a' like year", "source > 3", "#"),
+    ],
+)
+def test_conditions_without_sense_are_refused(condition, encoder, folder):
+    index = Index.build(encoder, TEXTS, folder, metadata=ROWS)
+    with pytest.raises(ConfigError):
+        index.search(encoder, ["a"], filter=condition)
+
+
+def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, folder):
+    index = Index.build(encoder, ["a", "b"], folder, ["a", "b"])
+    assert index.search(encoder, ["a"])[0][0].metadata is None
+    index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_hidden": "x"}])
+    index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so"}])
+    index.change(["a"], encoder.vector("e")[None], ["e"], ["e"], metadata=[{"new": "1"}])
+    for opened in (index, Index.open(folder)):
+        for _ in range(2):
+            hits = {hit.id: hit.metadata for hit in opened.search(encoder, ["a"])[0]}
+            assert hits == {
+                "b": None,
+                "c": {"n": 1.0, "is": "true"},
+                "d": {"n": 2.5, "is": "so"},
+                "e": {"new": "1"},
+            }
+            opened.optimize()
+    found = index.search(encoder, ["a"], filter="_hidden = 'x'")[0]
+    assert [hit.id for hit in found] == ["c"]
+    kinds = {"n": "double", "is": "string", "_hidden": "string", "new": "string"}
+    assert index.facts()["columns"] == kinds
+
+
+def test_values_of_other_kinds_are_texts_and_wrong_metadata_changes_nothing(encoder, folder):
+    index = Index.build(encoder, ["a"], folder, metadata=[{"mixed": [1, 2], "big": 2**70}])
+    [[hit]] = index.search(encoder, ["a"])
+    assert hit.metadata == {"mixed": "[1, 2]", "big": str(2**70)}
+    for metadata in ([], [{}, {}], [{"id": 1}], [{"text": "x"}]):
+        with pytest.raises(DataError):
+            index.add(encoder, ["b"], metadata=metadata)
+        with pytest.raises(DataError):
+            Index.build(encoder, ["b"], folder, metadata=metadata, overwrite=True)
+    assert len(Index.open(folder)) == 1
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+@pytest.mark.parametrize("share", [0.4, 0.02])
+def test_approximate_search_of_some_rows_finds_what_exact_search_finds(kind, share, folder):
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((12_000, 16)).astype(np.float32)
+    texts = [f"t{n}" for n in range(len(vectors))]
+    encoder = DummyEncoder(16, vectors=dict(zip(texts, vectors, strict=True)))
+    marks = random.random(len(texts)) < share
+    metadata = [{"mark": bool(mark)} for mark in marks]
+    index = Index.build(encoder, texts, folder, metadata=metadata, kind=kind, words=False)
+    queries = random.standard_normal((40, 16)).astype(np.float32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    scores = np.where(marks, queries @ unit.T, -np.inf)
+    nearest = np.argsort(-scores, axis=1)[:, :10]
+    hits = index.search_vectors(queries, 10, filter="mark")
+    shared = [
+        len({int(hit.id) for hit in of} & {*best}) for of, best in zip(hits, nearest, strict=True)
+    ]
+    assert np.mean(shared) > 9.5
+
+
+def test_a_column_may_have_any_name_in_quotes():
+    table = pa.table({"two words": [1, 2], "leaf0": [3, 4], "and": [5, 6]})
+    for name in table.column_names:
+        expression, columns = read_filter(f"`{name}` = {table[name][1]}")
+        assert columns == [name]
+        assert table.filter(expression).num_rows == 1
+
+
+def test_an_index_of_the_fourth_format_opens_and_takes_metadata(encoder, folder):
+    Index.build(encoder, ["a", "b"], folder)
+    path = folder / "manifest.json"
+    old = json.loads(path.read_text())
+    assert old.pop("columns") == {}
+    path.write_text(json.dumps(old | {"format": "contrasent-index-4"}))
+    index = Index.open(folder)
+    index.add(encoder, ["c"], metadata=[{"n": 1}])
+    hits = Index.open(folder).search(encoder, ["a"])[0]
+    assert {hit.id: hit.metadata for hit in hits} == {"0": None, "1": None, "2": {"n": 1}}
