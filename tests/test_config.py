@@ -238,9 +238,6 @@ def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
     assert load_recipe(tmp_path / "a.yml").train.epochs == 4
 
 
-# The command ``contrasent recipes``
-
-
 def test_every_recipe_has_a_row_that_says_what_it_is():
     rows = [line.split(maxsplit=1) for line in worked("recipes").out.splitlines()]
     assert [name for name, _ in rows] == list(recipes())

@@ -2,12 +2,12 @@
 
 import copy
 import dataclasses
-from itertools import pairwise
 
 import pytest
 import torch
 import transformers
 from helpers import oracles
+from helpers.padded import rows_of
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
@@ -27,14 +27,6 @@ def mean_encoder(tiny_bert):
 
 def built(encoder, data_views=1, **settings):
     return objectives.build("consert", settings, width=16, data_views=data_views, encoder=encoder)
-
-
-def rows_of(batch):
-    ends = batch.offsets.tolist()
-    return [batch.token_ids[a:b].tolist() for a, b in pairwise(ends)]
-
-
-# The edits
 
 
 @pytest.mark.parametrize("keep_first", [False, True])
@@ -97,9 +89,6 @@ def test_edits_change_what_the_embedding_layer_gives(edit, tiny_bert, rng):
         last = model.encoder(state).last_hidden_state[0]
         torch.testing.assert_close(ours[-1][start:end], last, rtol=1e-4, atol=1e-5)
         start = end
-
-
-# The objective
 
 
 @pytest.mark.parametrize("exclude", [False, True])

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from helpers import oracles
+from helpers.padded import rows_of
 from helpers.tiny_models import SENTENCES
 from torch.testing import assert_close
 
@@ -53,10 +54,6 @@ def scored(encoder, objective, batch):
     encoded = encoder(prepared, objective.layers)
     encoded.pooled.retain_grad()
     return encoded, objective(encoded, prepared)
-
-
-def sentences(batch):
-    return [part.tolist() for part in batch.token_ids.split(batch.lengths.tolist())]
 
 
 @dataclass
@@ -107,9 +104,6 @@ def test_without_weight_there_is_no_generator(tiny_bert):
     assert terms.keys() == {"contrast"} and objective.prepare(batch) is batch
 
 
-# Edits as further views (Table 15)
-
-
 @pytest.mark.parametrize("exclude", [True, False])
 @pytest.mark.parametrize("operation", ["replace", "all"])
 @pytest.mark.parametrize("role", ["positives", "negatives"])
@@ -127,13 +121,13 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
         projector="mlp",
     )
     batch = batch_of(encoder, examples=4, views=objective.views)
-    twice = pack([sentences(batch)[s] for s in (0, 5, 0, 3) * objective.views], objective.views)
+    twice = pack([rows_of(batch)[s] for s in (0, 5, 0, 3) * objective.views], objective.views)
     torch.manual_seed(7)
     prepared = objective.prepare(twice)
     encoded = encoder(prepared)
     terms = objective(encoded, prepared)
     assert terms.keys() == {"contrast"}
-    texts = sentences(prepared)
+    texts = rows_of(prepared)
     views = [texts[n : n + 4] for n in range(0, len(texts), 4)]
     layer = objective.projector.linear
     rows = torch.tanh(encoded.pooled @ layer.weight.T + layer.bias).double()
@@ -155,9 +149,6 @@ def test_edits_join_the_contrast_in_their_role(data_views, role, operation, excl
     torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-# The conditional tasks
-
-
 def states_of(objective, batch, embeddings):
     """The transformer one sentence at a time: no packing, no repetition, no order to go wrong."""
     conditional = objective.difference.conditional
@@ -171,9 +162,6 @@ def states_of(objective, batch, embeddings):
 def linear(objective, head, states):
     layer = objective.difference.conditional.heads[head]
     return states @ layer.weight.T.double() + layer.bias.double()
-
-
-# What the transformer is given
 
 
 @pytest.mark.parametrize("source", ["same", "next", "both"])
@@ -197,16 +185,13 @@ def test_which_sentences_are_edited_for_which_embedding(
     encoded, _ = scored(encoder, noted.transformer(objective), batch)
     edited += [source_batch for _, source_batch, _ in noted.edits]
     (edited,) = edited
-    own, after = sentences(batch), sentences(batch.next_sentences) * objective.views
+    own, after = rows_of(batch), rows_of(batch.next_sentences) * objective.views
     wanted = {"same": own, "next": after, "both": own + after}[source]
-    assert sentences(edited) == wanted
+    assert rows_of(edited) == wanted
     given, embeddings = noted.call
-    assert [len(ids) for ids in sentences(given)] == [len(ids) for ids in wanted]
+    assert [len(ids) for ids in rows_of(given)] == [len(ids) for ids in wanted]
     rows = [encoded.pooled[s // batch.examples, s % batch.examples] for s in range(len(own))]
     assert_close(embeddings, torch.stack(rows * (2 if source == "both" else 1)))
-
-
-# Replaced tokens
 
 
 @pytest.mark.parametrize("padding", ["ignored", "as_reference"])
@@ -246,9 +231,6 @@ def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, enc
             "share_edited": len(right[True]) / tokens,
         }
     )
-
-
-# Conditional and corrective language models
 
 
 def predicted(objective, states):
@@ -315,9 +297,6 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
     right = [bool(score > 0) != was for score, was in zip(copies, edited, strict=True)]
     assert terms.measures["copy_accuracy"].item() == pytest.approx(sum(right) / len(right))
     assert terms.measures["share_edited"].item() == pytest.approx(sum(edited) / len(edited))
-
-
-# What is refused
 
 
 AT_ODDS = [

@@ -68,10 +68,6 @@ def relative(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def is_class(node):
-    return isinstance(node, ast.ClassDef)
-
-
 def part(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
@@ -221,7 +217,8 @@ def test_a_class_name_is_used_once():
 
 
 def test_a_public_method_has_a_docstring_or_overrides_one():
-    classes = {node.name: node for p in FILES for node in ast.walk(tree(p)) if is_class(node)}
+    nodes = [node for path in FILES for node in everywhere(path)]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
     def methods(node):
         return {it.name: it for it in node.body if isinstance(it, ast.FunctionDef)}

@@ -35,9 +35,6 @@ def built(name, encoder, data_views=1, width=16, **settings):
     return objectives.build(name, settings, width=width, data_views=data_views, encoder=encoder)
 
 
-# SimCSE with masked language modelling
-
-
 def simcse(encoder, batch, **settings):
     """A batch as it is prepared, and its terms."""
     objective = built("simcse", encoder, batch.views, mlm_weight=0.1, mlm_mask_rate=0.4, **settings)
@@ -89,9 +86,6 @@ def test_masked_views_are_contrasted_with_the_same_tokens_hidden(encoder):
     torch.testing.assert_close(terms["contrast"], alone["contrast"])
 
 
-# CMLM
-
-
 @pytest.mark.parametrize("vectors", [1, 4])
 def test_a_step_of_cmlm_and_its_gradients_are_those_of_the_formula(vectors, encoder, model):
     objective = built("cmlm", encoder, vectors=vectors, mask_rate=0.6)
@@ -119,9 +113,6 @@ def test_a_step_of_cmlm_and_its_gradients_are_those_of_the_formula(vectors, enco
     names = [name for name in mine if "pooler" not in name]
     weights = [mine[name] for name in names], [theirs[name] for name in names]
     equal_gradients(terms["mlm"], expected, weights, rtol=1e-3, atol=1e-5)
-
-
-# InfoCSE
 
 
 def infocse(encoder, **settings):

@@ -18,37 +18,14 @@ from contrasent.metrics import (
 )
 
 
-def columns(seed, size=60):
-    generator = np.random.default_rng(seed)
-    scores = generator.normal(size=size)
-    return scores, scores + generator.normal(size=size)
-
-
 @pytest.mark.parametrize("metric, peer", [(spearman, stats.spearmanr), (pearson, stats.pearsonr)])
 @pytest.mark.parametrize("values", [2, 3, 40, None])
 def test_correlations_are_those_of_scipy_with_and_without_ties(metric, peer, values):
-    scores, gold = columns(3)
+    draw = np.random.default_rng(values or 3)
+    scores, gold = draw.normal(size=(2, 60)).cumsum(0)
     if values:
-        draw = np.random.default_rng(values)
         scores, gold = draw.integers(values, size=50), draw.integers(values, size=50) / 5
     assert metric(scores, gold) == pytest.approx(peer(scores, gold).statistic, abs=1e-15)
-
-
-@pytest.mark.parametrize("metric", [spearman, pearson])
-def test_a_correlation_takes_no_notice_of_scale_order_or_direction(metric):
-    scores, gold = columns(3)
-    value = metric(scores, gold)
-    order = np.random.default_rng(0).permutation(len(scores))
-    assert metric(scores[order], gold[order]) == pytest.approx(value, abs=1e-12)
-    assert metric(5 * scores + 2, gold / 7) == pytest.approx(value, abs=1e-12)
-    assert metric(-scores, gold) == pytest.approx(-value, abs=1e-12)
-    assert metric(gold, scores) == pytest.approx(value, abs=1e-12)
-
-
-def test_only_the_order_counts_for_spearman():
-    scores, gold = columns(4)
-    assert spearman(np.exp(3 * scores), gold) == spearman(scores, gold)
-    assert pearson(np.exp(3 * scores), gold) != pytest.approx(pearson(scores, gold), abs=1e-3)
 
 
 def test_pair_cosines_are_the_formula(rng):
@@ -92,12 +69,6 @@ def test_the_cosine_of_a_row_of_zeros_is_0_where_that_is_asked_for():
     assert pair_cosines(first, second, zeros=True).tolist() == pytest.approx([sqrt(0.5), 0.0])
     with pytest.raises(DataError, match="row 1 is zero or has"):
         pair_cosines(first, second)
-
-
-# Spectrum and isotropy
-
-
-MEASURES = [spectrum, mean_cosine, partition_ratio]
 
 
 @pytest.fixture
@@ -144,17 +115,8 @@ def test_what_is_even_and_what_is_collapsed():
     assert mean_cosine(np.ones((5, 3))) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("measure", MEASURES)
-def test_lengths_order_and_rotation_change_nothing(measure, rows):
-    draw = np.random.default_rng(2)
-    rotation = np.linalg.qr(draw.normal(size=(6, 6))).Q
-    lengths = draw.uniform(0.1, 9, size=(40, 1))
-    changed = (rows * lengths)[draw.permutation(40)] @ rotation
-    assert measure(changed) == pytest.approx(measure(rows), abs=1e-7)
-
-
 @pytest.mark.parametrize("bad", [0, np.nan, np.inf])
-@pytest.mark.parametrize("measure", [*MEASURES, unit_rows])
+@pytest.mark.parametrize("measure", [spectrum, mean_cosine, partition_ratio, unit_rows])
 def test_a_row_without_a_direction_is_named(measure, bad, rows):
     rows[7] = bad
     with pytest.raises(DataError, match="row 7 is zero or has a NaN or infinite number"):

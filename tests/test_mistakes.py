@@ -41,8 +41,7 @@ def desk(tmp_path, monkeypatch, tiny_bert):
     monkeypatch.delenv("CONTRASENT_DATA", raising=False)
     (folder / "text.txt").write_text(TEXT)
     for name, content in FILES.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        (folder / name).write_bytes(data)
+        (folder / name).write_text(content)
     (folder / "taken").mkdir()
     (folder / "taken" / "thesis.txt").write_text("mine")
     return folder

@@ -1,11 +1,11 @@
 """Prompts: their tokens, the bias by hand, CoT-BERT's loss in loops, and what others load."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
 import transformers
+from helpers.padded import rows_of
 from helpers.tiny_models import SENTENCES
 
 from contrasent import objectives
@@ -93,9 +93,7 @@ def test_every_view_gets_its_prompt(tiny_bert):
     tokenizers = [encoder.tokenizer]
     tokenizers += [encoder.tokenizer.with_prompt(prompt) for prompt in settings.values()]
     wanted = [row.tolist() for t in tokenizers for row in t.ids(TEXTS, None)[0]]
-    offsets = batch.offsets.tolist()
-    rows = [batch.token_ids[a:b].tolist() for a, b in pairwise(offsets)]
-    assert rows == wanted
+    assert rows_of(batch) == wanted
     assert batch.longest == max(map(len, wanted))
     assert batch.same_text().tolist() == [0, 1, 0, 1, 6, 7]
 

@@ -1,11 +1,11 @@
 import threading
 import time
 from contextlib import closing
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from helpers.padded import rows_of
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import Columns, Loader, Mixture, ViewSource, batches_of_each, tokenize
@@ -30,14 +30,9 @@ def numbered(opened):
     return stored
 
 
-def sentences(batch):
-    offsets = batch.offsets.tolist()
-    return [batch.token_ids[a:b].tolist() for a, b in pairwise(offsets)]
-
-
 def examples_of(batch):
     """The example numbers of a batch, after checking that its views belong together."""
-    rows = sentences(batch)
+    rows = rows_of(batch)
     numbers = [
         [row[0] for row in rows[v * batch.examples :][: batch.examples]] for v in range(batch.views)
     ]
@@ -70,9 +65,9 @@ def test_every_example_appears_exactly_once_an_epoch(numbered, examples, batch_s
 
 def test_views_come_anchors_first(numbered):
     batch = Loader(numbered(6, 3), batch_size=4, seed=0).batch(0)
-    assert [row[1] for row in sentences(batch)] == [0] * 4 + [1] * 4 + [2] * 4
+    assert [row[1] for row in rows_of(batch)] == [0] * 4 + [1] * 4 + [2] * 4
     assert len(set(examples_of(batch))) == 4
-    repacked = pack(sentences(batch), views=3)
+    repacked = pack(rows_of(batch), views=3)
     assert same(batch, repacked)
     assert batch.token_ids.dtype == torch.int64
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.padded import rows_of
 from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
@@ -77,9 +78,6 @@ def test_lengths_are_those_of_the_beta_distributions():
         assert stats.kstest(scaled, stats.beta(b, a).cdf).pvalue < 1e-9
 
 
-# The documents
-
-
 def letters(*counts):
     """One document per count, of so many words, each word a letter; no letter is an x."""
     return [" ".join(chr(97 + (d * 5 + k) % 20) for k in range(n)) for d, n in enumerate(counts)]
@@ -109,18 +107,10 @@ def test_documents_that_are_too_short_are_refused(open_text):
         open_spans(SMALL, open_text("\n".join(letters(19, 20, 7)), "t.txt"), Letters(), 32)
 
 
-# The batches
-
-
 @pytest.fixture
 def views(open_text):
     text = "\n".join(letters(20, 31, 5, 26, 44))
     return open_spans(SMALL, open_text(text), Letters(), 32)
-
-
-def rows(packed):
-    token_ids, offsets = packed
-    return [token_ids[a:b].tolist() for a, b in pairwise(offsets.tolist())]
 
 
 def test_a_batch_is_anchors_then_positives_of_each_document(views):
@@ -128,7 +118,7 @@ def test_a_batch_is_anchors_then_positives_of_each_document(views):
     source, draws = views.source, Draws(3, 1)
     assert source.views == 8
     examples = np.array([2, 0])
-    found = rows(source.gather(examples, draws))
+    found = rows_of(source.gather(examples, draws))
     assert len(found) == 16
     texts = [text.split() for text in letters(20, 31, 5, 26, 44) if len(text.split()) >= 20]
     for place, example in enumerate(examples):
@@ -152,7 +142,7 @@ def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(op
     text = "\n".join([" ".join(words), " ".join(["x"] * 40)])
     source = open_spans(SMALL, open_text(text), Bare(), 32).source
     for epoch in range(60):
-        assert all(rows(source.gather(np.array([0]), Draws(0, epoch))))
+        assert all(rows_of(source.gather(np.array([0]), Draws(0, epoch))))
     with pytest.raises(DataError, match=r"some part of a document, such as 'x x.* had no token"):
         source.gather(np.array([1]), Draws(0, 0))
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.padded import rows_of
 from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
 from contrasent.data import views
@@ -42,11 +43,6 @@ def sentences_of(seed, count, at_most=9):
     return [" ".join(random.choice(WORDS, random.integers(2, at_most))) for _ in range(count)]
 
 
-def rows(packed):
-    token_ids, offsets = packed
-    return [token_ids[a:b].tolist() for a, b in pairwise(offsets.tolist())]
-
-
 def ids(tokenizer, text, max_tokens=32):
     return tokenizer.ids([text], max_tokens)[0][0].tolist()
 
@@ -78,7 +74,7 @@ def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count,
     source = source_of({**settings, "sides": sides}, opened(texts, "t.txt"), tokenizer, views=count)
     examples, seen = np.array([7, 0, 11, 7]), set()
     for epoch in range(40):
-        found = rows(source.gather(examples, Draws(3, epoch)))
+        found = rows_of(source.gather(examples, Draws(3, epoch)))
         assert len(found) == count * len(examples)
         for place, row in enumerate(found):
             view, example = divmod(place, len(examples))
@@ -95,14 +91,14 @@ def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count,
 def test_the_studys_views_stay_the_same_in_every_epoch(bert, opened):
     texts = sentences_of(4, 40, at_most=20)
     cropped = source_of({"name": "crop_prefix", "share": 0.3}, opened(texts, "t.txt"), bert)
-    found = rows(cropped.gather(np.arange(40), Draws(1, 0)))
+    found = rows_of(cropped.gather(np.arange(40), Draws(1, 0)))
     assert found[40:] == [
         ids(bert, text[: int(0.7 * len(text))]) if text[: int(0.7 * len(text))].strip() else row
         for text, row in zip(texts, found[:40], strict=True)
     ]
     deleted = source_of({"name": "delete_words_once", "share": 0.3}, opened(texts, "t.txt"), bert)
     first, later, other = (
-        rows(deleted.gather(np.arange(40), Draws(*it))) for it in ((1, 0), (1, 3), (2, 0))
+        rows_of(deleted.gather(np.arange(40), Draws(*it))) for it in ((1, 0), (1, 3), (2, 0))
     )
     assert first == later != other
 
@@ -114,12 +110,12 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, o
     examples = opened(texts, "t.txt")
     source, again = source_of(settings, examples, bert), source_of(settings, examples, bert)
     count = len(source)
-    together = rows(source.gather(np.arange(count), Draws(5, 2)))
+    together = rows_of(source.gather(np.arange(count), Draws(5, 2)))
     for example in reversed(range(count)):
-        alone = rows(again.gather(np.array([example]), Draws(5, 2)))
+        alone = rows_of(again.gather(np.array([example]), Draws(5, 2)))
         assert alone == together[example::count]
     if settings["name"] != "next_sentence":
-        others = [rows(source.gather(np.arange(count), Draws(*it))) for it in [(5, 3), (6, 2)]]
+        others = [rows_of(source.gather(np.arange(count), Draws(*it))) for it in [(5, 3), (6, 2)]]
         assert together[:count] == others[0][:count] == others[1][:count]
         assert together != others[0] != others[1] != together
 
@@ -128,7 +124,7 @@ def test_a_copy_that_is_not_changed_is_the_sentence_letter_by_letter(opened, tmp
     tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
     text = "a  b   cat"
     source = source_of({"name": "crop", "share": 0.001}, opened([text] * 3, "t.txt"), tokenizer)
-    anchor, positive = rows(source.gather(np.array([1]), Draws(0, 0)))
+    anchor, positive = rows_of(source.gather(np.array([1]), Draws(0, 0)))
     assert anchor == positive == ids(tokenizer, text) != ids(tokenizer, "a b cat")
 
 
@@ -149,7 +145,7 @@ def test_a_positive_follows_in_the_same_document(settings, reach, bert, document
     assert len(source) == len(anchors) == 8
     seen = {}
     for epoch in range(60):
-        found = rows(source.gather(np.arange(8), Draws(0, epoch)))
+        found = rows_of(source.gather(np.arange(8), Draws(0, epoch)))
         assert found[:8] == [ids(bert, text) for text in anchors]
         for place, row in enumerate(found[8:]):
             seen.setdefault(anchors[place % 8], set()).add(tuple(row))
@@ -174,8 +170,7 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
     loader = Loader(opened_views.source, batch_size=4, seed=1)
     after = {tuple(ids(bert, a)): ids(bert, b) for it in DOCUMENTS for a, b in pairwise(it)}
     for batch in loader.stream(0, 6):
-        anchors = rows((batch.view(0).token_ids.numpy(), batch.view(0).offsets.numpy()))
+        anchors = rows_of(batch.view(0))
         following = batch.next_sentences
         assert following.views == 1
-        found = rows((following.token_ids.numpy(), following.offsets.numpy()))
-        assert found == [after[tuple(anchor)] for anchor in anchors]
+        assert rows_of(following) == [after[tuple(anchor)] for anchor in anchors]

@@ -107,7 +107,14 @@ def test_a_record_says_what_it_rests_on(encoder, senteval):
     assert (record.task, record.split, record.encoder) == ("stsb", "dev", "some/words")
     assert (record.pooler, record.precision, record.seed) == ("mean", "bf16", 3)
     assert (record.head, record.max_tokens) == (None, None)
-    assert {"python", "contrasent", "numpy", "scipy"} <= record.versions.keys()
+    assert {
+        "python",
+        "contrasent",
+        "torch",
+        "transformers",
+        "numpy",
+        "scipy",
+    } <= record.versions.keys()
     encoder.head_name, encoder.max_tokens = "mlp", 32
     record = evaluate(encoder, ["stsb-dev"], data_dir=senteval)[0]
     assert (record.head, record.max_tokens) == ("mlp", 32)

@@ -1,5 +1,7 @@
 """transformers' own forward on padded sentences, cut back to packed rows."""
 
+from itertools import pairwise
+
 import torch
 
 from contrasent.data.batch import pack
@@ -10,6 +12,12 @@ def ids_of(lengths, vocabulary, seed=0):
     generator = torch.Generator().manual_seed(seed)
     draw = [torch.randint(5, vocabulary, (n,), generator=generator) for n in lengths]
     return [ids.tolist() for ids in draw]
+
+
+def rows_of(packed):
+    """The values of each sentence: the tokens of a batch, or some values and their offsets."""
+    values, offsets = (packed.token_ids, packed.offsets) if hasattr(packed, "views") else packed
+    return [values[a:b].tolist() for a, b in pairwise(offsets.tolist())]
 
 
 def padded(sentences, filling=0):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
+from helpers.padded import rows_of
 
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import SpecialIds
@@ -52,11 +53,6 @@ def batch_of(lengths=LENGTHS, views=2):
     return pack([[FIRST, *(next(ids) for _ in range(n)), LAST] for n in lengths], views=views)
 
 
-def sentences(batch, values=None):
-    values = batch.token_ids if values is None else values
-    return [part.tolist() for part in values.split(batch.lengths.tolist())]
-
-
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
@@ -74,9 +70,9 @@ def test_an_edit_keeps_sentences_and_specials(edit):
     assert done.edited.dtype == done.chosen.dtype == torch.bool
     assert done.edited.shape == done.chosen.shape == done.batch.token_ids.shape
     assert done.batch.token_ids.dtype == done.batch.offsets.dtype == torch.int64
-    assert done.batch.longest == max(len(ids) for ids in sentences(done.batch))
+    assert done.batch.longest == max(len(ids) for ids in rows_of(done.batch))
     assert done.edited.any()
-    for ids in sentences(done.batch):
+    for ids in rows_of(done.batch):
         assert (ids[0], ids[-1]) == (FIRST, LAST)
         assert not {FIRST, LAST} & set(ids[1:-1])
 
@@ -108,8 +104,8 @@ def test_inserted_tokens_stand_between_the_others():
     masked = settings.generator.asked["masked"]
     assert (masked.token_ids[done.edited] == MASK).all()
     assert done.chosen.tolist() == done.edited.tolist() == masked.chosen.tolist()
-    kept = sentences(done.batch, done.edited)
-    for ids, marks, before in zip(sentences(done.batch), kept, sentences(batch), strict=True):
+    kept = rows_of((done.edited, done.batch.offsets))
+    for ids, marks, before in zip(rows_of(done.batch), kept, rows_of(batch), strict=True):
         assert [t for t, new in zip(ids, marks, strict=True) if not new] == before
 
 
@@ -143,8 +139,8 @@ def test_a_sentence_does_not_outgrow_the_positions(room):
 def test_a_token_is_labelled_if_the_one_before_it_is_gone():
     batch = batch_of([9] * 40)
     done = generators.delete(batch, editing(rate=0.5))
-    marks, all_marks = sentences(done.batch, done.edited), []
-    for ids, labels, before in zip(sentences(done.batch), marks, sentences(batch), strict=True):
+    marks, all_marks = rows_of((done.edited, done.batch.offsets)), []
+    for ids, labels, before in zip(rows_of(done.batch), marks, rows_of(batch), strict=True):
         places = [before.index(token) for token in ids]
         gaps = [b - a > 1 for a, b in zip([-1, *places], places, strict=False)]
         assert labels == gaps

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.padded import rows_of
 from helpers.run_files import logged_losses, metrics
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
@@ -33,8 +34,6 @@ def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
-
-# InferSent
 
 WORDS_OVER = {"encoder__lstm": 5, "objective__hidden": [7, 7]}
 LABELS = ("entailment", "neutral", "contradiction")
@@ -82,9 +81,6 @@ def test_a_saved_lstm_is_the_same(tmp_path, infersent):
     assert again.fingerprint() == loaded.fingerprint()
 
 
-# Quick-Thoughts
-
-
 LENGTHS = (5, 1, 9, 2, 13)
 SMALL = {"data__max_tokens": 16, "train__max_steps": 6}
 
@@ -112,14 +108,11 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     assert apart[borders - 1].min() >= 30
     tokenizer = parts.encoder.tokenizer
     wanted = tokenizer.ids([line for line in documents.read_text().splitlines() if line], 16)[0]
-    found = [loader.batch(step) for step in range(3)]
-    rows = [b.token_ids[b.offsets[n] : b.offsets[n + 1]].tolist() for b in found for n in range(10)]
+    rows = [row for step in range(3) for row in rows_of(loader.batch(step))]
     assert rows == [list(row) for row in wanted]
     fourth, first = (loader.batch(step).column(Need.POSITIONS).tolist() for step in (4, 1))
     assert fourth == first
 
-
-# Geometry on the way
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
 
