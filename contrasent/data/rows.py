@@ -14,18 +14,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
+from contrasent.data import readers
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
-from contrasent.data.readers import (
-    Trouble,
-    dataset_parts,
-    find_delimiter,
-    is_url,
-    lines,
-    quoted_rows,
-    source_kind,
-    stop,
-    tab_rows,
-)
 from contrasent.errors import DataError, first_line, require_extra, shown
 from contrasent.files import sha256_of
 
@@ -61,7 +51,7 @@ class SourceRows(ABC):
         return self
 
     @abstractmethod
-    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+    def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
         """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
 
     @cached_property
@@ -83,9 +73,9 @@ class TableSource(SourceRows):
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
         self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
-        delimiter, after = find_delimiter(path, "\t" if self.is_lines else ",;|")
+        delimiter, after = readers.find_delimiter(path, "\t" if self.is_lines else ",;|")
         self._delimiter = delimiter or ","
-        rows = (it for it in self._read(stop) if it[0] > after and not _is_blank(it[1]))
+        rows = (it for it in self._read(readers.stop) if it[0] > after and not _is_blank(it[1]))
         self.number, cells = next(rows, (0, []))
         super().__init__(str(path), cells, f"{path}:{self.number}")
         if self._delimiter != "," and self.quoted:
@@ -94,19 +84,19 @@ class TableSource(SourceRows):
             kind = ".tsv" if delimiter == "\t" else ".csv"
             raise DataError(f"{self.where}: cells between {delimiter!r}; name such a file {kind}")
 
-    def _read(self, trouble: Trouble) -> Iterator[tuple[int, list[str]]]:
+    def _read(self, trouble: readers.Trouble) -> Iterator[tuple[int, list[str]]]:
         if self.quoted:
-            return quoted_rows(self.path, trouble, self._delimiter)
+            return readers.quoted_rows(self.path, trouble, self._delimiter)
         if self.is_lines:
-            return ((number, [line]) for number, line in lines(self.path, trouble))
-        return tab_rows(self.path, trouble)
+            return ((number, [line]) for number, line in readers.lines(self.path, trouble))
+        return readers.tab_rows(self.path, trouble)
 
     def sample(self) -> list[Sequence[str]]:
         """The cells of some rows below the first one that can be read."""
         rows = self.choose(ColumnMap.every).rows(lambda _: None)
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
-    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+    def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
         width, self.blank = len(self.first), 0
         after = self.number if self.chosen.header else self.number - 1
         for number, cells in self._read(trouble):
@@ -137,7 +127,7 @@ class RecordSource(SourceRows):
     """Values by their names, which those of some rows, the first ones, are taken from."""
 
     @abstractmethod
-    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+    def records(self, trouble: readers.Trouble) -> Iterator[tuple[str, Any]]:
         """Records with where they stand."""
 
     def head_names(self) -> list[str]:
@@ -145,7 +135,7 @@ class RecordSource(SourceRows):
         head = islice(self.records(lambda _: None), _NAMED_SAMPLE)
         return list({name: None for _, value in head if isinstance(value, dict) for name in value})
 
-    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+    def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
         known, names = set(self.first), self.names
         required = names[: len(names) - self.chosen.optional]
         for where, value in self.records(trouble):
@@ -182,7 +172,7 @@ class JsonSource(RecordSource):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        where, value = next(self.records(stop), ("", None))
+        where, value = next(self.records(readers.stop), ("", None))
         self.named = isinstance(value, dict)
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if where and not (value and (self.named or is_array)):
@@ -191,8 +181,8 @@ class JsonSource(RecordSource):
             str(path), self.head_names() if self.named else [""] * len(value or ()), where
         )
 
-    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
-        for number, line in lines(self.path, trouble):
+    def records(self, trouble: readers.Trouble) -> Iterator[tuple[str, Any]]:
+        for number, line in readers.lines(self.path, trouble):
             where = f"{self.path}:{number}"
             if line.strip():
                 try:
@@ -206,7 +196,7 @@ class HubSource(RecordSource):
     """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
 
     def __init__(self, source: str) -> None:
-        parts: Any = dataset_parts(source)
+        parts: Any = readers.dataset_parts(source)
         require_extra("a data set of the hub", "datasets", "datasets")
         from huggingface_hub import HfApi
 
@@ -217,7 +207,7 @@ class HubSource(RecordSource):
             self.revision = str(HfApi().dataset_info(self._name).sha)
         super().__init__(source, self.head_names(), f"{source}:1")
 
-    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+    def records(self, trouble: readers.Trouble) -> Iterator[tuple[str, Any]]:
         with self._explain():
             for number, record in enumerate(self._load(), start=1):
                 yield f"{self.source}:{number}", record
@@ -260,9 +250,9 @@ class ParquetSource(SourceRows):
         from pyarrow import dataset, fs
 
         try:
-            how: Any = {"format": "parquet", "exclude_invalid_files": is_url(source)}
+            how: Any = {"format": "parquet", "exclude_invalid_files": readers.is_url(source)}
             local = fs.LocalFileSystem(), source
-            system, path = fs.FileSystem.from_uri(source) if is_url(source) else local
+            system, path = fs.FileSystem.from_uri(source) if readers.is_url(source) else local
             self._data: Any = dataset.dataset(path, filesystem=system, **how)
             parts = list(self._data.get_fragments())
             names = self._data.schema.names if self._data.count_rows() else []
@@ -275,13 +265,13 @@ class ParquetSource(SourceRows):
     @cached_property
     def sha256(self) -> str:
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
-        if not is_url(self.source):
+        if not readers.is_url(self.source):
             return sha256_of(Path(self.source))
         found = self._data.filesystem.get_file_info(self._data.files)
         known = [(file.path, file.size, file.mtime_ns) for file in found]
         return hashlib.sha256(repr(known).encode()).hexdigest()
 
-    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
+    def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
         import pyarrow
 
         number, names = 0, list(dict.fromkeys(self.names))
@@ -303,7 +293,7 @@ def open_rows_of(
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
     between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. Errors: :func:`open_examples`.
     """
-    kind = source_kind(source)
+    kind = readers.source_kind(source)
     rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
     return rows.choose(
         partial(choose_columns, wanted=wanted, columns=columns, where=rows.where, named=rows.named)

@@ -9,19 +9,11 @@ import shutil
 import tarfile
 from functools import cache
 from http.client import HTTPException
-from importlib.resources import files
 from pathlib import Path
 from urllib.request import urlretrieve
 
+from contrasent import files
 from contrasent.errors import DataError, is_disk_full
-from contrasent.files import (
-    exclusive,
-    refuse_existing,
-    sha256_of,
-    tidy_lock,
-    writing,
-    writing_folder,
-)
 from contrasent.progress import Advance
 
 DATA_VARIABLE = "CONTRASENT_DATA"
@@ -34,7 +26,7 @@ PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 @cache
 def manifest() -> dict[str, str]:
     """SHA-256 of every file of the seven STS tasks, by path."""
-    text = files("contrasent.data").joinpath("senteval.sha256").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("senteval.sha256").read_text(encoding="utf-8")
     pairs = (line.split("  ", maxsplit=1) for line in text.splitlines())
     return {path: sha256 for sha256, path in pairs if "LICENSE" not in path}
 
@@ -45,7 +37,7 @@ def differences(root: Path) -> dict[str, str]:
     for path, sha256 in manifest().items():
         if not (root / path).is_file():
             wrong[path] = "missing"
-        elif sha256_of(root / path) != sha256:
+        elif files.sha256_of(root / path) != sha256:
             wrong[path] = "differs"
     return wrong
 
@@ -102,9 +94,9 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
 
     ``url`` is a tar archive: ``http``, ``https``, or a local path.
     """
-    refuse_existing(folder, "remove it, or name another with --data-dir")
+    files.refuse_existing(folder, "remove it, or name another with --data-dir")
     try:
-        with exclusive(folder), writing_folder(folder) as partial:
+        with files.exclusive(folder), files.writing_folder(folder) as partial:
             archive, unpacked = partial / "archive", partial / "unpacked"
             _download(url, archive, advance)
             with tarfile.open(archive) as tar:
@@ -167,11 +159,11 @@ def fetch_training_file(
 
     try:
         if path.is_file():
-            tidy_lock(path)
+            files.tidy_lock(path)
             require_rows(path, str(path))
             return path
         url = url or f"{_PUBLISHED}/{file}"
-        with exclusive(path), writing(path) as part:
+        with files.exclusive(path), files.writing(path) as part:
             _download(url, part, advance)
             require_rows(part, url)
     except OSError as error:

@@ -22,26 +22,12 @@ from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
+from contrasent.model import st_modules
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
 from contrasent.model.hub import INFO_FILE, resolve, section, write_card
 from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
-from contrasent.model.st_modules import (
-    FittedTransform,
-    TransformerConfig,
-    default_route,
-    is_in,
-    is_static,
-    mode_of,
-    read_conventions,
-    read_rows,
-    read_settings,
-    read_transform,
-    write_conventions,
-    write_module,
-    write_rows,
-)
 from contrasent.model.transforms import DenseMap, Transform, known_transforms, transform_named
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
@@ -82,7 +68,7 @@ def read(
         if asked is not None:
             pick(kind, asked, known)
     folder = resolve(name)
-    if route is None and (is_static(folder) or default_route(folder)):
+    if route is None and (st_modules.is_static(folder) or st_modules.default_route(folder)):
         raise CheckpointError(
             f"{folder} holds a static table or a Router, and no transformer alone; load it with "
             f"contrasent.load_encoder({str(name)!r}), which takes every kind; of a Router, "
@@ -93,7 +79,7 @@ def read(
     linear = [path for kind, path in modules if kind == "Dense"]
     fitted = paths.get("FittedTransform")
     info = _info(folder if route is None else modules[0][1])
-    stated = TransformerConfig() if is_plain else read_settings(*modules[0])
+    stated = st_modules.TransformerConfig() if is_plain else st_modules.read_settings(*modules[0])
     lengths = {name: getattr(stated, name, None) for name in LENGTHS}
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if is_plain:
@@ -119,7 +105,7 @@ def read(
             )
     width, convolutions, stored = backbone.width, None, None
     if (cnn := paths.get("CNN")) is not None:
-        config = read_settings("CNN", cnn)
+        config = st_modules.read_settings("CNN", cnn)
         convolutions = Convolutions(width, config.kernel_sizes, config.out_channels)
         reason = f"its configuration with token states of {width} dimensions"
         load_exact(convolutions, cnn, reason)
@@ -136,17 +122,18 @@ def read(
         normalize="Normalize" in paths,
         max_tokens=limit,
         transform=_read_map(linear, fitted, width, info),
-        conventions=Conventions() if is_plain else read_conventions(folder, **lengths),
+        conventions=Conventions() if is_plain else st_modules.read_conventions(folder, **lengths),
     )
 
 
 def read_modules(folder: Path, route: str | None = None) -> list[tuple[str, Path]]:
     """The modules of a folder, or of a ``route``, by name; a plain one is a Transformer alone."""
-    if not is_in(folder):
+    if not st_modules.is_in(folder):
         return [("Transformer", folder)]
-    modules = read_rows(folder, route or default_route(folder))
+    modules = st_modules.read_rows(folder, route or st_modules.default_route(folder))
     for number, (name, path) in enumerate(modules):
-        if name == "Dense" and read_settings(name, path).activation_function.endswith("Tanh"):
+        function = name == "Dense" and st_modules.read_settings(name, path).activation_function
+        if function and function.endswith("Tanh"):
             modules[number] = _HEAD, path
     names = [name for name, _ in modules]
     if not _ORDER.fullmatch(" ".join(names)):
@@ -155,13 +142,13 @@ def read_modules(folder: Path, route: str | None = None) -> list[tuple[str, Path
             "one Dense with Tanh, linear ones or a fitted transform, and Normalize are computed"
         )
     if names[-1] == "Normalize":
-        read_settings(*modules[-1])
+        st_modules.read_settings(*modules[-1])
     return modules
 
 
 def is_sentence_encoder(name: str | Path) -> bool:
     """True if ``name`` is a sentence encoder, and not a plain masked language model."""
-    return published_head(name) is not None or is_in(resolve(name))
+    return published_head(name) is not None or st_modules.is_in(resolve(name))
 
 
 def published_head(name: str | Path) -> str | None:
@@ -181,7 +168,7 @@ def training_seed(name: str) -> int | None:
 
 def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
-    if not path.is_file() or not is_in(folder):
+    if not path.is_file() or not st_modules.is_in(folder):
         return {}
     info = read_json(path)
     if not isinstance(info, dict) or not isinstance(info.get("pooler"), str):
@@ -195,7 +182,7 @@ def _read_backbone(
     if "LSTM" in paths:
         path = paths["WordVectors"]
         words: Any = WordTokenizer(WordStore(path), stated.marks)
-        size = read_settings("LSTM", paths["LSTM"]).hidden_dim
+        size = st_modules.read_settings("LSTM", paths["LSTM"]).hidden_dim
         lstm = WordLstm(words.store, size)
         shape = f"an LSTM of {size} dimensions for each direction over {words.store.width}"
         load_exact(lstm.lstm, paths["LSTM"], shape, "encoder.")
@@ -214,10 +201,10 @@ def _read_backbone(
 
 def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int) -> str:
     """The pooler that does what the modules do; of several alike, that of our file."""
-    modes = read_settings("Pooling", paths["Pooling"]).modes
+    modes = st_modules.read_settings("Pooling", paths["Pooling"]).modes
     shares, layers = {depth: 1.0}, paths.get("WeightedLayerPooling")
     if layers is not None:
-        config = read_settings("WeightedLayerPooling", layers)
+        config = st_modules.read_settings("WeightedLayerPooling", layers)
         weights = read_tensors(layers, ["layer_weights"]).get("layer_weights", torch.zeros(0))
         numbered = enumerate((weights / weights.sum()).tolist(), start=config.layer_start)
         shares = {number: round(share, 6) for number, share in numbered if share}
@@ -225,7 +212,7 @@ def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int)
     same = [
         it.name
         for it in POOLERS.values()
-        if it.st_mode and [mode_of(it.st_mode)] == modes and it.shares(depth) == shares
+        if it.st_mode and [st_modules.mode_of(it.st_mode)] == modes and it.shares(depth) == shares
         if not (layers and it.first_only)
     ]
     if not same or ("CNN" in paths and modes != ["mean"]):
@@ -244,7 +231,7 @@ def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) 
         head: MlpHead = _read_dense(dense or folder / KEPT_HEAD, MlpHead, width, reason)
         return head
     # The layer over [CLS] among our own weights is `_unused_pooler`.
-    names = () if (folder / INFO_FILE).is_file() and is_in(folder) else _STORED_HEADS
+    names = () if (folder / INFO_FILE).is_file() and st_modules.is_in(folder) else _STORED_HEADS
     wanted = [f"{name}.{part}" for name in names for part in ("weight", "bias")]
     tensors = read_tensors(transformer, wanted)
     for name in names:
@@ -261,7 +248,7 @@ def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) 
 def _read_dense(path: Path, kind: Callable[[int, int], Any], width: int, reason: str) -> Any:
     """A Dense module as ``kind`` of both widths; a bias that it does not have is 0."""
     names = ("linear.weight", "linear.bias")
-    config, tensors = read_settings("Dense", path), read_tensors(path, names)
+    config, tensors = st_modules.read_settings("Dense", path), read_tensors(path, names)
     weight = tensors.get(names[0], torch.zeros(0))
     if not config.bias:
         tensors.setdefault(names[1], torch.zeros(len(weight)))
@@ -274,7 +261,7 @@ def _read_map(
     linear: Sequence[Path], fitted: Path | None, width: int, info: Mapping[str, Any]
 ) -> Transform | None:
     """The map after the head: the ``linear`` ones as one, or a fitted; of our file's class."""
-    about, maps = section(info, "transform"), list[DenseMap]()
+    about, maps = section(info, "transform"), list[Any]()
 
     def kind(columns: int, rows: int) -> Any:
         plain = DenseMap(columns, rows)
@@ -285,9 +272,11 @@ def _read_map(
     for path in linear:
         maps.append(_read_dense(path, kind, width, f"a linear map of {width} dimensions"))
         width = maps[-1].width
-    if not maps and fitted is None:
+    if fitted is not None:
+        maps.append(st_modules.read_transform(fitted))
+    if not maps:
         return None
-    transform = read_transform(fitted) if fitted is not None else reduce(DenseMap.then, maps)
+    transform: Transform = reduce(DenseMap.then, maps)
     transform.described = str(about.get("described", transform.described))
     return transform
 
@@ -335,7 +324,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
         """Add a module, and what :func:`write_module` takes of it."""
         rows.append((name, f"{len(rows)}_{name}"))
         if content:
-            write_module(name, folder / rows[-1][1], *content)
+            st_modules.write_module(name, folder / rows[-1][1], *content)
         return folder / rows[-1][1]
 
     if isinstance(backbone, WordLstm):
@@ -374,11 +363,11 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     if transform is not None and transform.is_dense:
         _write_dense(add("Dense"), transform, _IDENTITY)
     elif transform is not None:
-        FittedTransform(transform).save(str(add("FittedTransform")))
+        st_modules.FittedTransform(transform).save(str(add("FittedTransform")))
     if encoder.normalize:
         add("Normalize").mkdir()
-    write_rows(folder, rows)
-    write_conventions(folder, encoder.conventions)
+    st_modules.write_rows(folder, rows)
+    st_modules.write_conventions(folder, encoder.conventions)
 
 
 def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
@@ -386,7 +375,7 @@ def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
     rows, columns = state["weight"].shape
     config = {"in_features": columns, "out_features": rows, "bias": True}
     config |= {"activation_function": activation}
-    write_module("Dense", path, config, state, "linear.")
+    st_modules.write_module("Dense", path, config, state, "linear.")
 
 
 def _unused_pooler(

@@ -21,15 +21,7 @@ from contrasent.data.loader import prefetch
 from contrasent.data.tokenizer import require_text
 from contrasent.errors import DataError, warn
 from contrasent.model import checkpoint
-from contrasent.model.backbones.base import (
-    SharedContext,
-    default_device,
-    evaluating,
-    give_back_freed_memory,
-    keep_freed_memory,
-    matrix_precision,
-    require_engine,
-)
+from contrasent.model.backbones import base
 from contrasent.model.heads import MlpHead
 from contrasent.model.heads import pooler as pooler_named
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
@@ -88,7 +80,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 this architecture, or not on this device; too many dimensions.
         """
         super().__init__()
-        require_engine(engine, device)
+        base.require_engine(engine, device)
         loads = not isinstance(name, EncoderParts)
         parts = (
             name if isinstance(name, EncoderParts) else checkpoint.read(name, pooler, head, route)
@@ -107,7 +99,7 @@ class SentenceEncoder(nn.Module, Encoder):
         self.max_tokens = min(filter(None, (parts.backbone.max_tokens, stated_limit)))
         self.name = str(name) if loads else ""
         self._pooler = pooler_named(parts.pooler)
-        self._serving = SharedContext(partial(evaluating, self))
+        self._serving = base.SharedContext(partial(base.evaluating, self))
         stated = parts.conventions
         self.conventions = replace(
             stated,
@@ -117,7 +109,7 @@ class SentenceEncoder(nn.Module, Encoder):
         )
         self.truncate_dim = stated.truncate_dim if truncate_dim is None else truncate_dim
         if loads:
-            self.to(device or (default_device() if engine == "torch" else "cpu"))
+            self.to(device or (base.default_device() if engine == "torch" else "cpu"))
             self.eval()
 
     @classmethod
@@ -313,14 +305,14 @@ def embed(
     """
     rows = np.empty((len(ids), encoder.full_width), np.float32)
     device = encoder.device
-    keep_freed_memory()
+    base.keep_freed_memory()
     together = 1 if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
     pooled: list[torch.Tensor] = []
     with (
-        nullcontext() if encoder.is_serving else evaluating(encoder),
+        nullcontext() if encoder.is_serving else base.evaluating(encoder),
         torch.inference_mode(),
-        matrix_precision(precision, device),
+        base.matrix_precision(precision, device),
         encoder.backbone.unchanging(),
     ):
         batches = list(by_length([len(i) for i in ids], batch_tokens, batch_size))
@@ -333,7 +325,7 @@ def embed(
                 waiting.clear()
                 pooled.clear()
             if number % _BATCHES_BETWEEN_TRIMS == 0:
-                give_back_freed_memory()
+                base.give_back_freed_memory()
             advance(len(numbers))
     return rows
 

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Set
 from dataclasses import asdict, dataclass, fields
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from contrasent import files
 from contrasent.data.batch import Batch
 from contrasent.errors import CheckpointError, ConfigError, first_line, pick, require_extra
-from contrasent.files import (
-    exclusive,
-    read_json,
-    recover_folder,
-    refuse_existing,
-    write_json,
-    writing_folder,
-)
 from contrasent.model.backbones.base import Backbone, evaluating
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import POOLERS
@@ -69,11 +62,11 @@ def export(
     pick("format", format, FORMATS)
     require_extra(f"the format {format!r}", "onnx", "onnx", "onnxruntime")
     tolerance = FORMATS[format] if tolerance is None else tolerance
-    recover_folder(output)
+    files.recover_folder(output)
     info = output / INFO_FILE
-    if not (overwrite and info.is_file() and "export" in read_json(info)):
-        refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
-    with exclusive(output), writing_folder(output) as partial:
+    if not (overwrite and info.is_file() and "export" in files.read_json(info)):
+        files.refuse_existing(output, "pass --overwrite to replace an export, or name a new folder")
+    with files.exclusive(output), files.writing_folder(output) as partial:
         exported = _write_onnx(encoder, partial, quantized=format == "onnx-int8")
         exported.name = str(output)
         parity = _measure(format, encoder, exported)
@@ -84,7 +77,7 @@ def export(
                 f"within {tolerance:g}; nothing was written"
             )
         path = partial / INFO_FILE
-        write_json(path, read_json(path) | {"export": asdict(parity)})
+        files.write_json(path, files.read_json(path) | {"export": asdict(parity)})
     return parity
 
 
@@ -98,7 +91,7 @@ def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> Sent
     encoder.save(folder, {"encoder": encoder.name})
     names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
     if not names.is_file():
-        write_json(names, encoder.tokenizer.special_names)
+        files.write_json(names, encoder.tokenizer.special_names)
     path = folder / "onnx" / "model.onnx"
     path.parent.mkdir()
     export_onnx(encoder.backbone, path)
@@ -109,7 +102,7 @@ def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> Sent
 
 
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
-    text = files("contrasent") / "quickstart_data" / "wikipedia.txt"
+    text = resources.files("contrasent") / "quickstart_data" / "wikipedia.txt"
     lines = text.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
     ours, theirs = (

@@ -23,22 +23,11 @@ from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, ConfigError, first_line, pick, warn
 from contrasent.files import read_json
-from contrasent.model import checkpoint
+from contrasent.model import checkpoint, st_modules
 from contrasent.model.backbones.base import require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, are_words, resolve, write_card
 from contrasent.model.protocol import ROLES, Conventions, Encoder, EncodingOptions
-from contrasent.model.st_modules import (
-    STATIC,
-    default_route,
-    is_in,
-    is_static,
-    read_conventions,
-    read_rows,
-    write_conventions,
-    write_router,
-    write_rows,
-)
 from contrasent.model.weights import SAFE, read_tensors
 from contrasent.progress import sentence_progress
 
@@ -106,15 +95,15 @@ class StaticEncoder(LookupEncoder):
     def load(cls, name: str | Path, route: str | None = None) -> Self:
         """Read a folder, or a Router's ``route``; CheckpointError if it has other modules too."""
         folder = resolve(name)
-        if is_modular := is_in(folder):
-            rows = read_rows(folder, route)
+        if is_modular := st_modules.is_in(folder):
+            rows = st_modules.read_rows(folder, route)
         else:
             is_normal = read_json(folder / "config.json").get("normalize")
-            rows = [(STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
+            rows = [(st_modules.STATIC, folder), *[("Normalize", folder)] * bool(is_normal)]
         modules, path = [kind for kind, _ in rows], rows[0][1]
         tokenizer, problem, table = Tokenizer.load(path), "", torch.zeros(0)
         if modules[1:] not in ([], ["Normalize"]):
-            problem = f"modules {', '.join(modules)}; after {STATIC} only Normalize can follow"
+            problem = f"modules {', '.join(modules)}; after the table only Normalize can follow"
         else:
             tensors = read_tensors(path, (*_TABLES, _ROWS, _WEIGHTS))
             table = next((tensors[it] for it in _TABLES if it in tensors), table)
@@ -130,7 +119,7 @@ class StaticEncoder(LookupEncoder):
         if problem:
             raise CheckpointError(f"{folder} cannot be read as a static table: {problem}")
         encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
-        encoder.conventions = read_conventions(folder)
+        encoder.conventions = st_modules.read_conventions(folder)
         described = read_json(path / "tokenizer.json")
         encoder.max_tokens = (described.get("truncation") or {}).get("max_length", 0)
         if not is_modular:
@@ -142,7 +131,7 @@ class StaticEncoder(LookupEncoder):
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, whole, with `info` in its `contrasent.json`."""
-        table, rows = self.table.clone(), [(STATIC, ""), ("Normalize", "1_Normalize")]
+        table, rows = self.table.clone(), [(st_modules.STATIC, ""), ("Normalize", "1_Normalize")]
         if self.unknown is not None:
             if not self.normalize:
                 raise ConfigError(f"{self.name} leaves words out of means: save it with normalize")
@@ -150,8 +139,8 @@ class StaticEncoder(LookupEncoder):
         with checkpoint.writing_encoder(folder) as partial:
             self.tokenizer.save(partial)
             save_file({_TABLES[0]: table}, partial / SAFE)
-            write_rows(partial, rows if self.normalize else rows[:1])
-            write_conventions(partial, self.conventions)
+            st_modules.write_rows(partial, rows if self.normalize else rows[:1])
+            st_modules.write_conventions(partial, self.conventions)
             checkpoint.write_info(partial, {"pooler": self.pooler, "head": "none", **(info or {})})
 
     @property
@@ -336,11 +325,12 @@ class Router(Encoder):
         options: dict[str, Any] = {"engine": engine, "device": device}
         routes = [
             StaticEncoder.load(folder, role)
-            if is_static(folder, role)
+            if st_modules.is_static(folder, role)
             else SentenceEncoder(folder, route=role, **options)
             for role in ROLES
         ]
-        default, conventions = str(default_route(folder)), read_conventions(folder)
+        default = str(st_modules.default_route(folder))
+        conventions = st_modules.read_conventions(folder)
         router = cls(*routes, default=default, conventions=conventions)
         router.name = str(name)
         return router
@@ -352,8 +342,8 @@ class Router(Encoder):
                 if not isinstance(encoder, SentenceEncoder | StaticEncoder):
                     raise ConfigError(f"{encoder.name} is no model that a Router's folder can hold")
                 encoder.save(partial / role)
-            write_router(partial, self.default)
-            write_conventions(partial, self.conventions)
+            st_modules.write_router(partial, self.default)
+            st_modules.write_conventions(partial, self.conventions)
             about = {"pooler": self.pooler, "head": self.head_name, "width": self.width}
             checkpoint.write_info(partial, {**about, **(info or {})})
             write_card(partial)
@@ -434,9 +424,9 @@ def load_encoder(
     else:
         folder = resolve(name)
         options: dict[str, Any] = {"engine": engine, "device": device}
-        if default_route(folder):
+        if st_modules.default_route(folder):
             encoder = Router.load(folder, **options)
-        elif is_static(folder):
+        elif st_modules.is_static(folder):
             encoder = StaticEncoder.load(folder)
         else:
             encoder = SentenceEncoder.load(folder, pooler=pooler, head=head, **options)

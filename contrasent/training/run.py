@@ -29,6 +29,7 @@ from contrasent.model.hub import CARD, INFO_FILE, write_card
 from contrasent.progress import Advance, step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
+from contrasent.training import run_folder
 from contrasent.training.loop import (
     Progress,
     StepMetrics,
@@ -36,16 +37,6 @@ from contrasent.training.loop import (
     run,
     save_state,
     trainable_parameters,
-)
-from contrasent.training.run_folder import (
-    MetricsFile,
-    RunFolder,
-    check_trackers,
-    complete,
-    log_file,
-    step_values,
-    trackers,
-    twin_of,
 )
 from contrasent.training.setup import RunParts, accelerator_on, prepare
 
@@ -155,11 +146,11 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     """
     if data is not None:
         recipe = replace(recipe, data=replace(recipe.data, file=keep_data(data)))
-    recipe = complete(recipe)
-    folder, leads = RunFolder(Path(output)), launched().leads
+    recipe = run_folder.complete(recipe)
+    folder, leads = run_folder.RunFolder(Path(output)), launched().leads
     if leads:
         folder.check(recipe, resume=resume, overwrite=overwrite)
-    check_trackers(recipe.train.trackers)
+    run_folder.check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
         folder.tidy()
         logger.info("%s is complete: nothing to resume", folder.root)
@@ -173,7 +164,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         if leads:
             hold = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
             open_files.enter_context(hold)
-            open_files.enter_context(log_file(folder.log))
+            open_files.enter_context(run_folder.log_file(folder.log))
         group.from_leader(None)  # the others look for its files once the folder is taken
         on_step, on_evaluation = (on_step, on_evaluation) if leads else (None, None)
         session = Session(recipe, folder, parts, accelerator, group, on_evaluation)
@@ -267,7 +258,7 @@ class Session:
     def __init__(
         self,
         recipe: Recipe,
-        folder: RunFolder,
+        folder: run_folder.RunFolder,
         parts: RunParts,
         accelerator: Accelerator,
         group: ProcessGroup,
@@ -295,7 +286,7 @@ class Session:
         )
         group.copy_weights([*parts.modules.values()])
         file = folder.metrics if group.split.leads else None
-        self.metrics = MetricsFile(file, self.progress.step)
+        self.metrics = run_folder.MetricsFile(file, self.progress.step)
 
     def train(self, on_step: Callable[[StepMetrics], object] | None, show_progress: bool) -> None:
         """Make the steps that are left, and what is due after each."""
@@ -312,7 +303,7 @@ class Session:
         end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
             closing(self.metrics),
-            trackers(self.accelerator, self.recipe),
+            run_folder.trackers(self.accelerator, self.recipe),
             step_progress(steps, first, show_progress) as self._shown,
             stop_request(alone=split.processes == 1) as self._stop,
             closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches,
@@ -327,7 +318,7 @@ class Session:
                 self._seconds += seconds
                 for step in done:
                     self._examples, self._loss = self._examples + step.examples, step.loss
-                    values = step_values(step, seconds / len(done))
+                    values = run_folder.step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     self.accelerator.log(values, step=step.number)
                     self._shown(1, loss=f"loss {step.loss:#.4g}")
@@ -471,8 +462,8 @@ def save_encoders(
     wherever this is cut off, a twin that is there was saved at the step of the encoder beside it.
     """
     if twin is not None:
-        remove_folder(twin_of(folder))
+        remove_folder(run_folder.twin_of(folder))
     save(encoder, folder, info)
     if twin is not None:
         unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
-        twin.save(twin_of(folder), {**info, **unscored, "twin_of": folder.name})
+        twin.save(run_folder.twin_of(folder), {**info, **unscored, "twin_of": folder.name})
