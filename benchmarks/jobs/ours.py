@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
-from contrasent.data import Columns, Loader, open_examples, tokenize
+from contrasent.data import Loader, open_examples, plain, tokenize
 from contrasent.model import SentenceEncoder
 from contrasent.settings import TrainSettings
 from contrasent.training import loop
@@ -61,9 +61,8 @@ class Train:
             path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
             examples = open_examples(str(path))
             store = tokenize(examples, encoder.tokenizer, self.tokens)
-            self._loader = Loader(
-                Columns(store, objective.views), batch_size=self.batch_size, seed=0, shuffle=False
-            )
+            source = plain(store, objective.views)
+            self._loader = Loader(source, batch_size=self.batch_size, seed=0, shuffle=False)
         settings = TrainSettings(batch_size=self.batch_size)
         optimizer = torch.optim.AdamW(
             loop.trainable_parameters(encoder, objective), lr=settings.learning_rate, fused=True

@@ -13,8 +13,8 @@ from .documents import split_sentences as split_sentences
 from .examples import Rows as Rows
 from .examples import keep_rows as keep_rows  # rows of Python, kept in a file
 from .examples import open_examples as open_examples
-from .loader import Columns as Columns
 from .loader import Loader as Loader
+from .loader import plain as plain
 from .loader import tokenize as tokenize
 from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import lines as lines

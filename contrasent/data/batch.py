@@ -176,14 +176,21 @@ def concat(batches: Sequence[Batch], views: int = 1) -> Batch:
     return Batch(token_ids, torch.cat(offsets), views, max(batch.longest for batch in batches))
 
 
+Packed = tuple[np.ndarray, np.ndarray]
+"""``(T,)`` int64 token ids of S sentences end to end, and ``(S + 1,)`` int64 offsets."""
+
+
+def end_to_end(sentences: Sequence[Sequence[int] | np.ndarray]) -> Packed:
+    """The token ids of all ``sentences``, one after the other."""
+    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
+    np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
+    return np.concatenate(sentences).astype(np.int64), offsets
+
+
 def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Batch:
     """Lay S sentences, ordered view by view, end to end; none is empty."""
-    lengths = np.array([len(s) for s in sentences], dtype=np.int64)
-    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    token_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences])
-    longest = int(lengths.max())
-    return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), views, longest)
+    token_ids, offsets = map(torch.from_numpy, end_to_end(sentences))
+    return Batch(token_ids, offsets, views)
 
 
 def similar_lengths(lengths: Tensor, sentences: int) -> list[Tensor]:

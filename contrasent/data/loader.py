@@ -1,12 +1,11 @@
 """From examples to batches: their tokens, kept on disk and mapped; views; an order by the seed."""
 
 import json
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from contrasent.data.batch import Batch, Need
+from contrasent.data.batch import Batch, Need, Packed, end_to_end
 from contrasent.data.columns import view_names
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
@@ -93,7 +92,7 @@ class TokenStore:
         start, end = self._offsets[example * self.views + view :][:2]
         return self._tokens[start:end].astype(np.int32)
 
-    def gather(self, examples: IndexArray, views: Sequence[int]) -> tuple[IndexArray, IndexArray]:
+    def gather(self, examples: IndexArray, views: Sequence[int]) -> Packed:
         """``(T,)`` int64 token ids of the ``(B,)`` examples end to end, and their offsets.
 
         ``views`` says which of the sentences of an example comes first, second and so on.
@@ -180,10 +179,6 @@ def text_numbers(store: TokenStore) -> IndexArray:
     return np.delete(np.arange(len(store) + len(left_out)), left_out)
 
 
-Packed = tuple[IndexArray, IndexArray]
-"""``(T,)`` int64 token ids of S sentences end to end, and ``(S + 1,)`` int64 offsets."""
-
-
 @dataclass(frozen=True, slots=True)
 class Draws:
     """Random numbers of an epoch, each sentence by itself: no order of batches changes them."""
@@ -196,146 +191,95 @@ class Draws:
         return np.random.default_rng([self.seed, self.epoch, example, view + 1])
 
 
-class ViewSource(ABC):
-    """N examples of ``views`` sentences each, as many as ``store`` has."""
-
-    views: int
-    store: Sized
-
-    def __len__(self) -> int:
-        """N, the number of examples."""
-        return len(self.store)
-
-    @abstractmethod
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        """V * B sentences, view by view, of the ``(B,)`` int64 ``examples``."""
-
-    def next_sentences(self, examples: IndexArray) -> Packed | None:
-        """The B sentences after the anchors, in their documents; None if they are not given."""
-        return None
-
-    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
-        """``(B,)`` int64 or ``(B, D)`` float32 each, the numbers that an objective needs."""
-        return {}
-
-
-class Columns(ViewSource):
-    """The first V sentences of the examples as they are; an only one is given as every view."""
-
-    store: TokenStore
-
-    def __init__(self, store: TokenStore, views: int) -> None:
-        self.store, self.views = store, views
-        self._chosen = (0,) * views if store.views == 1 else range(views)
-        if store.views not in (1, views) and not 1 < views < store.views:
-            raise ConfigError(
-                f"the data has {example_of(store.views)}, not {example_of(views)}; give it the "
-                "other columns, or lower objective.hard_negatives"
-            )
-
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        return self.store.gather(examples, self._chosen)
-
-
 @dataclass(frozen=True, slots=True)
-class Edited(ViewSource):
-    """A sentence, and edited copies of it; a copy without a token is the sentence itself."""
+class ViewSource:
+    """N examples of ``views`` sentences each, by their numbers."""
 
-    store: TokenStore
-    # tokens of an edited copy of each example, by a generator each
-    edit: Callable[[list[int], list[Generator]], Sequence[np.ndarray]]
+    examples: IndexArray  # ``(N,)``, the numbers by which all else here knows them
     views: int
-    anchors: bool = False  # edit the first view too
-    drawn_once: bool = False
+    gather: Callable[[IndexArray, Draws], Packed]  # V * B sentences of B examples, view by view
+    # ``(...)`` int64 or ``(..., D)`` float32 each, the numbers that an objective needs
+    columns: Mapping[Need, np.ndarray] = field(default_factory=dict)
+    text: TokenStore | None = None  # sentences in their order, to give those after the anchors
 
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        draws = replace(draws, epoch=0) if self.drawn_once else draws
-        views = range(0 if self.anchors else 1, self.views)
-        copies = [(int(example), view) for view in views for example in examples]
+
+def plain(store: TokenStore, views: int) -> ViewSource:
+    """The first V sentences of the examples; an only one is given as every view."""
+    chosen = (0,) * views if store.views == 1 else range(views)
+    if store.views not in (1, views) and not 1 < views < store.views:
+        raise ConfigError(
+            f"the data has {example_of(store.views)}, not {example_of(views)}; give it the other "
+            "columns, or lower objective.hard_negatives"
+        )
+    return ViewSource(np.arange(len(store)), views, lambda them, _: store.gather(them, chosen))
+
+
+def edited(
+    store: TokenStore,
+    edit: Callable[[list[int], list[Generator]], Sequence[np.ndarray]],
+    views: int,
+    *,
+    anchors: bool = False,
+    drawn_once: bool = False,
+) -> ViewSource:
+    """A sentence, and edited copies of it; a copy without a token is the sentence itself.
+
+    ``edit`` gives the tokens of an edited copy of each example, by a generator each; of ``anchors``
+    also those of the first view.
+    """
+
+    def gather(examples: IndexArray, draws: Draws) -> Packed:
+        draws = replace(draws, epoch=0) if drawn_once else draws
+        copies = [(it, view) for view in range(not anchors, views) for it in examples.tolist()]
         numbers = [example for example, _ in copies]
-        rows = self.edit(numbers, [draws.of(*copy) for copy in copies])
+        rows = edit(numbers, [draws.of(*copy) for copy in copies])
         kept = [
-            row if len(row) else self.store.tokens(example, 0)
+            row if len(row) else store.tokens(example, 0)
             for row, example in zip(rows, numbers, strict=True)
         ]
-        firsts = () if self.anchors else examples
-        return end_to_end([*(self.store.tokens(int(it), 0) for it in firsts), *kept])
+        firsts = [] if anchors else examples.tolist()
+        return end_to_end([*(store.tokens(it, 0) for it in firsts), *kept])
+
+    return ViewSource(np.arange(len(store)), views, gather)
 
 
-@dataclass(frozen=True, slots=True)
-class NextSentences(ViewSource):
+def next_sentences(store: TokenStore, ends: IndexArray, reach: int, views: int) -> ViewSource:
     """A sentence that has a next one, and for every other view one of ``reach`` after it."""
 
-    store: TokenStore
-    ends: IndexArray
-    reach: int
-    views: int
-
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        after = np.minimum(self.reach, self.ends[examples] - examples - 1)
+    def gather(examples: IndexArray, draws: Draws) -> Packed:
+        after = np.minimum(reach, ends[examples] - examples - 1)
         steps = [
-            draws.of(int(example), view).integers(1, int(count) + 1) if self.reach > 1 else 1
-            for view in range(1, self.views)
+            draws.of(int(example), view).integers(1, int(count) + 1) if reach > 1 else 1
+            for view in range(1, views)
             for example, count in zip(examples, after, strict=True)
         ]
-        others = np.tile(examples, self.views - 1) + np.array(steps, dtype=np.int64)
-        return self.store.gather(np.concatenate([examples, others]), (0,))
+        others = np.tile(examples, views - 1) + np.array(steps, dtype=np.int64)
+        return store.gather(np.concatenate([examples, others]), (0,))
+
+    return ViewSource(np.arange(len(store)), views, gather)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn(ViewSource):
-    """V texts of each example, made tokens, drawn anew every epoch and while one has no token."""
+def drawn(
+    documents: int,
+    draw: Callable[[int, Draws], Iterator[list[str]]],
+    tokens: Callable[[list[str]], Sequence[np.ndarray]],
+    views: int,
+) -> ViewSource:
+    """V texts of each document, made tokens, drawn anew every epoch and while one has no token."""
 
-    store: Sized  # the N documents
-    draw: Callable[[int, Draws], Iterator[list[str]]]
-    tokens: Callable[[list[str]], Sequence[np.ndarray]]
-    views: int
-
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        drawn = [self._tokens(int(example), draws) for example in examples]
-        return end_to_end([row for view in zip(*drawn, strict=True) for row in view])
-
-    def _tokens(self, example: int, draws: Draws) -> list[np.ndarray]:
-        for texts in islice(self.draw(example, draws), _TRIES):
-            rows = self.tokens(texts)
+    def tokens_of(document: int, draws: Draws) -> list[np.ndarray]:
+        for texts in islice(draw(document, draws), _TRIES):
+            rows = tokens(texts)
             if all(len(row) for row in rows):
                 return list(rows)
         what = f"some part of a document, such as {texts[0][:40]!r}"
         raise DataError(f"{what}, had no token in {_TRIES} draws; draw longer spans")
 
+    def gather(examples: IndexArray, draws: Draws) -> Packed:
+        rows = [tokens_of(int(document), draws) for document in examples]
+        return end_to_end([row for view in zip(*rows, strict=True) for row in view])
 
-class WithNeeds(ViewSource):
-    """The ``chosen`` examples of a source, or all, with the ``columns (N, ...)`` that are needed.
-
-    ``text`` holds the sentences of a text in its order, to give the next sentences from.
-    """
-
-    def __init__(
-        self,
-        source: ViewSource,
-        columns: Mapping[Need, np.ndarray],
-        chosen: IndexArray | None = None,
-        text: TokenStore | None = None,
-    ) -> None:
-        self.views = source.views
-        self._source, self._columns, self._text = source, columns, text
-        self.store = self._chosen = np.arange(len(source)) if chosen is None else chosen
-
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        return self._source.gather(self._chosen[examples], draws)
-
-    def next_sentences(self, examples: IndexArray) -> Packed | None:
-        return None if self._text is None else self._text.gather(self._chosen[examples] + 1, (0,))
-
-    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
-        return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
-
-
-def end_to_end(rows: Sequence[np.ndarray]) -> Packed:
-    """The token ids of all ``rows``, one after the other."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    return np.concatenate(rows).astype(np.int64), offsets
+    return ViewSource(np.arange(documents), views, gather)
 
 
 def example_of(views: int) -> str:
@@ -361,7 +305,7 @@ class Loader:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        examples = len(source)
+        examples = len(source.examples)
         if examples < 2 or (drop_last and batch_size > examples):
             raise ConfigError(f"{examples} examples are too few for a batch of {batch_size}")
         self.views = source.views
@@ -379,10 +323,11 @@ class Loader:
         end = start + self._batch_size
         if place == self.steps_per_epoch - 1:
             end = self._examples_per_epoch
-        examples = self._order(epoch)[start:end]
-        ids, offsets = self._source.gather(examples, Draws(self._seed, epoch))
-        after = self._source.next_sentences(examples)
-        columns = self._source.columns(examples)
+        source = self._source
+        examples = source.examples[self._order(epoch)[start:end]]
+        ids, offsets = source.gather(examples, Draws(self._seed, epoch))
+        after = source.text and source.text.gather(examples + 1, (0,))
+        columns = {need: values[examples] for need, values in source.columns.items()}
         return Batch(
             torch.from_numpy(ids),
             torch.from_numpy(offsets),
@@ -406,7 +351,7 @@ class Loader:
         """Numbers of all examples in the order of an epoch."""
         drawn = self._drawn
         if drawn is None or drawn[0] != epoch:
-            count = len(self._source)
+            count = len(self._source.examples)
             random = np.random.default_rng([self._seed, epoch])
             order = random.permutation(count) if self._shuffle else np.arange(count)
             drawn = self._drawn = epoch, order

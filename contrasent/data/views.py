@@ -259,15 +259,15 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     store = loader.tokenize(examples, tokenizer, max_tokens, progress)
     source = _open_source(settings, examples, tokenizer, store, views)
     values = {need: store.column(need) for need in Need if need in needs}
-    chosen = None
     if lengths is not None:
         ends = documents.document_ends(lengths, store)
         origin["documents"] = len(np.unique(ends))
         values |= {Need.POSITIONS: documents.positions(ends)} if Need.POSITIONS in needs else {}
         if view.reach:
-            source = loader.NextSentences(store, ends, view.reach, views)
+            source = loader.next_sentences(store, ends, view.reach, views)
         if view.reach or next_needed:
             chosen = np.flatnonzero(np.arange(1, len(ends) + 1) < ends)
+            source = replace(source, examples=chosen, text=store if next_needed else None)
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if own_columns is not None:
         rows = loader.text_numbers(store)
@@ -275,15 +275,13 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
             need: numbers if len(rows) == len(numbers) else numbers[rows]
             for need, numbers in own_columns(examples).items()
         }
-    if chosen is not None or columns:
-        source = loader.WithNeeds(source, columns, chosen, store if next_needed else None)
     kept = store.manifest
     unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
     left_out = (
         f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
         f"sentence skipped{unlabelled}"
     )
-    return Views(source, left_out, origin)
+    return Views(replace(source, columns=columns), left_out, origin)
 
 
 def _open_source(
@@ -306,9 +304,11 @@ def _open_source(
             edited = np.concatenate([row[:start], edit_tokens(row[start:end], random), row[end:]])
             return row if longest and len(edited) > longest else edited
 
-        return loader.Edited(store, lambda *copies: list(map(edit_row, *copies)), views, both)
+        return loader.edited(
+            store, lambda *copies: list(map(edit_row, *copies)), views, anchors=both
+        )
     if view.edit is None:
-        return loader.Columns(store, views)
+        return loader.plain(store, views)
     edit, texts = view.edit(share), documents.keep_texts(examples)
     numbers = loader.text_numbers(store)
     looked_at = min(len(texts), _LOOKED_AT)
@@ -323,7 +323,7 @@ def _open_source(
         copies = zip(examples, randoms, strict=True)
         return tokenizer.ids([edit(texts[numbers[k]].as_py(), it) for k, it in copies], limit)[0]
 
-    return loader.Edited(store, edit_all, views, both, view.drawn_once)
+    return loader.edited(store, edit_all, views, anchors=both, drawn_once=view.drawn_once)
 
 
 def _open_crops(
@@ -374,7 +374,7 @@ def _drawn(
     def of_document(document: int, draws: loader.Draws) -> Iterator[list[str]]:
         return draw(texts.parts(texts.documents[document]), document, draws)
 
-    source = loader.Drawn(
-        texts.documents, of_document, lambda drawn: tokenizer.ids(drawn, limit)[0], views
+    source = loader.drawn(
+        len(texts.documents), of_document, lambda texts: tokenizer.ids(texts, limit)[0], views
     )
     return Views(source, left_out, {"documents": texts.total})

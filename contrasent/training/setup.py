@@ -139,7 +139,7 @@ def prepare(
         with _naming(name, sources):
             read = _views(recipe, text, objective, encoder.tokenizer, show_progress)
             views[name], loaders[name] = read, Loader(read.source, **order)
-        counts = len(read.source), read.source.views
+        counts = len(read.source.examples), read.source.views
         logger.info("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
     loader = Mixture(loaders, [source.weight for source in sources.values()])
     records = {
@@ -147,7 +147,7 @@ def prepare(
             "source": Path(text.source).name,
             "sha256": text.sha256,
             "columns": text.columns,
-            "examples": len(views[name].source),
+            "examples": len(views[name].source.examples),
             **({"held_out": held[name].texts} if name in held else {}),
             **({"batches": loader.counts[name]} if len(whole) > 1 else {}),
             **views[name].origin,

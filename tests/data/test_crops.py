@@ -72,7 +72,7 @@ def test_both_crops_are_any_consecutive_sentences_each_by_itself(share, counts, 
 
 def test_lines_with_a_blank_line_between_are_one_text(crops):
     opened = crops(["Aa.", "Bb. Cc.", "", "", "Dd.", "", "Ee", "Ff"], sides="both", share=0.7)
-    assert len(opened.source) == 2
+    assert len(opened.source.examples) == 2
     assert opened.left_out == "1 of 3 documents left out, which are too short"
     assert opened.origin == {"documents": 3}
     drawn = {text for epoch in range(200) for text in texts_of(opened.source, 0, epoch)}

@@ -1,6 +1,7 @@
 """Labelled pairs and scored lists: what is read, left out, kept with the tokens, and refused."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.batch import Need
 from contrasent.data.examples import open_training
-from contrasent.data.loader import Columns, Loader, WithNeeds, tokenize
+from contrasent.data.loader import Loader, plain, tokenize
 from contrasent.errors import DataError
 
 ROWS = [
@@ -40,7 +41,7 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(pairs):
         assert found.column(Need.LABELS).dtype == np.int64
         assert found.manifest.columns == {"LABELS": "uint8"}
     labels = {Need.LABELS: store.column(Need.LABELS)}
-    loader = Loader(WithNeeds(Columns(store, 2), labels), batch_size=4, seed=3)
+    loader = Loader(replace(plain(store, 2), columns=labels), batch_size=4, seed=3)
     batch = loader.batch(0)
     view = batch.view(1)
     second = ["".join(map(chr, view.token_ids[a:b])) for a, b in pairwise(view.offsets.tolist())]

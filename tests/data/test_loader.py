@@ -8,7 +8,14 @@ import torch
 from helpers.padded import rows_of
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import Columns, Loader, Mixture, ViewSource, batches_of_each, tokenize
+from contrasent.data.loader import (
+    Loader,
+    Mixture,
+    ViewSource,
+    batches_of_each,
+    plain,
+    tokenize,
+)
 
 
 @pytest.fixture
@@ -25,7 +32,7 @@ def numbered(opened):
     def stored(examples, views, taken=None):
         text = "this is the example {} {}{}"
         rows = [[text.format(n, v, " 9" * (n % 4)) for v in range(views)] for n in range(examples)]
-        return Columns(tokenize(opened(rows), Numbers(), None), taken or views)
+        return plain(tokenize(opened(rows), Numbers(), None), taken or views)
 
     return stored
 
@@ -94,18 +101,11 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
     loader = Loader(numbered(8, 1), batch_size=2, seed=0)
     asked = []
 
-    class Watched(ViewSource):
-        views = 1
+    def gather(*arguments):
+        asked.append(threading.current_thread().name)
+        return loader._source.gather(*arguments)
 
-        def __len__(self):
-            return 8
-
-        def gather(self, *arguments):
-            asked.append(threading.current_thread().name)
-            return source.gather(*arguments)
-
-    source = loader._source
-    watched = Loader(Watched(), batch_size=2, seed=0)
+    watched = Loader(ViewSource(np.arange(8), 1, gather), batch_size=2, seed=0)
     with closing(watched.stream(0, 1000)) as batches:
         next(batches)
         time.sleep(0.1)
@@ -122,16 +122,10 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
-    class Broken(ViewSource):
-        views = 1
+    def broken(*_):
+        raise OSError("the disk is gone")
 
-        def __len__(self):
-            return 8
-
-        def gather(self, *_):
-            raise OSError("the disk is gone")
-
-    loader = Loader(Broken(), batch_size=2, seed=0)
+    loader = Loader(ViewSource(np.arange(8), 1, broken), batch_size=2, seed=0)
     with pytest.raises(OSError, match="the disk is gone"):
         next(loader.stream(0, 4))
     assert not loader_threads()

@@ -18,7 +18,7 @@ from contrasent.data.loader import Loader
 from contrasent.data.loader import tokenize
 from contrasent.data.examples import open_examples
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.loader import Columns
+from contrasent.data.loader import plain
 
 def peak():
     status = Path("/proc/self/status")
@@ -30,7 +30,7 @@ def peak():
 text, vocabulary = sys.argv[1:]
 imports = peak()
 store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32)
-loader = Loader(Columns(store, 2), batch_size=64, seed=0)
+loader = Loader(plain(store, 2), batch_size=64, seed=0)
 read = sum(batch.examples for batch in loader.stream(0, loader.steps_per_epoch))
 told = {"read": read, "tokens": store.manifest.tokens, "imports": imports, "peak": peak()}
 print(json.dumps(told))

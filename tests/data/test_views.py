@@ -109,13 +109,13 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, o
     texts[10:10], texts[25:25] = [""], [""]
     examples = opened(texts, "t.txt")
     source, again = source_of(settings, examples, bert), source_of(settings, examples, bert)
-    count = len(source)
-    together = rows_of(source.gather(np.arange(count), Draws(5, 2)))
-    for example in reversed(range(count)):
+    count = len(source.examples)
+    together = rows_of(source.gather(source.examples, Draws(5, 2)))
+    for place, example in reversed([*enumerate(source.examples)]):
         alone = rows_of(again.gather(np.array([example]), Draws(5, 2)))
-        assert alone == together[example::count]
+        assert alone == together[place::count]
     if settings["name"] != "next_sentence":
-        others = [rows_of(source.gather(np.arange(count), Draws(*it))) for it in [(5, 3), (6, 2)]]
+        others = [rows_of(source.gather(source.examples, Draws(*it))) for it in [(5, 3), (6, 2)]]
         assert together[:count] == others[0][:count] == others[1][:count]
         assert together != others[0] != others[1] != together
 
@@ -142,10 +142,10 @@ def documents(opened):
 def test_a_positive_follows_in_the_same_document(settings, reach, bert, documents):
     source = source_of(settings, documents, bert, views=3)
     anchors = [it for document in DOCUMENTS for it in document[:-1]]
-    assert len(source) == len(anchors) == 8
+    assert len(source.examples) == len(anchors) == 8
     seen = {}
     for epoch in range(60):
-        found = rows_of(source.gather(np.arange(8), Draws(0, epoch)))
+        found = rows_of(source.gather(source.examples, Draws(0, epoch)))
         assert found[:8] == [ids(bert, text) for text in anchors]
         for place, row in enumerate(found[8:]):
             seen.setdefault(anchors[place % 8], set()).add(tuple(row))
@@ -153,7 +153,7 @@ def test_a_positive_follows_in_the_same_document(settings, reach, bert, document
         for place, text in enumerate(document[:-1]):
             after = document[place + 1 : place + 1 + reach]
             assert seen[text] == {tuple(ids(bert, it)) for it in after}
-    assert source.next_sentences(np.arange(8)) is None
+    assert source.text is None
 
 
 @pytest.mark.parametrize("settings", [{}, NEXT[1], EDITS[0]], ids=str)
