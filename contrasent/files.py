@@ -150,6 +150,16 @@ def inside(root: str | Path, name: object, error: type[ContrasentError] = Checkp
     return path
 
 
+@contextmanager
+def readable(path: Path, remedy: str) -> Iterator[None]:
+    """Tell of a file that is damaged, or does not hold what it should, with the remedy."""
+    try:
+        yield
+    except (*_DAMAGE, EOFError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
+
+
 def read_json(path: str | Path) -> Any:
     """Return what a JSON file holds; CheckpointError if it is damaged or nested too deeply."""
     try:

@@ -339,10 +339,7 @@ def scores_of(cell: Any, where: str, count: int) -> list[float]:
     except ValueError:
         listed = None
     if not isinstance(listed, list | tuple) or len(listed) != count:
-        raise DataError(
-            f"{where}: the scores are {shown(cell)}; there are {count} candidates, so give a list "
-            "of as many numbers"
-        )
+        raise DataError(f"{where}: the scores are {shown(cell)}; there are {count} candidates")
     return [score_of(it, where) for it in listed]
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -20,7 +21,7 @@ from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import cached, map_array, sha256_of, write_json
+from contrasent.files import cached, map_array, readable, sha256_of, write_json
 
 MANIFEST = "words.json"
 FORMAT = "contrasent-words-1"
@@ -57,7 +58,7 @@ class WordStore:
     """``(W, D)`` vectors, mapped from a folder; of a word only a hash of 64 bits is kept."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with readable(folder, "make it anew of its text file"):
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             if manifest["format"] != FORMAT:
                 raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
@@ -69,9 +70,6 @@ class WordStore:
             self.vectors: Vectors = numbers.reshape(self.words, self.width)
             self._hashes = map_array(folder / _HASHES, np.uint64, self.words)
             self._rows = map_array(folder / _ROWS, np.int64, self.words)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise CheckpointError(f"{folder} holds no whole word vectors ({what})") from error
 
     def rows(self, words: Collection[str]) -> dict[str, int]:
         """The rows of those of ``words`` that are known, as they are or in lower case."""
@@ -96,13 +94,11 @@ class WordStore:
 
     def save(self, folder: Path) -> None:
         """Write all of it into ``folder``, by links where those are possible."""
-        arrays = (self.vectors, self._hashes, self._rows)
-        for name, array in zip((_VECTORS, _HASHES, _ROWS), arrays, strict=True):
+        for name in (MANIFEST, _VECTORS, _HASHES, _ROWS):
             try:
                 os.link(self.folder / name, folder / name)
             except OSError:
-                np.asarray(array).tofile(folder / name)
-        _write_manifest(folder, self.words, self.width, self.source, self.sha256)
+                shutil.copyfile(self.folder / name, folder / name)
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: it is only read, and may be larger than memory."""
@@ -129,14 +125,10 @@ def open_words(path: Path) -> WordStore:
         order = np.argsort(every, kind="stable").astype(np.int64)
         every[order].tofile(folder / _HASHES)
         order.tofile(folder / _ROWS)
-        _write_manifest(folder, len(every), width, path.name, digest)
+        about = {"format": FORMAT, "words": len(every), "width": width}
+        write_json(folder / MANIFEST, {**about, "source": path.name, "sha256": digest})
 
     return cached("words", "word vectors", [FORMAT, digest], WordStore, write)
-
-
-def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: str) -> None:
-    about = {"words": words, "width": width, "source": source, "sha256": sha256}
-    write_json(folder / MANIFEST, {"format": FORMAT, **about})
 
 
 def _hash(word: str) -> int:

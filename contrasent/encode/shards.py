@@ -142,19 +142,9 @@ def _row_writer(path: Path, suffix: str, encoder: Encoder) -> AbstractContextMan
     return _parquet_writer(path, encoder)
 
 
-@contextmanager
-def readable(path: Path, remedy: str) -> Iterator[None]:
-    """Tell of a file that is damaged, or does not hold what it should, with the remedy."""
-    try:
-        yield
-    except (OSError, ValueError, LookupError, EOFError, AttributeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[-200:]
-        raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
-
-
 def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
     """Map an ``(N, D)`` float32 file; ``remedy`` ends the refusal of another one."""
-    with readable(path, f"expected {rows} rows of {width} float32 numbers; {remedy}"):
+    with files.readable(path, f"expected {rows} rows of {width} float32 numbers; {remedy}"):
         matrix: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         size = path.stat().st_size == _HEADER + rows * width * 4
         if (matrix.shape, matrix.dtype, size) != ((rows, width), np.dtype("<f4"), True):
@@ -417,10 +407,8 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         written = shards.sum("rows"), encoder.width, shards.sum("truncated"), resumed, seconds
         if worker is None:
             if shards.missing:
-                raise ConfigError(
-                    f"{shards.missing} shards in {folder} are being written by other processes; "
-                    "run the command again once they have finished"
-                )
+                what = f"{shards.missing} shards in {folder} are being written"
+                raise ConfigError(f"{what} by other processes; run the command again afterwards")
             shards.finish(output, encoder, sentences)
     return Written(*written, shards.missing)
 
@@ -439,10 +427,8 @@ class FinishedShards:
         files.inside(folder, FILE)
         manifest = manifest_in(folder, _FORMAT)
         if "shards" not in manifest or manifest.get("kind") != "parquet":
-            raise CheckpointError(
-                f"{folder} holds no finished shards with texts; write or finish them with: "
-                "contrasent encode --shards parquet"
-            )
+            how = "write or finish them with: contrasent encode --shards parquet"
+            raise CheckpointError(f"{folder} holds no finished shards with texts; {how}")
         return cls(folder, manifest)
 
     def blocks(self, encoder: Encoder) -> Blocks:

@@ -40,7 +40,14 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
         for process in processes:
             if process.stdin is not None:
                 process.stdin.close()
-    _require_success(statuses)
+    ends = [signal.Signals(-it).name if it < 0 else f"status {it}" for it in statuses]
+    failed = [f"{n} ({end})" for n, end in enumerate(ends, start=1) if statuses[n - 1]]
+    if failed:
+        raise ContrasentError(
+            f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
+            "above, and SIGKILL is mostly for want of memory. The shards of the others are whole: "
+            "run the command again for the rest"
+        )
 
 
 def end_with_parent() -> None:
@@ -63,14 +70,3 @@ def _share(number: int, count: int, devices: int) -> dict[str, str]:
         return {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"OMP_NUM_THREADS": str(max(1, (cores or 1) // count))}
-
-
-def _require_success(statuses: Sequence[int]) -> None:
-    ends = [signal.Signals(-it).name if it < 0 else f"status {it}" for it in statuses]
-    failed = [f"{n} ({end})" for n, end in enumerate(ends, start=1) if statuses[n - 1]]
-    if failed:
-        raise ContrasentError(
-            f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
-            "above, and SIGKILL is mostly for want of memory. The shards of the others are whole: "
-            "run the command again for the rest"
-        )

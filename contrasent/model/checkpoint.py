@@ -192,10 +192,8 @@ def _read_backbone(
     tokenizer = Tokenizer.load(folder, lower_case=bool(stated.do_lower_case))
     embeddings: Any = backbone.model.get_input_embeddings()
     if tokenizer.vocabulary > (rows := embeddings.weight.shape[0]):
-        raise CheckpointError(
-            f"the tokenizer in {folder} has {tokenizer.vocabulary} token ids, its "
-            f"weights only {rows}: they belong to different models"
-        )
+        what = f"the tokenizer in {folder} has {tokenizer.vocabulary} token ids"
+        raise CheckpointError(f"{what}, its weights only {rows}: they belong to different models")
     return backbone, tokenizer, stated.limit
 
 
@@ -313,10 +311,8 @@ def write(
 def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     pooler: Pooler = POOLERS[encoder.pooler]
     if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
-        raise ConfigError(
-            f"sentence-transformers cannot express the pooler {pooler.name!r}, so that it would "
-            "give other vectors; save the encoder with another pooler"
-        )
+        what = f"sentence-transformers cannot express the pooler {pooler.name!r}"
+        raise ConfigError(f"{what}; save the encoder with another one")
     backbone, tokenizer, width = encoder.backbone, encoder.tokenizer, encoder.backbone.width
     rows: list[tuple[str, str]] = []
 

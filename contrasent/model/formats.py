@@ -84,10 +84,7 @@ def export(
 def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> SentenceEncoder:
     """Save the encoder with its transformer as a graph; returns it as that graph computes it."""
     if POOLERS[encoder.pooler].layers != (-1,):
-        raise ConfigError(
-            "the onnx backends of other libraries give the last layer only, and pooler "
-            f"{encoder.pooler!r} reads others; save the encoder with another pooler"
-        )
+        raise ConfigError(f"onnx has the last layer alone, not those of pooler {encoder.pooler!r}")
     encoder.save(folder, {"encoder": encoder.name})
     names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
     if not names.is_file():

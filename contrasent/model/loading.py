@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, ConfigError, first_line, pick, warn
-from contrasent.files import read_json
+from contrasent.files import read_json, readable
 from contrasent.model import checkpoint, st_modules
 from contrasent.model.backbones.base import require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
@@ -209,7 +209,7 @@ class WordEncoder(LookupEncoder):
         if not (folder / MANIFEST).is_file():
             return cls(open_words(folder), str(name))
         store = WordStore(folder)
-        try:
+        with readable(folder, "fit it again"):
             weights, components = (
                 np.load(folder / it, allow_pickle=False).astype(np.float32, casting="no")
                 for it in (_WORD_WEIGHTS, _COMPONENTS)
@@ -221,10 +221,6 @@ class WordEncoder(LookupEncoder):
                 info["transform"]["described"],
             )
             return cls(store, str(name), weights, components, described)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise CheckpointError(
-                f"{folder} is damaged ({type(error).__name__}: {error}); fit it again"
-            ) from error
 
     def save(self, folder: str | Path, info: dict[str, Any]) -> None:
         """Write vectors, weights and components into one folder, with ``info`` beside them."""
@@ -313,10 +309,8 @@ class Router(Encoder):
         self.gives_zeros = any(encoder.gives_zeros for encoder in self.encoders)
         widths = {min(it.full_width, self.truncate_dim or it.full_width) for it in self.encoders}
         if len(widths) > 1:
-            raise ConfigError(
-                f"a Router of {min(widths)} and {max(widths)} dimensions compares nothing: train "
-                "one encoder in the space of the other (train distil, objective.space)"
-            )
+            what = f"a Router of {min(widths)} and {max(widths)} dimensions compares nothing"
+            raise ConfigError(f"{what}: train one in the space of the other (train distil)")
 
     @classmethod
     def load(cls, name: str | Path, *, engine: str = "torch", device: str | None = None) -> Self:

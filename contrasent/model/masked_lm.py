@@ -74,10 +74,7 @@ def mask_tokens(
 def require_mask_token(special_ids: SpecialIds) -> int:
     """The id of the mask token; ConfigError if there is none."""
     if special_ids.mask is None:
-        raise ConfigError(
-            "this tokenizer has no mask token, so no token can be hidden; start from a masked "
-            "language model (BERT, RoBERTa, DistilBERT, ...)"
-        )
+        raise ConfigError("this tokenizer has no mask token: start from a masked language model")
     return special_ids.mask
 
 

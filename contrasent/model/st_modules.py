@@ -12,8 +12,7 @@ from pydantic import AfterValidator, AliasChoices, Field, PositiveInt
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError
-from contrasent.files import inside, read_config, read_json, write_json
+from contrasent.files import inside, read_config, read_json, readable, write_json
 from contrasent.model.protocol import ROLES, Conventions, Count, QueryExpansion
 from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, load_exact
@@ -115,7 +114,7 @@ def read_conventions(folder: Path, **lengths: Any) -> Conventions:
     """What ``folder`` states, with the ``lengths`` of a task; CheckpointError if it cannot be."""
     path = folder / _USE
     stated = read_config(_UseConfig, path)
-    try:
+    with readable(path, "mend it"):
         return Conventions(
             prompts={name: prompt or "" for name, prompt in (stated.prompts or {}).items()},
             default_prompt_name=stated.default_prompt_name,
@@ -123,8 +122,6 @@ def read_conventions(folder: Path, **lengths: Any) -> Conventions:
             similarity=stated.similarity_fn_name or "cosine",
             **lengths,
         )
-    except ConfigError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def write_conventions(folder: Path, conventions: Conventions) -> None:
@@ -345,12 +342,10 @@ def write_module(
 
 def read_transform(folder: Path) -> Transform:
     """Read a fitted transform; CheckpointError if it is damaged or unknown."""
-    try:
+    with readable(folder, "fit it again"):
         config = read_settings("FittedTransform", folder)
         transform = transform_named(config.pop("transform"), config)
         load_exact(transform, folder, f"a {transform.name} of these settings")
-    except (LookupError, TypeError, ContrasentError) as error:
-        raise CheckpointError(f"cannot read the transform in {folder}: {error}") from error
     return transform.requires_grad_(False).eval()
 
 

@@ -263,10 +263,7 @@ class Flow(Transform):
         """Use weights of torch's generator; ConfigError if ``width`` cannot be halved so often."""
         super().__init__()
         if width % 2**levels:
-            raise ConfigError(
-                f"a flow of {levels} levels halves an embedding {levels} times, which "
-                f"{width} dimensions do not allow; set fewer --levels"
-            )
+            raise ConfigError(f"a flow halves {width} numbers {levels} times: set fewer --levels")
         self.input_width = self.width = width
         self.levels, self.depth, self.coupling_width = levels, depth, coupling_width
         widths = [width >> level for level in range(levels)]

@@ -75,10 +75,8 @@ class Start:
     def require_width(self, width: int) -> None:
         """Raise ConfigError unless embeddings have the ``width`` of token states."""
         if self.width != width:
-            raise ConfigError(
-                f"this objective puts embeddings of {self.width} dimensions beside token states of "
-                f"{width}; set encoder.head to none"
-            )
+            what = f"embeddings have {self.width} dimensions, token states {width}"
+            raise ConfigError(f"{what}, which stand side by side here; set encoder.head to none")
 
 
 class Objective(nn.Module, ABC):

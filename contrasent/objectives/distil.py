@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import cached, remove_folder, sha256_of
+from contrasent.files import cached, readable, remove_folder, sha256_of
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import LoadedEncoder, load_encoder
 from contrasent.model.protocol import Encoded
@@ -121,10 +121,8 @@ class Distil(Objective):
 def read_rows(name: str, examples: Examples | None = None) -> np.ndarray:
     """The mapped ``(N, E)`` rows of a .npy file; DataError unless they fit ``examples``."""
     problem = ""
-    try:
+    with readable(Path(name), "name a .npy file as the teacher"):
         rows: np.ndarray = np.load(Path(name).expanduser(), mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the teacher {name}: {error}") from error
     if rows.ndim != 2 or rows.dtype.kind != "f":
         problem = f"holds {rows.dtype} numbers of shape {[*rows.shape]}"
     elif examples is not None and len(rows) != (count := sum(map(len, examples))):

@@ -71,10 +71,7 @@ class Prompt(Contrast):
         if config.bias != "none":
             self.needs = frozenset({Need.ENCODER})
         if config.bias == "padding" and self._padding is None:
-            raise ConfigError(
-                f"objective.bias is padding, but the tokenizer of {tokenizer.source} has no token "
-                "for it; take positions or none"
-            )
+            raise ConfigError(f"objective.bias padding needs a token that {tokenizer.source} lacks")
         self._encoder = (encoder,)
 
     def prepare(self, batch: Batch) -> Batch:

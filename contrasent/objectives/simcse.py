@@ -86,10 +86,7 @@ class SimCSE(Contrast):
                 f"data has {start.data_views}"
             )
         if config.keep_head and config.head != "mlp":
-            raise ConfigError(
-                f"objective.keep_head keeps a Linear+Tanh, but objective.head is {config.head}; "
-                "set it to mlp, or keep_head to false"
-            )
+            raise ConfigError(f"objective.keep_head keeps an mlp, objective.head is {config.head}")
         if config.unsupervised_weight:
             self.needs = frozenset({Need.TOKENS})
         self.mlm = nn.ModuleDict()

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.encode.shards import readable
 from contrasent.errors import ConfigError, pick
-from contrasent.files import writing
+from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
 from contrasent.model.protocol import Encoder, similarity_of
 

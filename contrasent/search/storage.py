@@ -19,9 +19,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.encode.shards import FILE, npy_writer, open_rows, readable
+from contrasent.encode.shards import FILE, npy_writer, open_rows
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
-from contrasent.files import inside, write_text, writing
+from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
 from contrasent.search.filters import read_filter

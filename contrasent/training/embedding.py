@@ -3,7 +3,7 @@
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,12 +17,29 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import Embedding, random_state, set_random_state
+
+Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
+"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
 
 # What the rounding of bf16 may change from the first pass to the second, as a share of the norm
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators, of the CPU and of ``device``."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put the generators back where :func:`random_state` found them."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:

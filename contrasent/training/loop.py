@@ -24,12 +24,9 @@ from contrasent.functional import alignment, uniformity
 from contrasent.model.backbones.base import evaluating, keep_freed_memory, matrix_precision
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MlmView
-from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective, Terms
 from contrasent.settings import TrainSettings
-
-Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
-"""Embeds a batch; the function that it returns is called after the backward pass of the loss."""
+from contrasent.training.embedding import embedding, random_state, set_random_state
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
@@ -37,21 +34,6 @@ _NOT_KEPT = (
     "nothing was kept that was updated with them. Lower train.learning_rate, raise "
     "objective.temperature, or use --train.precision fp32"
 )
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's generators, of the CPU and of ``device``."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Put the generators back where :func:`random_state` found them."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
@@ -254,19 +236,6 @@ class Training:
         return modules if self.twin is None else {**modules, "twin": self.twin}
 
 
-def embedding_of(training: Training) -> Embedding:
-    """The way in which a run embeds its batches; what is special about it is a module apart."""
-    encoder, objective, settings = training.encoder, training.objective, training.settings
-    twin, fixed, processes = training.twin, training.fixed_dropout, training.split.processes
-    if settings.gradcache_chunk is not None or twin is not None or fixed or processes > 1:
-        from contrasent.training.embedding import embedding
-
-        return embedding(
-            encoder, objective, settings, training.precision, twin=twin, fixed_dropout=fixed
-        )
-    return lambda batch: (encoder(batch, objective.layers), lambda: None)
-
-
 def run(
     training: Training, batches: Iterator[Batch], progress: Progress, is_due: Callable[[int], bool]
 ) -> Iterator[list[StepMetrics]]:
@@ -280,13 +249,15 @@ def run(
     settings, device = training.settings, training.encoder.device
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
     processes = training.split.processes
-    embed = embedding_of(training)
+    encoder, twin, fixed = training.encoder, training.twin, training.fixed_dropout
+    precision = training.precision
+    embed = embedding(encoder, objective, settings, precision, twin=twin, fixed_dropout=fixed)
     keep_freed_memory()
     for module in training.modules.values():
         module.train()
     for loaded in batches:
         step_split = splitting(training.split, settings.seed, progress.step)
-        with matrix_precision(training.precision, device), step_split:
+        with matrix_precision(precision, device), step_split:
             batch = loaded.to(device)
             if training.mlm_view is not None:
                 batch = training.mlm_view(batch)

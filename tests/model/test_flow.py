@@ -101,5 +101,5 @@ def test_a_constant_component_is_not_blown_up(rng):
 
 @pytest.mark.parametrize(("width", "levels"), [(300, 3), (15, 1)])
 def test_a_width_that_cannot_be_halved_so_often(width, levels):
-    with pytest.raises(ConfigError, match=f"halves an embedding {levels} times, .*fewer --levels"):
+    with pytest.raises(ConfigError, match=f"halves .* {levels} times: set fewer --levels"):
         Flow(width, levels)

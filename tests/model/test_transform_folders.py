@@ -127,5 +127,5 @@ def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
 def test_a_damaged_transform_is_named(change, tiny_encoder, tmp_path):
     encoder_with(tiny_encoder, "flow").save(tmp_path / "saved")
     change(tmp_path / "saved" / "2_FittedTransform")
-    with pytest.raises(CheckpointError, match=r"cannot read the transform in .*2_FittedTransform"):
+    with pytest.raises(CheckpointError, match=r"2_FittedTransform cannot be read"):
         SentenceEncoder.load(tmp_path / "saved")

@@ -93,10 +93,7 @@ def resolve_precision(
     if name == "auto":
         return "fp32" if amplified and "fp32" in available else available[0]
     if name not in available:
-        raise ConfigError(
-            f"{computer} computes in {' or '.join(available)}, not in {name}; leave the precision "
-            "out"
-        )
+        raise ConfigError(f"{computer} computes in {' or '.join(available)}, not in {name}")
     return name
 
 
