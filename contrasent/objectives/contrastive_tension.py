@@ -53,10 +53,8 @@ class ContrastiveTension(Objective):
         self._group = 1 + config.negatives * (2 if self._others else 1)
         if start.batch_size is not None and start.batch_size % self._group:
             raise ConfigError(
-                f"objective.negatives is {config.negatives}, so a positive pair and its negatives "
-                f"are made of {self._group} sentences, but train.batch_size is "
-                f"{start.batch_size}; take {self._group} or a multiple of it, or another "
-                "objective.negatives"
+                f"with objective.negatives {config.negatives}, train.batch_size cannot be "
+                f"{start.batch_size}; take {self._group} or a multiple of it"
             )
 
     def prepare(self, batch: Batch) -> Batch:

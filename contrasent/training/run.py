@@ -29,15 +29,7 @@ from contrasent.model.hub import CARD, INFO_FILE, write_card
 from contrasent.progress import Advance, step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
-from contrasent.training import run_folder
-from contrasent.training.loop import (
-    Progress,
-    StepMetrics,
-    load_state,
-    run,
-    save_state,
-    trainable_parameters,
-)
+from contrasent.training import loop, run_folder
 from contrasent.training.setup import RunParts, accelerator_on, prepare
 
 if TYPE_CHECKING:
@@ -47,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
+
+OnStep = Callable[[loop.StepMetrics], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     overwrite: bool = False,
     device: str | torch.device | None = None,
     show_progress: bool = False,
-    on_step: Callable[[StepMetrics], object] | None = None,
+    on_step: OnStep | None = None,
     on_evaluation: Callable[[DevScore], object] | None = None,
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does.
@@ -180,14 +174,11 @@ def _explained(recipe: Recipe) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        settings = recipe.train
-        pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
-        checkpointing = "--train.gradient_checkpointing true keeps less for the gradient; "
+        chunk, tokens = recipe.train.gradcache_chunk, recipe.data.max_tokens
         raise ContrasentError(
-            f"out of memory: --train.gradcache_chunk {max(1, (pieces or 256) // 2)} takes the "
-            f"same gradient of the whole batch in pieces; {checkpointing * plain}a smaller "
-            f"--batch-size (now {settings.batch_size}) or --data.max_tokens (now "
-            f"{recipe.data.max_tokens}) needs less"
+            f"out of memory: --train.gradcache_chunk {max(1, (chunk or 256) // 2)} takes the same "
+            "gradient in pieces; --train.gradient_checkpointing true, a smaller --batch-size (now "
+            f"{recipe.train.batch_size}) or --data.max_tokens (now {tokens}) need less"
         ) from error
 
 
@@ -277,8 +268,8 @@ class Session:
             self.callbacks += evaluations(self, on_evaluation)
         self.callbacks.append(States(self, recipe.train.checkpoint_every or every))
 
-        restored = load_state(folder.state, parts.modules, parts.optimizer, accelerator.device)
-        self.progress = restored or Progress()
+        restored = loop.load_state(folder.state, parts.modules, parts.optimizer, accelerator.device)
+        self.progress = restored or loop.Progress()
         group.require_equal(
             {"run": folder.is_run, "step": self.progress.step},
             f"not all processes see the same run, so {folder.root} is not one folder that all see; "
@@ -288,7 +279,7 @@ class Session:
         file = folder.metrics if group.split.leads else None
         self.metrics = run_folder.MetricsFile(file, self.progress.step)
 
-    def train(self, on_step: Callable[[StepMetrics], object] | None, show_progress: bool) -> None:
+    def train(self, on_step: OnStep | None, show_progress: bool) -> None:
         """Make the steps that are left, and what is due after each."""
         first, steps, device = self.progress.step, self.parts.steps, self.accelerator.device
         batch_size, split = self.recipe.train.batch_size, self.group.split
@@ -313,7 +304,7 @@ class Session:
                 self._call_each(self.callbacks, "start")
             self._share_progress()
             since = time.perf_counter()
-            for done in run(self.parts, batches, self.progress, self._is_due):
+            for done in loop.run(self.parts, batches, self.progress, self._is_due):
                 seconds = time.perf_counter() - since
                 self._seconds += seconds
                 for step in done:
@@ -385,8 +376,8 @@ class Session:
     def save_state(self) -> None:
         """Write the state from which the run goes on."""
         if self.group.split.leads:
-            parts, device = self.parts, self.accelerator.device
-            save_state(self.folder.state, self.progress, parts.modules, parts.optimizer, device)
+            parts, device, folder = self.parts, self.accelerator.device, self.folder.state
+            loop.save_state(folder, self.progress, parts.modules, parts.optimizer, device)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
@@ -423,7 +414,7 @@ class Session:
 
             unit = 1 if sys.platform == "darwin" else 1024
             memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        trained = trainable_parameters(*parts.modules.values())
+        trained = loop.trainable_parameters(*parts.modules.values())
         made: dict[str, Any] = {
             "best_step": progress.best_step,
             "best_score": progress.best_score,

@@ -19,7 +19,6 @@ from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
-from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.suite import (
     RETRIEVAL,
     STS,
@@ -101,9 +100,11 @@ def tasks_of(
             reason,
         )
         return dev, final, {}
-    for task in (it.task for it in held.values()):
+    tasks = tuple(it.task for it in held.values())
+    for task in tasks:
         logger.info("%s select `best`: %s", task.name.heading, task.description)
-    proxy = _proxy([it.task for it in held.values()])
+    names = tuple(task.name for task in tasks)
+    proxy = Suite(((RETRIEVAL, TaskData(names, tasks)),), Options())
     if final is None and settings.final == "auto":
         final = proxy
     return DevTask(proxy, METRICS[0]), final, held
@@ -137,11 +138,6 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
     """The tasks scored before and after; errors as :func:`dev_task`."""
     return _named("final", settings, Options(settings.data_dir))
-
-
-def _proxy(tasks: Sequence[RetrievalTask]) -> Suite:
-    names = tuple(task.name for task in tasks)
-    return Suite(((RETRIEVAL, TaskData(names, tuple(tasks))),), Options())
 
 
 def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suite | None:

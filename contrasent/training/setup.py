@@ -74,10 +74,7 @@ def prepare(
     training, None for a new one; ``split`` which process of a run this is.
     """
     if not recipe.encoder.name or not recipe.data.file:
-        raise ConfigError(
-            "name a folder or model to start from with --encoder, and the training text, a file or "
-            "data set, with --data"
-        )
+        raise ConfigError("name a folder or model with --encoder, a file or data set with --data")
     settings, evaluation = recipe.train, recipe.evaluation
     sources, whole = recipe.data.sources, dict[str, Examples]()
     for name, source in sources.items():
@@ -253,10 +250,9 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
             unsuited = True
         if unsuited:
             raise ConfigError(
-                "encoder.convolutions are for the mean over tokens without a head or other "
-                f"convolutions, but {settings.name} has pooler {encoder.pooler}, head "
-                f"{encoder.head_name} and {'other' if present else 'no'} convolutions; set the "
-                "first two to mean and none, or leave encoder.convolutions and channels out"
+                "encoder.convolutions take pooler mean, head none and no other convolutions, but "
+                f"{settings.name} has pooler {encoder.pooler}, head {encoder.head_name} and "
+                f"{'other' if present else 'no'} convolutions; set the first two, or leave them out"
             )
         if present is None:
             encoder.convolutions = Convolutions(backbone.width, widths, settings.channels)

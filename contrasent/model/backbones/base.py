@@ -50,10 +50,7 @@ def require_engine(name: str, device: str | torch.device | None = None) -> None:
     """Raise ConfigError if an engine cannot be had on ``device``."""
     pick("engine", name, ENGINES)
     if device is not None and name != "torch" and not str(device).startswith("cpu"):
-        raise ConfigError(
-            f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
-            "out, or load with engine 'torch'"
-        )
+        raise ConfigError(f"the engine {name!r} computes on the CPU, not on {str(device)!r}")
     device_named("cpu" if device is None else device)
 
 

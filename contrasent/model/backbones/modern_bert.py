@@ -13,13 +13,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones import kernels
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.kernels import (
-    Blocks,
-    attention,
-    dropout,
-    packed_attention_available,
-)
 from contrasent.model.backbones.packed_bert import rate_of
 
 _UNSEEN = -30_000.0
@@ -59,14 +54,14 @@ class PackedModernBert(Backbone):
                 by_number[number] = known.final_norm(state) if number == self.depth else state
         return {n: by_number[n] for n in wanted}
 
-    def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, Blocks]:
+    def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, kernels.Blocks]:
         device, config = batch.token_ids.device, self.model.config
         window = config.sliding_window
-        packed = packed_attention_available(device, dtype, self.width // self.heads)
-        whole = Blocks.of(batch, self.heads, packed=packed)
+        packed = kernels.packed_attention_available(device, dtype, self.width // self.heads)
+        whole = kernels.Blocks.of(batch, self.heads, packed=packed)
         local = whole
         if batch.longest > window + 1:
-            local = Blocks.of(batch, self.heads)
+            local = kernels.Blocks.of(batch, self.heads)
             places = torch.arange(local.longest, device=device)
             far = (places.unsqueeze(0) - places.unsqueeze(1)).abs() > window
             unseen = torch.zeros(far.shape, device=device).masked_fill(far, _UNSEEN)
@@ -74,18 +69,18 @@ class PackedModernBert(Backbone):
         return {"full_attention": whole, "sliding_attention": local}
 
     def _layer(
-        self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: Blocks
+        self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: kernels.Blocks
     ) -> Tensor:
         part = layer.attn
         qkv = part.Wqkv(layer.attn_norm(state))
         qkv = _rotate(qkv, *angles, self.heads)
         rate = part.attention_dropout if self.training else 0.0
-        mixed = attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
+        mixed = kernels.attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
         mixed = part.Wo(mixed[: len(state)])
-        state = state + dropout(mixed, rate_of(part.out_drop, self.training))
+        state = state + kernels.dropout(mixed, rate_of(part.out_drop, self.training))
         mlp = layer.mlp
         inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
-        inner = dropout(mlp.act(inner) * gate, rate_of(mlp.drop, self.training))
+        inner = kernels.dropout(mlp.act(inner) * gate, rate_of(mlp.drop, self.training))
         total: Tensor = state + mlp.Wo(inner)
         return total
 
