@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from contrasent import __version__
-from contrasent.data import columns as specs
 from contrasent.data.check import aligned, example_lines
 from contrasent.data.columns import view_names
 from contrasent.data.examples import (
@@ -312,7 +311,7 @@ def open_sources(
     kind: str, sources: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[SourceRows]:
     """Open files or data sets of a kind, ``nli``, ``captions``, ``duplicates``, ``paraphrases``."""
-    return [open_rows_of(it, getattr(specs, kind.upper()), columns) for it in sources]
+    return [open_rows_of(it, kind, columns) for it in sources]
 
 
 def require_output(output: Path, sources: Sequence[str], overwrite: bool, views: int = 2) -> None:

@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,20 +56,8 @@ _SIGNS: dict[str, tuple[str, str, float, Callable[[str], object]]] = {
     "wordless": ("no word", "searches find them", 0, lambda it: not any(map(str.isalnum, it))),
     "short": (f"fewer than {_SHORT} characters", "", 0, lambda text: len(text) < _SHORT),
 }
-_FREQUENT = {
-    "English": "the and of to is that was for with this are you it have not what how",
-    "German": "der die und das ist nicht ein mit den von auf für sich auch ich wie wird",
-    "French": "le les des et est une que pour dans pas qui sur vous avec je il cette",
-    "Spanish": "el los las y una por con para del se lo como pero más está muy son",
-    "Italian": "il che di è per una non con sono gli della anche più nel questo ho si",
-    "Portuguese": "o os não uma para com em do da que mais é você são muito ao foi",
-    "Dutch": "het een van en niet dat op te zijn voor met aan ook maar er ik wordt",
-    "Polish": "nie się na jest że do to z jak ale tak czy co dla jestem przez od",
-    "Swedish": "och att det som är en på av inte för jag med ett den till har om",
-    "Turkish": "bir ve bu için ne da de çok ile var değil daha olarak gibi mi ama",
-    "Russian": "и в не на что я он как это по но из за от так для",
-}
-_PROFILES = {name: frozenset(words.split()) for name, words in _FREQUENT.items()}
+_FREQUENT = Path(__file__).with_name("frequent_words.txt").read_text(encoding="utf-8").splitlines()
+_PROFILES = {name: {*words.split()} for name, words in (line.split(":") for line in _FREQUENT)}
 
 
 @dataclass(slots=True)

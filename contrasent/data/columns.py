@@ -1,9 +1,11 @@
 """Columns of a table: which of them hold the sentences, labels and scores."""
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -28,6 +30,7 @@ _OTHER = re.compile(
 )
 # These two names say that the second sentence is a positive; with the others a label may deny it.
 _SURE = {"anchor", "positive", "sent0", "entailment"}
+_TABLE = Path(__file__).with_name("columns.json")
 _SHOWN = 40
 _ALONE = "the sentence"
 
@@ -232,7 +235,7 @@ class ColumnSpec:
     headings: tuple[str, ...]
     optional: int = 0  # how many roles, counted from the end, may be absent
     # numbers of columns that are understood, in the order of the roles, without a header
-    bare: tuple[int, ...] = ()
+    bare: Sequence[int] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
     is_list: bool = False  # between the first role and the last there may be more candidates
 
@@ -259,15 +262,15 @@ class ColumnSpec:
 
 def choose_columns(
     first: Sequence[str],
-    wanted: ColumnSpec,
+    kind: str,
     columns: Sequence[str] | None,
     where: str,
     *,
     named: bool,
 ) -> ColumnMap:
-    """The columns of ``wanted``; arguments and errors are those of :func:`sentence_columns`."""
+    """The columns of a kind of data; other arguments and errors: :func:`sentence_columns`."""
     names = [cell.strip() for cell in first]
-    wanted = wanted.of(names, columns)
+    wanted = SPECS[kind].of(names, columns)
     roles, most = wanted.roles, len(wanted.roles)
     every = f"{', '.join(roles[:-1])} and {roles[-1]}"
     example = f"--columns {','.join(known[0] for known in wanted.names)}"
@@ -310,78 +313,17 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
-_FIRST = (
-    "sentence1,sentence_1,sentence_a,text1,text_a,sent0,first,question1,#1 string,premise,context,"
-    "reference,anchor,query"
-)
-_SECOND = (
-    "sentence2,sentence_2,sentence_b,text2,text_b,sent1,second,question2,#2 string,hypothesis,"
-    "paraphrase,positive,document"
-)
-_LABELS = (
-    "label,class,category,coarse_label,gold_label,target,sentiment,intent,topic,emotion,labels"
-)
-_SCORES = "score,similarity,similarity_score,relatedness_score,gold,rating"
-_SENTENCES = (
-    "text,sentence,review,question,query,comment,tweet,utterance,content,document,headline,title"
-)
-_IMAGES = "image,image_id,image_name,file_name,filename,group"
-_IDS = "corpus-id,corpus_id,document_id,doc_id,docid,pid,did"
-_QUERY_IDS = "query-id,query_id,queryid,qid,query"
+def _read_specs() -> dict[str, ColumnSpec]:
+    headings, kinds = json.loads(_TABLE.read_text(encoding="utf-8")).values()
+    specs = {}
+    for name, row in kinds.items():
+        roles = row.pop("roles")
+        known = (it.format(**headings) for it in roles.values())
+        specs[name] = ColumnSpec(tuple(roles), tuple(known), **row)
+    return specs
 
-NLI = ColumnSpec(
-    ("premise", "hypothesis", "label"), (_FIRST, _SECOND, "gold_label,label,entailment_judgment")
-)
-CAPTIONS = ColumnSpec(("image", "caption"), (_IMAGES, "caption,comment,text,sentence"), bare=(2,))
-DUPLICATES = ColumnSpec(
-    ("first question", "second question", "label"), (_FIRST, _SECOND, "is_duplicate,label,quality")
-)
-PARAPHRASES = ColumnSpec(
-    ("reference", "paraphrase", "score"),
-    (f"{_FIRST},source", f"{_SECOND},target", _SCORES),
-    optional=1,
-    bare=(2, 3),
-    numeric=True,
-)
-RATED_PAIRS = ColumnSpec(
-    ("first sentence", "second sentence", "score"),
-    (_FIRST, _SECOND, f"{_SCORES},label,is_duplicate"),
-    bare=(3,),
-    numeric=True,
-)
-LISTS = ColumnSpec(
-    ("anchor", "candidate 1", "candidate 2", "scores"),
-    (_FIRST, "candidate_1", "candidate_2", "scores,labels,score,label"),
-    numeric=True,
-    is_list=True,
-)
-"""A query, its candidates, of which the first is the positive, and the score of each."""
-SENTENCES = ColumnSpec(("sentence", "class"), (_SENTENCES, _LABELS), bare=(2,))
-SENTENCE_PAIRS = ColumnSpec(
-    ("first sentence", "second sentence", "class"), (_FIRST, _SECOND, _LABELS), bare=(3,)
-)
-TEXTS = ColumnSpec(
-    ("id", "text", "title"),
-    (
-        f"_id,id,query-id,query_id,qid,{_IDS},passage_id",
-        "text,query,question,document,passage,contents,content,sentence",
-        "title",
-    ),
-    optional=1,
-    bare=(2,),
-)
-"""Queries or documents of retrieval."""
-WANTED = ColumnSpec(
-    ("query", "id of a text"), (f"query,question,text,{_QUERY_IDS}", f"_id,id,{_IDS}"), bare=(2, 3)
-)
-"""Queries, and what they are to find in an index."""
-RELEVANCE = ColumnSpec(
-    ("query's id", "document's id", "relevance"),
-    (
-        _QUERY_IDS,
-        f"{_IDS},document-id,passage_id,document,passage",
-        "score,relevance,rel,grade,label",
-    ),
-    bare=(3,),
-    numeric=True,
-)
+
+SPECS = _read_specs()
+"""Kinds of data by name: ``lists`` are of a query, its candidates, of which the first is the
+positive, and the score of each; ``texts`` are the queries or documents of retrieval; ``wanted`` are
+queries with what they are to find in an index."""

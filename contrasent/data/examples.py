@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.data.clean import clean as cleaned_rows
-from contrasent.data.columns import LISTS, NLI, RATED_PAIRS, ColumnMap, ColumnSpec, sentence_columns
+from contrasent.data.columns import ColumnMap, sentence_columns
 from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
 from contrasent.data.rows import (
     HubSource,
@@ -306,7 +306,7 @@ class SideColumn:
 
     name: str  # of the need that it meets
     kind: str  # of the numbers in memory, as :class:`array.array` names it
-    spec: ColumnSpec  # the sentences, then the cell of the number
+    rows: str  # the kind of them: the sentences, then the cell of the number
     # makes a function of a source's cell and its place: the number, None to leave the row out
     parser: Callable[[SourceRows], Callable[[Any, str], float | list[float] | None]]
     content: str  # stands for the meaning of the numbers in the hash of the content
@@ -316,17 +316,17 @@ SIDE_COLUMNS = {
     "nli": SideColumn(
         name="LABELS",
         kind="B",
-        spec=NLI,
+        rows="nli",
         parser=lambda rows: NliLabels(rows.source, rows.label_names).number,
         content=f"labels {CLASSES}",
     ),
     "scores": SideColumn(
-        name="SCORES", kind="f", spec=RATED_PAIRS, parser=lambda _: score_of, content="scores"
+        name="SCORES", kind="f", rows="rated_pairs", parser=lambda _: score_of, content="scores"
     ),
     "lists": SideColumn(
         name="CANDIDATE_SCORES",
         kind="f",
-        spec=LISTS,
+        rows="lists",
         parser=lambda rows: partial(scores_of, count=len(rows.names) - 2),
         content="scores of candidates",
     ),
@@ -341,5 +341,5 @@ def open_training(
     if labels == "none":
         return open_examples(source, columns)
     side = SIDE_COLUMNS[labels]
-    rows = open_rows_of(source, side.spec, columns)
+    rows = open_rows_of(source, side.rows, columns)
     return Examples(rows, len(rows.names) - 1, side)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from contrasent.data import readers
-from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
+from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.errors import DataError, first_line, require_extra, shown
 from contrasent.files import sha256_of
 
@@ -285,18 +285,16 @@ class ParquetSource(SourceRows):
             raise DataError(f"{self.source}: damaged after row {number}: {error}") from error
 
 
-def open_rows_of(
-    source: str, wanted: ColumnSpec, columns: Sequence[str] | None = None
-) -> SourceRows:
-    """Understand a file or a Hugging Face data set as rows of a kind.
+def open_rows_of(source: str, kind: str, columns: Sequence[str] | None = None) -> SourceRows:
+    """Understand a file or a Hugging Face data set as rows of a kind, one of ``SPECS``.
 
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
     between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. Errors: :func:`open_examples`.
     """
-    kind = readers.source_kind(source)
-    rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv")
+    file = readers.source_kind(source)
+    rows = open_source(source, file if file in _NAMED_KINDS else ".tsv")
     return rows.choose(
-        partial(choose_columns, wanted=wanted, columns=columns, where=rows.where, named=rows.named)
+        partial(choose_columns, kind=kind, columns=columns, where=rows.where, named=rows.named)
     )
 
 

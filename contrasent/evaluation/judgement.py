@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from contrasent.data.check import TextFacts, describe, plural
-from contrasent.data.columns import WANTED
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.data.rows import open_rows_of
@@ -206,7 +205,7 @@ def tune_index(
     if queries is not None:
         known = {name for block in opened.blocks() for name in block.ids}
         if isinstance(queries, str | Path):
-            rows: Iterable[Any] = open_rows_of(str(queries), WANTED).rows()
+            rows: Iterable[Any] = open_rows_of(str(queries), "wanted").rows()
         else:
             rows = enumerate(queries, 1)
         wanted = {}

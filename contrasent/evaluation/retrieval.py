@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.columns import RELEVANCE, TEXTS
 from contrasent.data.rows import as_text, open_rows_of, score_of
 from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation.embed import (
@@ -111,7 +110,7 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
 
 def read_texts(source: str) -> tuple[dict[str, str], dict[str, str], str]:
     """Texts by their ids in order, behind their titles and without them; the source's hash."""
-    rows = open_rows_of(source, TEXTS)
+    rows = open_rows_of(source, "texts")
     texts: dict[str, str] = {}
     bare: dict[str, str] = {}
     for where, (cell, text, *title) in rows.rows():
@@ -152,7 +151,7 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
         )
     (queries, _, *hashes), (corpus, bare, sha256) = (read_texts(it) for it in sources[:2])
     judged: dict[str, dict[str, float]] = {}
-    relevant = open_rows_of(sources[2], RELEVANCE)
+    relevant = open_rows_of(sources[2], "relevance")
     for where, (*cells, relevance) in relevant.rows():
         query, document = (_id(cell) for cell in cells)
         if query not in queries or document not in corpus:

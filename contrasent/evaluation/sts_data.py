@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.readers import lines, tab_rows
 from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
@@ -43,7 +42,7 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
 
     ``columns`` are both sentences and the score; None to know them by name, or by order of three.
     """
-    records = open_rows_of(source, RATED_PAIRS, columns)
+    records = open_rows_of(source, "rated_pairs", columns)
     by_place = records.chosen.by in ("order", "number") and not records.chosen.header
     note = "" if by_place else f"{source}: {records.described}"
     pairs = [

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from contrasent.data.columns import RATED_PAIRS, SENTENCE_PAIRS, SENTENCES, ColumnSpec
+from contrasent.data.columns import SPECS
 from contrasent.data.readers import tab_rows
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.data.senteval import senteval_root
@@ -168,8 +168,8 @@ Row = tuple[str, tuple[str, ...], str]
 def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
     """True if a file or data set without a prefix holds labelled sentences and no scored pairs."""
     if columns is not None:
-        return len(columns) == len(SENTENCES.roles)
-    return _known(source, RATED_PAIRS) is None and _known(source, SENTENCES) is not None
+        return len(columns) == len(SPECS["sentences"].roles)
+    return _known(source, "rated_pairs") is None and _known(source, "sentences") is not None
 
 
 def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferData:
@@ -221,21 +221,21 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
 def _open(source: str, columns: Sequence[str] | None) -> SourceRows:
     """Pairs where two sentences are known or chosen, else single sentences."""
     if columns is not None:
-        wanted = SENTENCES if len(columns) == len(SENTENCES.roles) else SENTENCE_PAIRS
-        return open_rows_of(source, wanted, columns)
-    known = _known(source, SENTENCE_PAIRS) or _known(source, SENTENCES)
+        is_single = len(columns) == len(SPECS["sentences"].roles)
+        return open_rows_of(source, "sentences" if is_single else "sentence_pairs", columns)
+    known = _known(source, "sentence_pairs") or _known(source, "sentences")
     if known is not None:
         return known
     try:
-        return open_rows_of(source, SENTENCE_PAIRS)
+        return open_rows_of(source, "sentence_pairs")
     except DataError:
-        return open_rows_of(source, SENTENCES)
+        return open_rows_of(source, "sentences")
 
 
-def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
+def _known(source: str, kind: str) -> SourceRows | None:
     """The rows of a source whose columns are known by their names; None of any other."""
     try:
-        rows = open_rows_of(str(Path(source).expanduser()), wanted)
+        rows = open_rows_of(str(Path(source).expanduser()), kind)
     except DataError:
         return None
     return rows if rows.chosen.by == "name" else None

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from contrasent.data.batch import Need
+from contrasent.data.columns import SPECS
 from contrasent.data.examples import SIDE_COLUMNS
 from contrasent.data.loader import example_of
 from contrasent.data.views import VIEWS
@@ -149,7 +150,7 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         "single sentences, such as unsup-simcse",
     )
     for kind, side in SIDE_COLUMNS.items():
-        what, columns = side.name.lower().replace("_", " "), ", ".join(side.spec.roles)
+        what, columns = side.name.lower().replace("_", " "), ", ".join(SPECS[side.rows].roles)
         yield (
             Need[side.name] in needs and labels != kind,
             f"the objective {name} reads {what}: {columns}, but data.labels is "

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from contrasent.data.check import describe
-from contrasent.data.columns import RATED_PAIRS
 from contrasent.data.documents import document_lengths
 from contrasent.data.examples import open_examples, open_training
 from contrasent.data.readers import lines
@@ -68,7 +67,7 @@ def test_other_delimiters_are_refused(write, name, content, said):
 
 def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
     path = write("f.csv", table(";", rows=[("a dog", "a cat", "4,5"), ("x", "y", "1,0")] * 2))
-    assert next(open_rows_of(path, RATED_PAIRS).rows())[1] == ["a dog", "a cat", "4,5"]
+    assert next(open_rows_of(path, "rated_pairs").rows())[1] == ["a dog", "a cat", "4,5"]
     with pytest.raises(DataError, match=r"f.csv:1: the score must be a number, not '4,5'"):
         read_pairs(path)
 
@@ -111,7 +110,7 @@ RATED = {"sentence1": "a dog", "sentence2": "a puppy"}
         (open_examples, PAIR, {**PAIR, "hard_neg_2": "a cat"}),
         (partial(open_training, labels="nli"), NLI, {**NLI, "label": "neutral"}),
         (partial(open_training, labels="scores"), RATED, {**RATED, "score": 1}),
-        (lambda path: open_rows_of(path, RATED_PAIRS), RATED, {**RATED, "score": 1}),
+        (lambda path: open_rows_of(path, "rated_pairs"), RATED, {**RATED, "score": 1}),
     ],
 )
 @pytest.mark.parametrize("count", [3, 1000])
