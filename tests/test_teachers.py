@@ -246,7 +246,7 @@ def test_sentences_that_the_student_has_no_token_of_take_no_target_from_others(t
     views = open_views(ViewSettings(), examples, Letters(), 9, views=1, **own)
     order = np.array([2, 0, 1])
     tokens, _ = views.source.gather(order, Draws(0, 0))
-    assert np.array_equal(views.source.columns(order)[Need.TARGETS], tokens[:, None].repeat(2, 1))
+    assert np.array_equal(views.source.columns[Need.TARGETS][order], tokens[:, None].repeat(2, 1))
 
 
 def test_a_server_that_is_slow_or_gone_is_told(odd_server, monkeypatch):

@@ -312,7 +312,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     pooler: Pooler = POOLERS[encoder.pooler]
     if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
         what = f"sentence-transformers cannot express the pooler {pooler.name!r}"
-        raise ConfigError(f"{what}; save the encoder with another one")
+        raise ConfigError(f"{what}, so save the encoder with another one")
     backbone, tokenizer, width = encoder.backbone, encoder.tokenizer, encoder.backbone.width
     rows: list[tuple[str, str]] = []
 
