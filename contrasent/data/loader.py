@@ -325,16 +325,13 @@ class Loader:
             end = self._examples_per_epoch
         source = self._source
         examples = source.examples[self._order(epoch)[start:end]]
-        ids, offsets = source.gather(examples, Draws(self._seed, epoch))
-        after = source.text and source.text.gather(examples + 1, (0,))
-        columns = {need: values[examples] for need, values in source.columns.items()}
-        return Batch(
-            torch.from_numpy(ids),
-            torch.from_numpy(offsets),
-            self.views,
-            next_sentences=after and Batch(torch.from_numpy(after[0]), torch.from_numpy(after[1])),
-            columns={need: torch.from_numpy(values) for need, values in columns.items()},
-        )
+        packed = source.gather(examples, Draws(self._seed, epoch))
+        ids, offsets = map(torch.from_numpy, packed)
+        columns = {need: torch.from_numpy(it[examples]) for need, it in source.columns.items()}
+        following = None
+        if source.text is not None:
+            following = Batch(*map(torch.from_numpy, source.text.gather(examples + 1, (0,))))
+        return Batch(ids, offsets, self.views, next_sentences=following, columns=columns)
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False

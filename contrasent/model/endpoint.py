@@ -139,7 +139,8 @@ class EndpointEncoder(LookupEncoder):
         shape = len(texts), self._width or rows.shape[-1]
         if rows.shape != shape or not rows.size or not np.isfinite(rows).all():
             raise CheckpointError(
-                f"{self.url} answers with no {len(texts)} finite embeddings: {answer[:200]!r}; an "
-                "address ends with /v1/embeddings#MODEL or /embed"
+                f"{self.url} answers with no {len(texts)} embeddings, but {[*rows.shape]} numbers, "
+                f"or not finite: {answer[:200]!r}; an address ends with /v1/embeddings#MODEL or "
+                "/embed"
             )
         return rows

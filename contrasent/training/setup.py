@@ -74,7 +74,9 @@ def prepare(
     training, None for a new one; ``split`` which process of a run this is.
     """
     if not recipe.encoder.name or not recipe.data.file:
-        raise ConfigError("name a folder or model with --encoder, a file or data set with --data")
+        raise ConfigError(
+            "name a folder or model with --encoder, and the training text with --data"
+        )
     settings, evaluation = recipe.train, recipe.evaluation
     sources, whole = recipe.data.sources, dict[str, Examples]()
     for name, source in sources.items():
