@@ -362,7 +362,7 @@ class TrainSettings:
     """Steps between states that --resume continues from; null takes evaluation.every."""
 
     trackers: list[str] = Field(default_factory=list)
-    """Of accelerate, by name: tensorboard, wandb, mlflow, ..."""
+    """Of accelerate, by name: tensorboard, trackio, wandb, mlflow, ..."""
 
     start_shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=list)
     """At each evaluation also score means of the weights before the first step and the trained

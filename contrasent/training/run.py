@@ -294,7 +294,7 @@ class Session:
         end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
             closing(self.metrics),
-            run_folder.trackers(self.accelerator, self.recipe),
+            run_folder.trackers(self.accelerator, self.recipe, self.folder.root.name),
             step_progress(steps, first, show_progress) as self._shown,
             stop_request(alone=split.processes == 1) as self._stop,
             closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches,
@@ -311,6 +311,7 @@ class Session:
                     self._examples, self._loss = self._examples + step.examples, step.loss
                     values = run_folder.step_values(step, seconds / len(done))
                     self.metrics.write(values)
+                    values.pop("step")
                     self.accelerator.log(values, step=step.number)
                     self._shown(1, loss=f"loss {step.loss:#.4g}")
                     if on_step is not None:

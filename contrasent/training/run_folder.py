@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,15 +302,18 @@ def check_trackers(names: list[str]) -> None:
 
 
 @contextmanager
-def trackers(accelerator: "Accelerator", recipe: Recipe) -> Iterator[None]:
-    """The trackers that ``recipe`` names, open inside."""
+def trackers(accelerator: "Accelerator", recipe: Recipe, run: str) -> Iterator[None]:
+    """The trackers that ``recipe`` names, open inside; where runs have names, it is ``run``."""
     if not recipe.train.trackers:
         yield
         return
     simple = bool | int | float | str  # what every tracker takes
     settings = {k: v if isinstance(v, simple) else str(v) for k, v in dotted(recipe).items()}
-    accelerator.init_trackers("contrasent", config=settings)
+    named = {name: {"name": run} for name in ("trackio", "wandb")}
+    with redirect_stdout(sys.stderr):  # for what they print
+        accelerator.init_trackers("contrasent", config=settings, init_kwargs=named)
     try:
         yield
     finally:
-        accelerator.end_training()
+        with redirect_stdout(sys.stderr):
+            accelerator.end_training()

@@ -18,7 +18,9 @@ mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 @pytest.fixture
 def folders(encoder, tmp_path):
     Index.build(encoder, SENTENCES, tmp_path / "first", precision="fp32")
-    Index.build(encoder, ["no fire", "a fire"], tmp_path / "second", ["x", "y"], precision="fp32")
+    years = [{"year": 2019}, {"year": 2021}]
+    texts, ids = ["no fire", "a fire"], ["x", "y"]
+    Index.build(encoder, texts, tmp_path / "second", ids, metadata=years, precision="fp32")
     return [str(tmp_path / name) for name in ("first", "second")]
 
 
@@ -53,7 +55,10 @@ async def conversation(server):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         yield tools
         yield await call("search", query=SENTENCES[2], top_k=3)
-        yield await call("search", query="fire", index="second", mode="words")
+        yield [
+            *await call("search", query="fire", index="second", mode="words"),
+            *await call("search", query="fire", index="second", filter="year < 2020"),
+        ]
         yield await call("similar", id="2", top_k=2)
         yield await call("add", texts=["two cats"])
         yield await call("search", query="two cats", top_k=1)
@@ -82,7 +87,8 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
         (hit["id"], hit["text"]) for hit in expected[:3]
     ]
     assert hits[0]["score"] == pytest.approx(expected[0]["score"], abs=1e-5)
-    assert {hit["id"] for hit in by_words} == {"x", "y"}
+    assert sorted(hit["id"] for hit in by_words) == ["x", "x", "y"]
+    assert by_words[-1]["metadata"] == {"year": 2019}
     assert [hit["id"] for hit in near] == [hit["id"] for hit in expected[1:3]]
     assert (count, added["text"], added["id"]) == (len(SENTENCES) + 1, "two cats", str(count - 1))
     first.refresh()

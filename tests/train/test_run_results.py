@@ -168,6 +168,19 @@ def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
     assert told == [(step, pytest.approx(score, rel=1e-5)) for step, score in scores]
 
 
+def test_trackio_gets_every_step_under_the_name_of_the_run(trained, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    storage = pytest.importorskip("trackio.sqlite_storage").SQLiteStorage
+    trained(train__trackers=["trackio"])
+    assert storage.get_runs("contrasent") == ["run"]
+    told = [
+        (row["step"], row["loss"]) for row in storage.get_logs("contrasent", "run") if "loss" in row
+    ]
+    steps = logged_steps(tmp_path / "run")
+    assert told == [(step["step"], pytest.approx(step["loss"], rel=1e-5)) for step in steps]
+    assert "rackio" not in capfd.readouterr().out
+
+
 # Without a labelled dev task
 
 
