@@ -174,10 +174,12 @@ tell(async () => {
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
   if (about.index) {
     about.index = await call("/index");
-    const columns = Object.keys(about.index.columns || {});
+    const columns = Object.entries(about.index.columns);
+    const conditions = { string: '= "..."', bool: "= true" };
     at("mode").hidden = !about.index.words;
     at("filtered").hidden = !columns.length;
-    at("columns").textContent = columns.join(", ");
+    at("columns").textContent = columns.map(([name]) => name).join(", ");
+    at("filter").placeholder = columns.slice(-2).map(([name, kind]) => `${name} ${conditions[kind] || ">= 10"}`).join(" and ");
     at("query").placeholder = about.index.example;
     window.addEventListener("popstate", load);
     load();
