@@ -392,10 +392,7 @@ def sentence_header(views: int) -> Example:
 
 
 def write_rows(output: Path, header: Sequence[str], rows: Iterable[Example]) -> None:
-    """Write rows to a file of the kind of its name, whole or not at all.
-
-    In ``.tsv`` and ``.txt``, which have no quotes, tabs and line ends become spaces.
-    """
+    """Write rows to a file of its name's kind, whole; where no quotes are, a tab is a space."""
     kind = output.suffix.lower()
     with writing(output) as part, part.open("w", encoding="utf-8", newline="") as file:
         if kind == ".csv":

@@ -140,10 +140,7 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
 
 
 def document_ends(lengths: IndexArray, store: TokenStore) -> IndexArray:
-    """``(N,)`` int64: for each sentence of ``store`` the number after the last of its document.
-
-    ``lengths`` are those of the text that the store was made of, of which some may be left out.
-    """
+    """``(N,)`` int64: for each sentence of ``store`` the number after the last of its document."""
     owner = np.delete(np.repeat(np.arange(len(lengths)), lengths), store.tokenless())
     return np.searchsorted(owner, owner, side="right").astype(np.int64)
 

@@ -243,10 +243,7 @@ NO_LABEL = {"", "-", "-1", "none", "nan"}
 
 
 class NliLabels:
-    """Understands the labels of one source: words, or numbers with names from 0.
-
-    The names are the data set's own or the user's ``order``: data sets differ in it.
-    """
+    """Understands a source's labels: words, or numbers from 0, of its own names or in ``order``."""
 
     _as_numbers: bool | None = None
 

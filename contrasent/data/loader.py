@@ -222,11 +222,7 @@ def edited(
     anchors: bool = False,
     drawn_once: bool = False,
 ) -> ViewSource:
-    """A sentence, and edited copies of it; a copy without a token is the sentence itself.
-
-    ``edit`` gives the tokens of an edited copy of each example, by a generator each; of ``anchors``
-    also those of the first view.
-    """
+    """A sentence, and edited copies of it; a copy without a token is the sentence itself."""
 
     def gather(examples: IndexArray, draws: Draws) -> Packed:
         draws = replace(draws, epoch=0) if drawn_once else draws
@@ -330,7 +326,8 @@ class Loader:
         columns = {need: torch.from_numpy(it[examples]) for need, it in source.columns.items()}
         following = None
         if source.text is not None:
-            following = Batch(*map(torch.from_numpy, source.text.gather(examples + 1, (0,))))
+            tokens, starts = map(torch.from_numpy, source.text.gather(examples + 1, (0,)))
+            following = Batch(tokens, starts)
         return Batch(ids, offsets, self.views, next_sentences=following, columns=columns)
 
     def stream(

@@ -90,10 +90,7 @@ _ANCHOR = "STS/STSBenchmark/sts-test.csv"
 
 
 def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: None) -> None:
-    """Download, unpack and check SentEval's data; ``folder`` appears whole or not at all.
-
-    ``url`` is a tar archive: ``http``, ``https``, or a local path.
-    """
+    """Download, unpack and check SentEval's data, a tar; ``folder`` appears whole or not at all."""
     files.refuse_existing(folder, "remove it, or name another with --data-dir")
     try:
         with files.exclusive(folder), files.writing_folder(folder) as partial:
@@ -143,10 +140,7 @@ Gao et al. 2021, section 3 and their repository: 275,601 triplets, where the pap
 def fetch_training_file(
     name: str, folder: Path | None, url: str | None, advance: Advance = lambda **_: None
 ) -> Path:
-    """Download one of :data:`TRAINING_FILES`, unless it is there, and count its rows.
-
-    ``url`` is another address than the authors', or a local file.
-    """
+    """Download one of :data:`TRAINING_FILES`, unless it is there, and count its rows."""
     file, wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / file
 

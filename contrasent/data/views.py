@@ -75,10 +75,7 @@ def delete_one_word(words: Sequence[str], random: Generator) -> list[str]:
 
 
 def repeat_tokens(ids: np.ndarray, random: Generator, share: float) -> np.ndarray:
-    """Repeat some of the L token ``ids``, each once (Wu et al. 2022, ESimCSE).
-
-    Their number is drawn from 0 to below ``share * L``, and below 10.
-    """
+    """Repeat some of the L token ``ids``, each once (Wu et al. 2022, ESimCSE)."""
     count = int(random.integers(max(1, min(_MOST_REPEATED, int(share * len(ids))))))
     chosen = np.isin(np.arange(len(ids)), random.permutation(len(ids))[:count])
     return np.repeat(ids, 1 + chosen)
@@ -90,10 +87,7 @@ def replace_words(
     share: float | None,
     synonyms: Callable[[str], Sequence[str]],
 ) -> list[str]:
-    """Put a synonym, any of those it has, for ``share`` of the words, or for one if that is None.
-
-    Punctuation around a word and its capitals stay.
-    """
+    """Put a synonym, any it has, for ``share`` of the words, or for one if that is None."""
     left = 1 if share is None else whole_words(share, len(words), random)
     edited = list(words)
     for place in random.permutation(len(words)).tolist() if left else ():

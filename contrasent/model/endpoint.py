@@ -46,10 +46,7 @@ _OPENER = build_opener(_NoRedirect)
 
 
 def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
-    """The answer of a server to JSON, asked for again where that may help.
-
-    CheckpointError if it gives none, or none in so many ``seconds``.
-    """
+    """A server's answer to JSON, asked for again where that may help; CheckpointError for none."""
     key, headers = os.environ.get(KEY), {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     for wait in (*_WAITS, None):

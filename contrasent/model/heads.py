@@ -100,10 +100,7 @@ def init_linear(layers: nn.Module) -> None:
 
 
 class MlpHead(nn.Module):
-    """``tanh(W h + b)``, the layer that BERT has over [CLS] and SimCSE trains from scratch.
-
-    Weights start as N(0, 0.02) with zero bias, as in SimCSE's code.
-    """
+    """``tanh(W h + b)``, the layer that BERT has over [CLS] and SimCSE trains from scratch."""
 
     def __init__(self, width: int, embedding_width: int | None = None) -> None:
         super().__init__()

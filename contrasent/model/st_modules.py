@@ -125,10 +125,7 @@ def read_conventions(folder: Path, **lengths: Any) -> Conventions:
 
 
 def write_conventions(folder: Path, conventions: Conventions) -> None:
-    """Write them in the form that sentence-transformers reads.
-
-    Empty prompts of roles stand there too: older versions would take another one.
-    """
+    """Write them as sentence-transformers reads them; without prompts of roles it takes others."""
     installed = installed_versions()
     versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
     content: dict[str, Any] = {

@@ -185,10 +185,7 @@ def load_exact(
     prefix: str = "",
     tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Put ``tensors``, or those in the folder ``path``, named after ``prefix``, into ``module``.
-
-    CheckpointError if one is missing or does not fit, for ``reason``.
-    """
+    """Put ``tensors``, or those in the folder ``path``, named after ``prefix``, into ``module``."""
     known = module.state_dict()
     if tensors is None:
         tensors = read_tensors(path, [prefix + name for name in known])
@@ -260,10 +257,7 @@ def quiet() -> Iterator[None]:
 
 
 def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
-    """Give every linear map of the layers of ``backbone`` a change ``alpha / rank * B A``.
-
-    ``A`` is drawn and ``B`` is 0. Only they are trained, without dropout.
-    """
+    """Give every linear map of the layers a trained ``alpha / rank * B A``; A is drawn, B is 0."""
     require_extra("encoder.lora", "lora", "peft")
     from peft import LoraConfig, inject_adapter_in_model
 

@@ -74,10 +74,7 @@ def metric_name(metric: str) -> str:
 
 
 class Selection(Callback):
-    """Scores encoders on the dev task, keeps the best one, and stops where none gets better.
-
-    At an evaluation the encoder is scored, and its means with the start (``train.start_shares``).
-    """
+    """Scores encoders on the dev task, keeps the best one, and stops where none gets better."""
 
     def __init__(
         self, run: Session, dev: "DevTask", on_evaluation: Callable[[DevScore], object] | None

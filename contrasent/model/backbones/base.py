@@ -82,10 +82,7 @@ def cpu_has(*features: str) -> bool:
 def resolve_precision(
     name: str, available: Sequence[str], computer: str, *, amplified: bool = False
 ) -> str:
-    """The precision of ``available`` that ``name`` stands for; auto is the first.
-
-    Before a fitted map, which scales up rounding errors (``amplified``), it is fp32.
-    """
+    """The precision that ``name`` stands for; auto is the first, or fp32 before a fitted map."""
     pick("precision", name, {*PRECISIONS, *available})
     if name == "auto":
         return "fp32" if amplified and "fp32" in available else available[0]
