@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.command_line import worked
 from helpers.tiny_sentences import SENTENCES
+from helpers.tiny_sts import spearman
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -27,15 +28,6 @@ def index(unsupervised, shelf, tmp_path_factory):
     assert said.out == ""
     assert f"{folder}: {len(SENTENCES)} texts of 16 dimensions" in said.err
     return folder
-
-
-def spearman(records, encoder):
-    (value,) = (
-        record.value
-        for record in records
-        if (record.metric, record.aggregation, record.encoder) == ("spearman", "all", str(encoder))
-    )
-    return value
 
 
 def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervised, tiny_bert):

@@ -173,9 +173,6 @@ def test_an_encoder_does_not_differ_from_itself(both):
         assert (one.difference, one.interval.low, one.interval.high, one.p_value) == (0, 0, 0, 1)
 
 
-# What training changed
-
-
 def test_a_start_without_one_type_of_tasks_is_compared_in_the_others():
     def changed(difference):
         ends = Interval(low=0, high=1, error=0.0, confidence=0.95, resamples=10, seed=1)

@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 from helpers.command_line import worked
+from helpers.tiny_sentences import write
 
 import contrasent
 from contrasent.data.documents import find_documents, split_sentences
@@ -52,11 +53,6 @@ def vectors(path, synonyms):
     return path
 
 
-def written(path, lines):
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
 def tasks_of(path, documents=None):
     examples = open_examples(str(path), documents=documents)
     sample = sample_texts(examples, find_documents(examples).lengths, 1000, 100_000, 256)
@@ -83,7 +79,7 @@ def titled_documents():
 
 def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
     documents = titled_documents()
-    path = written(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in documents])
+    path = write(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in documents])
     tasks, lacking = tasks_of(path, documents=True)
     assert set(tasks) == {"halves", "rest", "next", "answers", "titles", "keywords"}
     assert set(lacking) == {"pairs"}
@@ -115,7 +111,7 @@ def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
 
 
 def judged_by_command(tmp_path, lines, synonyms):
-    text = written(tmp_path / "text.txt", lines)
+    text = write(tmp_path / "text.txt", lines)
     model = vectors(tmp_path / "words.txt", synonyms)
     out = tmp_path / "judged.json"
     shown = worked("evaluate", model, "--text", text).out
@@ -143,10 +139,10 @@ def test_an_encoder_that_knows_synonyms_gains_by_exact_words_and_a_better_one_is
     assert gained["halves of text.txt"]["value"] == 1
     assert gained["keywords of text.txt"]["compared"]["difference"] > 0.01
     assert judged["differences"]["BM25"]["interval"]["high"] < -0.3
-    other = written(tmp_path / "other.txt", (tmp_path / "words.txt").read_text().splitlines())
+    other = write(tmp_path / "other.txt", (tmp_path / "words.txt").read_text().splitlines())
     draws = np.random.default_rng(1).normal(size=(len(COMMON), WIDTH))
     worse = [f"{word} {' '.join(map(str, row))}" for word, row in zip(COMMON, draws, strict=True)]
-    written(tmp_path / "words.txt", worse)
+    write(tmp_path / "words.txt", worse)
     better = contrasent.evaluate(
         tmp_path / "words.txt", text=tmp_path / "text.txt", compare=[other]
     )
@@ -171,7 +167,7 @@ class Noisy:
 
 
 def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
-    path = written(tmp_path / "text.txt", part_numbers()[:90])
+    path = write(tmp_path / "text.txt", part_numbers()[:90])
     judged = judge(EncoderUse(Noisy()), path)
     tasks, _ = tasks_of(path)
     kinds = {name.split()[0] for name in judged.deciding} | {"keywords"}
@@ -205,11 +201,11 @@ def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
 
 
 def test_too_little_text_is_refused_and_what_tells_nothing_is_said(tmp_path):
-    path = written(tmp_path / "text.txt", part_numbers()[:20])
+    path = write(tmp_path / "text.txt", part_numbers()[:20])
     with pytest.raises(DataError, match="too little text"):
         judge(EncoderUse(Noisy()), path)
     unrelated = judge(
-        EncoderUse(Noisy()), written(path, [said(16, np.random.default_rng(n)) for n in range(400)])
+        EncoderUse(Noisy()), write(path, [said(16, np.random.default_rng(n)) for n in range(400)])
     )
     assert unrelated.verdict in ("unclear", "words")
     assert "halves of text.txt" in unrelated.undecided
@@ -219,9 +215,9 @@ def test_no_query_is_its_own_answer(tmp_path):
     draw, same = np.random.default_rng(4), ["Same line here."] * 2
     lines = [[*same, f"{said(9, draw)} {n}", f"{n} is it"] for n in range(60)]
     blocks = ["\n".join([*it, ""]) for it in lines]
-    tasks, _ = tasks_of(written(tmp_path / "text.txt", blocks), documents=True)
+    tasks, _ = tasks_of(write(tmp_path / "text.txt", blocks), documents=True)
     pairs = [json.dumps([f"{n} asks", f"{(n + 1) % 70} asks"]) for n in range(70)]
-    tasks |= tasks_of(written(tmp_path / "pairs.jsonl", pairs))[0]
+    tasks |= tasks_of(write(tmp_path / "pairs.jsonl", pairs))[0]
     assert set(tasks) >= {"next", "pairs"}
     for kind in ("next", "pairs"):
         task = tasks[kind]

@@ -103,9 +103,6 @@ def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     assert found["mrpc"].pairs * 2 == found["mrpc"].sentences
 
 
-# Encoders that were trained on text of the tasks
-
-
 @pytest.fixture
 def trained(here, tiny_encoder):
     """The folder of an encoder, as a run on ``train.csv`` leaves it."""
@@ -183,9 +180,6 @@ def test_a_record_has_the_counts_of_its_own_part(encoder, split, parts, expected
     found = overlap_of(asked, Overlap("b", (other, *counts)))
     assert (found and found["sentences_seen"]) == expected
     assert overlap_of(asked, None) is overlap_of(asked, Overlap("a", trouble="gone")) is None
-
-
-# The published overlap
 
 
 @pytest.mark.acceptance

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.command_line import worked
+from helpers.tiny_sentences import write
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import EncoderUse
@@ -37,8 +38,7 @@ QUERIES = ("red cat", "old house", "dog runs", "OLD DOG")
 
 @pytest.fixture
 def corpus(tmp_path):
-    (tmp_path / "corpus.txt").write_text("\n".join(LINES) + "\n")
-    return read_corpus(str(tmp_path / "corpus.txt"))
+    return read_corpus(str(write(tmp_path / "corpus.txt", LINES)))
 
 
 def nearest_in_loops(encoder, query, top_k):
@@ -84,11 +84,6 @@ class Fixed:
         return np.array([self.rows[sentence] for sentence in sentences], dtype=np.float32)
 
 
-def written(tmp_path, *lines):
-    (tmp_path / "lines.txt").write_text("\n".join(lines))
-    return read_corpus(str(tmp_path / "lines.txt"))
-
-
 @pytest.mark.parametrize(
     ("rows", "expected", "without"),
     [
@@ -100,7 +95,8 @@ def test_equal_cosines_are_in_the_order_of_the_corpus_and_zeros_near_nothing(
     tmp_path, rows, expected, without
 ):
     encoder = EncoderUse(Fixed({**rows, "q": [1, 0]}))
-    found = find_neighbours(encoder, written(tmp_path, *rows), Queries(("q",), ""), 3)
+    corpus = read_corpus(str(write(tmp_path / "lines.txt", rows)))
+    found = find_neighbours(encoder, corpus, Queries(("q",), ""), 3)
     assert "".join(near.text for near in found.queries[0].nearest) == expected
     assert found.without_vector == without
 

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import sentence, write
 
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.embed import EncoderUse
@@ -19,16 +19,6 @@ LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def text(tmp_path):
-    def write(lines, name="text.txt"):
-        path = tmp_path / name
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return path
-
-    return write
 
 
 class RandomWords:
@@ -84,47 +74,47 @@ def mrr(path, documents=None):
     return value, set(task.queries)
 
 
-def test_held_out_halves_are_scored_as_in_plain_loops(text):
+def test_held_out_halves_are_scored_as_in_plain_loops(tmp_path):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
-    value, queries = mrr(text([*lines, "too short"]))
+    value, queries = mrr(write(tmp_path / "text.txt", [*lines, "too short"]))
     pairs = [halves(line) for line in lines if halves(line)[0] in queries]
     assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
 
 
-def test_next_sentences_are_scored_as_in_plain_loops(text):
+def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(720)]
     documents = [lines[n : n + 4] for n in range(0, 720, 4)]
-    path = text("\n\n".join("\n".join(d) for d in documents).split("\n"))
+    path = write(tmp_path / "text.txt", [line for d in documents for line in (*d, "")])
     value, queries = mrr(path, True)
     pairs = [(d[n], d[n + 1]) for d in documents for n in range(3) if d[n] in queries]
     assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
 
 
-def test_held_out_lines_are_a_tenth_whatever_their_order(text):
+def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)] + ["short"] * 5
-    held = hold_out(open_examples(str(text(lines))))
+    held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines))))
     rest = held.rest.read_text().splitlines()
     assert held.texts == len(held.task.queries) == 60
     assert len(rest) == 545 and rest.count("short") == 5
     out = [line for line in lines if line not in rest]
     assert {halves(line)[0] for line in out} == set(held.task.queries)
     assert rest == [line for line in lines if line in rest]
-    again = hold_out(open_examples(str(text(lines[::-1], "other.txt"))))
+    again = hold_out(open_examples(str(write(tmp_path / "other.txt", lines[::-1]))))
     assert sorted(again.task.queries) == sorted(held.task.queries)
 
 
-def test_a_line_that_comes_twice_is_on_one_side(text):
+def test_a_line_that_comes_twice_is_on_one_side(tmp_path):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
-    held = hold_out(open_examples(str(text(lines * 2))))
+    held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines * 2))))
     rest = held.rest.read_text().splitlines()
     assert all(rest.count(line) in (0, 2) for line in lines)
     assert held.texts == 120 == 2 * len(held.task.queries) == 1200 - len(rest)
 
 
-def test_whole_documents_are_held_out(text):
+def test_whole_documents_are_held_out(tmp_path):
     documents = [[f"{sentence(n, 4)} {n} {k}" for k in range(5)] for n in range(150)]
     lines = [line for document in documents for line in (*document, "")]
-    held = hold_out(open_examples(str(text(lines))))
+    held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines))))
     kept = [block.splitlines() for block in held.rest.read_text().strip().split("\n\n")]
     assert kept == [document for document in documents if document in kept]
     assert held.texts == 75 == 5 * (len(documents) - len(kept))

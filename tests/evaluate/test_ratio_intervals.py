@@ -240,9 +240,6 @@ def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
     assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
 
 
-# A user's own classes
-
-
 def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
     task = TransferData("x", {}, classes, "", class_names=("a",) * classes)

@@ -8,18 +8,13 @@ from contrasent import evaluate
 from contrasent.evaluation import protocols
 from contrasent.evaluation.protocols import Preset
 
-PRESETS = {
-    "test": Preset("test", 2, "adam", 16, 1, 2, max_epochs=4),
-    "dev": Preset("dev", 2, "rmsprop", 16, 1, 2, max_epochs=4),
-    "fasttest": Preset("fasttest", 2, "rmsprop", 16, 1, 2, max_epochs=4),
-}
+PRESETS = {"test": Preset("test", 2, "adam", 16, 1, 2, max_epochs=4)}
 
 
 @pytest.fixture(autouse=True)
 def data(senteval, monkeypatch):
     monkeypatch.setattr(protocols, "PRESETS", PRESETS)
     monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
-    monkeypatch.setenv("COLUMNS", "90")
     return write_transfer(senteval)
 
 

@@ -25,6 +25,11 @@ class RunFiles:
         return cls(weights, metrics(folder))
 
 
+def weights(folder, which="last"):
+    """The bytes of the weights that a run saved."""
+    return (folder / which / "model.safetensors").read_bytes()
+
+
 def logged(folder):
     """Every line that a run logged."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

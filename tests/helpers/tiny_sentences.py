@@ -14,8 +14,9 @@ SENTENCES = list(dict.fromkeys(sentence(n, 3 + n % 6) for n in range(260)))[:200
 
 
 def write(path, lines):
-    """Write a text file."""
+    """Write a text file; returns its path."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
 
 
 PAIRS = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
@@ -23,5 +24,4 @@ PAIRS = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)
 
 def write_pairs(path):
     """Write pairs with scores."""
-    write(path, PAIRS)
-    return path
+    return write(path, PAIRS)

@@ -1,7 +1,5 @@
 """The subsets of the STS tasks of 2012-2016, and tasks that are read for one test."""
 
-from contrasent.errors import DataError
-from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import PROTOCOLS, Options
 from contrasent.evaluation.sts import score
 from contrasent.evaluation.suite import load_suite
@@ -19,16 +17,12 @@ class StsTasks:
     def records(self, use, **options):
         return score(self.tasks, use, Options(**{"protocol": PROTOCOLS["hill"], **options}))
 
-    def score(self, encoder, precision="fp32"):
-        """Spearman's correlation over all pairs, by the labels of the tasks."""
-        scores = self.records(EncoderUse(encoder, precision))
-        if scores.problems:
-            raise DataError(scores.problems[0].message)
-        return {
-            f"{it.task}{'' if it.split == 'test' else '-' + it.split}": it.value
-            for it in scores.records
-            if (it.metric, it.aggregation) == ("spearman", "all")
-        }
+
+def spearman(records, encoder=None):
+    """The only correlation of Spearman over all pairs, of all encoders or of one."""
+    found = [it for it in records if (it.metric, it.aggregation) == ("spearman", "all")]
+    (value,) = (it.value for it in found if encoder is None or it.encoder == str(encoder))
+    return value
 
 
 def sts_tasks(names, data_dir=None, **options):

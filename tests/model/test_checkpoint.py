@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import SENTENCES, save_tiny
+from helpers.tiny_models import SENTENCES, save_tiny, shaken
 from safetensors import safe_open
 
 from contrasent.errors import CheckpointError, ConfigError
@@ -24,11 +24,8 @@ def loaded(folder, **settings):
         return SentenceEncoder.load(folder, device="cpu", **settings)
 
 
-def with_head(encoder, width=16):
-    torch.manual_seed(3)
-    encoder.head = MlpHead(16, width)
-    torch.nn.init.normal_(encoder.head.linear.bias)
-    torch.nn.init.normal_(encoder.head.linear.weight, std=0.3)
+def with_head(encoder):
+    encoder.head = shaken(MlpHead(16))
     return encoder
 
 

@@ -166,9 +166,6 @@ def test_a_tokenizer_without_a_mask_token_is_explained(edit):
         edit(batch_of(), editing(special_ids=replace(SPECIAL_IDS, mask=None)))
 
 
-# Masks
-
-
 def masked(rate):
     words = torch.randint(5, VOCABULARY, (200, 100), generator=torch.Generator().manual_seed(3))
     batch = pack([[FIRST, *row.tolist(), LAST] for row in words])

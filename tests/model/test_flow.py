@@ -5,18 +5,10 @@ import math
 import pytest
 import torch
 from helpers.inverse_flow import inverse_flow
+from helpers.tiny_models import shaken
 
 from contrasent.errors import ConfigError
 from contrasent.model.transforms import Flow
-
-
-def shaken(module, seed=0, size=0.1):
-    """With noise on every weight: a new flow adds nothing and its inner scales are 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
-    return module
 
 
 @pytest.fixture

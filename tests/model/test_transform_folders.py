@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES, shaken
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones import base as base
@@ -38,9 +38,7 @@ def encoded(encoder, **how):
 
 def encoder_with(tiny_encoder, kind, head=False, normalize=False):
     if head:
-        torch.manual_seed(1)
-        tiny_encoder.head = MlpHead(16)
-        torch.nn.init.normal_(tiny_encoder.head.linear.weight, std=0.5)
+        tiny_encoder.head = shaken(MlpHead(16))
     tiny_encoder.transform = KINDS[kind]()
     tiny_encoder.normalize = normalize
     return tiny_encoder

@@ -10,17 +10,13 @@ from contrasent.training.run import train
 
 @pytest.fixture
 def text_file(tmp_path):
-    path = tmp_path / "text.txt"
-    write(path, [sentence(n, 3 + n % 6) for n in range(40)])
-    return path
+    return write(tmp_path / "text.txt", [sentence(n, 3 + n % 6) for n in range(40)])
 
 
 @pytest.fixture
 def triplet_file(tmp_path):
-    path = tmp_path / "triplets.csv"
     rows = [f"{sentence(n)},{sentence(n, 4)},{sentence(n + 17)}" for n in range(40)]
-    write(path, ["sent0,sent1,hard_neg", *rows])
-    return path
+    return write(tmp_path / "triplets.csv", ["sent0,sent1,hard_neg", *rows])
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.run_files import weights
 from helpers.tiny_models import SENTENCES
 
 from contrasent import objectives
@@ -67,9 +68,6 @@ def assert_close(found, expected):
     for gradient, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
     assert any(gradient.abs().max() > 1e-2 for gradient in found)
-
-
-# In chunks, under the same dropout masks
 
 
 def step(encoder, objective, batch, embed):
@@ -156,9 +154,6 @@ def test_a_backbone_that_draws_other_masks_without_gradients_is_found(encoder):
         step(encoder, simcse(), examples(2), GradientCache.embed)
 
 
-# One mask for all views
-
-
 def embedded(encoder, objective, batch, chunk=None, **how):
     """The embeddings of a batch, and the gradients of the loss, after seed 3."""
     torch.manual_seed(3)
@@ -208,9 +203,6 @@ def test_views_that_an_objective_added_are_embedded_as_they_are(encoder):
         torch.testing.assert_close(pooled[view], encoder(pack(expected)).pooled[0])
 
 
-# Two encoders
-
-
 @pytest.mark.parametrize("views", [2, 3])
 def test_two_encoders_by_hand(views, encoder):
     encoder.head, objective = MlpHead(16, 16), simcse(views)
@@ -229,9 +221,6 @@ def test_two_encoders_by_hand(views, encoder):
     pooled, found = embedded(encoder, objective, batch, twin=twin)
     torch.testing.assert_close(pooled, expected.detach())
     assert_close(found, wanted)
-
-
-# Views that a generator writes
 
 
 @pytest.mark.parametrize("views", [2, 3])
@@ -258,7 +247,7 @@ def test_the_generator_is_the_encoder_unless_one_is_named(recipe, tmp_path, tiny
     def ran(folder, **settings):
         made = recipe(encoder__name=str(tiny_masked_lm), evaluation__task="none", **settings)
         train(made, tmp_path / folder)
-        return (tmp_path / folder / "last" / "model.safetensors").read_bytes()
+        return weights(tmp_path / folder)
 
     first = ran("first", view__name="mlm")
     assert first == ran("again", view__name="mlm", view__generator=str(tiny_masked_lm))

@@ -96,9 +96,6 @@ def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch
     assert "seed: 7" in (desk / "out" / "recipe.yaml").read_text()
 
 
-# Resuming
-
-
 def test_resuming_with_other_settings_tells_each_difference():
     worked(*train("--objective.hard_negative_weight", "2"))
     message = refused(*train("--resume", "--train.epochs", "3"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from helpers.command_line import refused, worked
-from helpers.run_files import metrics
+from helpers.run_files import metrics, weights
 from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm
 from tokenizers import BertWordPieceTokenizer
 from torch.nn import functional as F
@@ -17,8 +17,6 @@ from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.training.run import train
-
-WEIGHTS = "last/model.safetensors"
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def test_a_model_without_a_head_gets_a_new_one_by_the_seed(pretraining, tmp_path
     for name in ("first", "again"):
         with pytest.warns(UserWarning, match="has no masked-LM head .*starting with a new one"):
             train(pretraining(encoder__name=str(folder), train__max_steps=2), tmp_path / name)
-        bits.append((tmp_path / name / WEIGHTS).read_bytes())
+        bits.append(weights(tmp_path / name))
     assert bits[0] == bits[1]
     MaskedLm.load(tmp_path / "first")
 
@@ -127,7 +125,7 @@ def test_from_scratch_learns_a_vocabulary_and_begins_with_random_weights(tmp_pat
         words = command(tmp_path / "shape", text_file, tmp_path / name, "--from-scratch")
         said = worked(*words)
         assert f"masked language model: {tmp_path / name / 'run' / 'last'}" in said.out
-        bits.append((tmp_path / name / "run" / WEIGHTS).read_bytes())
+        bits.append(weights(tmp_path / name / "run"))
     assert bits[0] == bits[1]
     assert "holds a training run already" in refused(*words)
     worked(*words, "--resume")

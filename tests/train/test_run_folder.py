@@ -8,15 +8,11 @@ from importlib.metadata import version
 import pytest
 import yaml
 from helpers.command_line import worked
-from helpers.run_files import logged_evaluations, logged_steps
+from helpers.run_files import logged_evaluations, logged_steps, weights
 
 from contrasent.training.run_folder import MetricsFile
 
 ALWAYS = {"recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "log.txt", "result.json"}
-
-
-def weights(folder, which="last"):
-    return (folder / which / "model.safetensors").read_bytes()
 
 
 def info(folder):

@@ -5,8 +5,15 @@ import json
 import pytest
 import torch
 from helpers.interrupted import kill_after
-from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
+from helpers.run_files import (
+    RunFiles,
+    logged_evaluations,
+    logged_losses,
+    logged_steps,
+    weights,
+)
 from helpers.tiny_sentences import sentence, write
+from helpers.tiny_sts import spearman
 from helpers.tiny_transfer import write_transfer
 
 from contrasent import evaluate
@@ -16,10 +23,6 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 from contrasent.training.run import train
 from contrasent.training.setup import prepare
-
-
-def weights(folder, which="last"):
-    return (folder / which / "model.safetensors").read_bytes()
 
 
 def test_best_has_the_highest_dev_score_last_the_last_step(trained, tmp_path, pairs_file):
@@ -32,12 +35,8 @@ def test_best_has_the_highest_dev_score_last_the_last_step(trained, tmp_path, pa
     assert weights(tmp_path / "run", "best") != weights(tmp_path / "run", "last")
     for folder, score in ((result.best, result.best_score), (result.last, scores[40])):
         encoder = SentenceEncoder.load(folder, device="cpu")
-        (value,) = (
-            r.value
-            for r in evaluate(encoder, [str(pairs_file)])
-            if (r.metric, r.aggregation) == ("spearman", "all")
-        )
-        assert value == pytest.approx(score, abs=1e-6)
+        found = spearman(evaluate(encoder, [str(pairs_file)]))
+        assert found == pytest.approx(score, abs=1e-6)
 
 
 def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
@@ -61,18 +60,6 @@ def test_a_smaller_last_batch_is_left_out_where_the_recipe_says_so(drop_last, st
     assert prepare(asked, torch.device("cpu")).steps == steps
 
 
-# Scores before and after
-
-
-def spearman(records, encoder):
-    (value,) = (
-        r.value
-        for r in records
-        if (r.metric, r.aggregation, r.encoder) == ("spearman", "all", str(encoder))
-    )
-    return value
-
-
 def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny_bert, pairs_file):
     result = trained(evaluation__final=str(pairs_file), train__epochs=2)
     stored = read_records(tmp_path / "run" / "scores.jsonl")
@@ -87,9 +74,6 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
     expected = evaluate(start, [str(pairs_file)])
     assert spearman(stored, tiny_bert) == spearman(expected, tiny_bert)
-
-
-# Never worse than the start
 
 
 @pytest.fixture
@@ -149,9 +133,6 @@ def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
     assert weights(tmp_path / "scored") == weights(tmp_path / "not")
 
 
-# Trackers
-
-
 def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
     loader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", exc_type=ImportError
@@ -181,15 +162,10 @@ def test_trackio_gets_every_step_under_the_name_of_the_run(trained, tmp_path, ca
     assert "rackio" not in capfd.readouterr().out
 
 
-# Without a labelled dev task
-
-
 @pytest.fixture
 def long_text(tmp_path):
-    path = tmp_path / "long.txt"
     lines = [f"{n} {sentence(n, 9)} and the number here is {n}" for n in range(520)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return write(tmp_path / "long.txt", lines)
 
 
 def test_without_dev_data_a_tenth_of_the_text_selects_best(
@@ -248,9 +224,6 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
     assert (info["start_share"], result.best_step) == (0.4, alone.steps)
     for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():
         assert torch.allclose(weight, mean.state_dict()[name], atol=1e-6)
-
-
-# The head of training, several dev tasks, transfer tasks
 
 
 def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):

@@ -6,6 +6,8 @@ from statistics import fmean, stdev
 
 import pytest
 from helpers.command_line import refused, worked
+from helpers.run_files import weights
+from helpers.tiny_sentences import write
 
 from contrasent.records import read_records
 from contrasent.training.run_folder import RunFolder
@@ -14,9 +16,7 @@ from contrasent.training.run_folder import RunFolder
 @pytest.fixture
 def other_file(pairs_file):
     rows = pairs_file.read_text().splitlines()
-    path = pairs_file.with_name("other.tsv")
-    path.write_text("\n".join(rows[3:] + rows[:2]) + "\n")
-    return path
+    return write(pairs_file.with_name("other.tsv"), rows[3:] + rows[:2])
 
 
 @pytest.fixture
@@ -26,10 +26,6 @@ def words(tiny_bert, text_file, pairs_file, other_file):
         *("--batch-size", "8", "--device", "cpu", "--evaluation.every", "2"),
         *("--evaluation.task", pairs_file, "--evaluation.final", f"{pairs_file},{other_file}"),
     )
-
-
-def weights(run):
-    return (run / "last" / "model.safetensors").read_bytes()
 
 
 def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(words, tmp_path):
@@ -88,6 +84,6 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
 def test_the_start_is_no_result(tmp_path, first, start, best):
     lines = [first, *({"evaluation": {"dev": score}} for score in (0.4, 0.6, 0.5))]
     steps = [json.dumps({"step": 2 * n, **line}) for n, line in enumerate(lines)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(steps) + "\n")
+    write(tmp_path / "metrics.jsonl", steps)
     name, found, scores = RunFolder(tmp_path).read_dev_scores()
     assert (name, found, max(scores)) == ("dev", start, best)

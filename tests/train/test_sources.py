@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers.command_line import refused, worked
 from helpers.interrupted import kill_after
-from helpers.run_files import RunFiles, logged_losses
+from helpers.run_files import RunFiles, logged_losses, weights
 from helpers.tiny_sentences import sentence, write
 
 import contrasent
@@ -18,8 +18,7 @@ from contrasent.training.run import train
 @pytest.fixture
 def qa_file(tmp_path):
     rows = [{"q": sentence(n, 5), "a": sentence(n + 3, 4)} for n in range(20)]
-    write(tmp_path / "qa.jsonl", map(json.dumps, rows))
-    return tmp_path / "qa.jsonl"
+    return write(tmp_path / "qa.jsonl", map(json.dumps, rows))
 
 
 def losses(metrics):
@@ -57,8 +56,7 @@ def test_a_run_on_several_sources_is_resumed_bit_for_bit(
 def test_a_source_alone_is_what_a_file_is(recipe, tmp_path, triplet_file):
     alone = train(recipe("sup-simcse", data__file=[str(triplet_file)]), tmp_path / "list")
     plain = train(recipe("sup-simcse", data__file=str(triplet_file)), tmp_path / "file")
-    name = "model.safetensors"
-    assert (alone.last / name).read_bytes() == (plain.last / name).read_bytes()
+    assert weights(alone.last.parent) == weights(plain.last.parent)
 
 
 def test_pairs_beside_triplets_have_no_hard_negatives(recipe, tmp_path, triplet_file, qa_file):
@@ -140,7 +138,8 @@ def test_what_one_source_lacks_is_told_with_its_name(recipe, tmp_path, triplet_f
 
 def test_a_prompt_is_text_before_the_sentence(recipe, tmp_path, triplet_file, text_file):
     rows = [line.split(",") for line in triplet_file.read_text().splitlines()[1:]]
-    by_hand = write_rows(tmp_path / "hand.csv", [["q: " + it for it in row] for row in rows])
+    lines = [",".join(f"q: {it}" for it in row) for row in rows]
+    by_hand = write(tmp_path / "hand.csv", ["sent0,sent1,hard_neg", *lines])
     given = {"file": str(triplet_file), "prompt": "q: ", "name": "x"}
     other = str(text_file)
     kept = []
@@ -149,11 +148,6 @@ def test_a_prompt_is_text_before_the_sentence(recipe, tmp_path, triplet_file, te
         train(loaded, tmp_path / f"{len(kept)}")
         kept.append(logged_losses(tmp_path / f"{len(kept)}"))
     assert kept[0] == kept[1]
-
-
-def write_rows(path, rows):
-    path.write_text("\n".join(["sent0,sent1,hard_neg", *map(",".join, rows)]) + "\n")
-    return path
 
 
 def test_several_files_from_the_command_line_and_from_python(desk, tiny_bert):
