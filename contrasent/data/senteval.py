@@ -109,8 +109,6 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
             archive.unlink()
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{url}: unsafe or no whole tar archive, nothing kept: {error}") from error
-    except OSError as error:
-        raise DataError(f"cannot write SentEval's data to {folder}: {error}") from error
 
 
 def _download(url: str, target: Path, advance: Advance) -> None:
@@ -151,15 +149,12 @@ def fetch_training_file(
             what = f"{source} has {rows:,} rows; it is not the published {file} of {wanted:,}"
             raise DataError(f"{what}; choose with --url, or remove the file")
 
-    try:
-        if path.is_file():
-            files.tidy_lock(path)
-            require_rows(path, str(path))
-            return path
-        url = url or f"{_PUBLISHED}/{file}"
-        with files.exclusive(path), files.writing(path) as part:
-            _download(url, part, advance)
-            require_rows(part, url)
-    except OSError as error:
-        raise DataError(f"cannot read or write {path}: {error}") from error
+    if path.is_file():
+        files.tidy_lock(path)
+        require_rows(path, str(path))
+        return path
+    url = url or f"{_PUBLISHED}/{file}"
+    with files.exclusive(path), files.writing(path) as part:
+        _download(url, part, advance)
+        require_rows(part, url)
     return path

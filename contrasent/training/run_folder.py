@@ -109,26 +109,18 @@ class RunFolder:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         names = [name for name in names if name != _LOCK and not _is_unfinished(name)]
         foreign = [name for name in names if name not in _WRITTEN]
-        for refused, problem in (
-            (
-                resume and overwrite,
-                "is kept by --resume and replaced by --overwrite: give one of them",
-            ),
-            (not parent.is_dir(), f"cannot be there: {parent} is a file"),
-            (
-                names and not self.is_run,
-                f"holds files that are not of a training run, such as {''.join(names[:1])}",
-            ),
-            (
-                overwrite and foreign,
-                f"holds {''.join(foreign[:1])}, which no training run wrote, so it is not replaced",
-            ),
-            (
-                names and not overwrite and not resume,
-                "holds a training run already: --resume continues it, --overwrite replaces it",
-            ),
-        ):
-            self._refuse(refused, problem)
+        problem = ""
+        if resume and overwrite:
+            problem = "is kept by --resume and replaced by --overwrite: give one of them"
+        elif not parent.is_dir():
+            problem = f"cannot be there: {parent} is a file"
+        elif names and not self.is_run:
+            problem = f"holds files that are not of a training run, such as {names[0]}"
+        elif overwrite and foreign:
+            problem = f"holds {foreign[0]}, which no training run wrote, so it is not replaced"
+        elif names and not overwrite and not resume:
+            problem = "holds a training run already: --resume continues it, --overwrite replaces it"
+        self._refuse(problem, problem)
 
     def _refuse(self, refused: object, problem: str) -> None:
         if refused:
