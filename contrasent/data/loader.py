@@ -207,10 +207,8 @@ def plain(store: TokenStore, views: int) -> ViewSource:
     """The first V sentences of the examples; an only one is given as every view."""
     chosen = (0,) * views if store.views == 1 else range(views)
     if store.views not in (1, views) and not 1 < views < store.views:
-        raise ConfigError(
-            f"the data has {example_of(store.views)}, not {example_of(views)}; give it the other "
-            "columns, or lower objective.hard_negatives"
-        )
+        what = f"the data has {example_of(store.views)}, not {example_of(views)}"
+        raise ConfigError(f"{what}; give it the other columns, or lower objective.hard_negatives")
     return ViewSource(np.arange(len(store)), views, lambda them, _: store.gather(them, chosen))
 
 

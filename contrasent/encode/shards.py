@@ -199,10 +199,8 @@ class Shards:
                 other = ", ".join(key for key in made_from if kept.get(key) != made_from[key])
                 other = other if kept else "manifest, or a damaged one"
             if other and not overwrite:
-                raise ConfigError(
-                    f"{folder} holds shards of an unfinished run with another {other}; "
-                    f"repeat that run to finish it, or {_REMEDY}"
-                )
+                problem = f"{folder} holds shards of an unfinished run with another {other}"
+                raise ConfigError(f"{problem}; repeat that run to finish it, or {_REMEDY}")
             if other:
                 files.remove_folder(folder)
             folder.mkdir(exist_ok=True)
