@@ -28,7 +28,7 @@ from contrasent.data.views import share_of
 from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.kernels import has_products
-from contrasent.model.backbones.packed_bert import Linear, Map
+from contrasent.model.backbones.packed_bert import ARCHITECTURES, Linear, Map
 from contrasent.model.checkpoint import read_modules, write_info, writing_encoder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
@@ -87,25 +87,9 @@ def _ordinary(tokens: Tensor, special_ids: SpecialIds) -> Tensor:
     return ~torch.isin(tokens, _on(tokens.device, special_ids.every))
 
 
-_PREDICTIONS = ("cls.predictions.transform", "dense", "transform_act_fn", "LayerNorm")
-_LM_HEAD = ("lm_head", "dense", "", "layer_norm")  # its GELU is no module
-_GENERATOR = ("generator_predictions", "dense", "activation", "LayerNorm")
-_HEADS = {
-    "albert": ("predictions", "dense", "activation", "LayerNorm"),
-    "bert": _PREDICTIONS,
-    "camembert": _LM_HEAD,
-    "convbert": _GENERATOR,
-    "deberta": _PREDICTIONS,
-    "deberta-v2": _PREDICTIONS,
-    "distilbert": ("", "vocab_transform", "activation", "vocab_layer_norm"),
-    "electra": _GENERATOR,
-    "ernie": _PREDICTIONS,
-    "modernbert": ("head", "dense", "act", "norm"),
-    "mpnet": _LM_HEAD,
-    "roberta": _LM_HEAD,
-    "xlm-roberta": _LM_HEAD,
-}
-"""By ``config.model_type``: where the head is, and its Linear, activation and LayerNorm in it."""
+_HEADS = ARCHITECTURES["masked_lm"]
+"""By ``config.model_type``: where the head is, and its Linear, activation and LayerNorm in it; an
+activation without a name is GELU, which is no module there."""
 
 
 class MlmHead(nn.Module):

@@ -11,7 +11,7 @@ from contrasent.recipe import recipes, to_yaml
 from contrasent.training import run as run_module
 from contrasent.training.run import train
 
-SAVED = ("save_state", 2)
+SAVED = ("loop.save_state", 2)
 PUBLISHED = ("-base", "-large", "-sts", "-transfer")
 """Recipes that differ from others in numbers only."""
 LOGGED = {
@@ -75,14 +75,15 @@ def test_resume_is_bitwise_equal(name, resume):
 
 @pytest.mark.parametrize(
     ("function", "calls"),
-    [("save_state", n) for n in (1, 2, 3)] + [("step_values", n) for n in (1, 3, 4, 6)],
+    [("loop.save_state", n) for n in (1, 2, 3)]
+    + [("run_folder.step_values", n) for n in (1, 3, 4, 6)],
 )
 def test_resume_is_bitwise_equal_after_a_cut_anywhere(function, calls, resume):
     resumed, whole = resume("unsup-simcse", {}, function, calls)
     assert resumed == whole
 
 
-def case(name="unsup-simcse", killed="save_state", calls=2, **changes):
+def case(name="unsup-simcse", killed="loop.save_state", calls=2, **changes):
     return name, {key.replace("__", "."): value for key, value in changes.items()}, killed, calls
 
 
@@ -148,7 +149,7 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
 
 
 def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file):
-    with kill_after("save_state"):
+    with kill_after("loop.save_state"):
         train(recipe(), tmp_path / "run")
     with text_file.open("a", encoding="utf-8") as file:
         file.write("one more dog\n")
@@ -157,7 +158,7 @@ def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file):
 
 
 def test_a_damaged_state_is_refused(tmp_path, recipe):
-    with kill_after("save_state"):
+    with kill_after("loop.save_state"):
         train(recipe(), tmp_path / "run")
     (weights,) = (tmp_path / "run" / "state").glob("*/encoder.safetensors")
     weights.write_bytes(weights.read_bytes()[:100])

@@ -193,7 +193,7 @@ def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tm
     settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
     asked = recipe(**settings, evaluation__task="held-out")
     train(asked, tmp_path / "whole")
-    with kill_after("save_state"):
+    with kill_after("loop.save_state"):
         train(asked, tmp_path / "cut")
     train(asked, tmp_path / "cut", resume=True)
     assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")

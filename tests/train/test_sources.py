@@ -47,7 +47,7 @@ def test_a_run_on_several_sources_is_resumed_bit_for_bit(
     assert kept["sources"]["qa.jsonl"]["examples"] == 20
     assert [len(it["sha256"]) for it in (kept, *kept["sources"].values())] == [64] * 4
     for calls in (1, 4):
-        with kill_after("save_state", calls):
+        with kill_after("loop.save_state", calls):
             train(loaded, tmp_path / f"cut{calls}")
         train(loaded, tmp_path / f"cut{calls}", resume=True)
         assert RunFiles.read(tmp_path / f"cut{calls}") == whole

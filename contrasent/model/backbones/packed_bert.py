@@ -10,10 +10,12 @@ attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few o
 """
 
 import copy
-from collections.abc import Iterator, Sequence, Set
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
@@ -238,39 +240,9 @@ class LayerSpec:
     distances: bool = False
 
 
-_BERT = LayerSpec()
-PACKED = {
-    "bert": _BERT,
-    "camembert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "electra": LayerSpec(projection="embeddings_project"),
-    "mpnet": LayerSpec(
-        query="attention.attn.q",
-        key="attention.attn.k",
-        value="attention.attn.v",
-        attention_dropout="attention.attn.dropout",
-        output="attention.attn.o",
-        output_dropout="attention.dropout",
-        attention_norm="attention.LayerNorm",
-        distances=True,
-    ),
-    "distilbert": LayerSpec(
-        layers="transformer.layer",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attention_dropout="attention.dropout",
-        output="attention.out_lin",
-        output_dropout=None,
-        attention_norm="sa_layer_norm",
-        up="ffn.lin1",
-        activation="ffn.activation",
-        down="ffn.lin2",
-        down_dropout="ffn.dropout",
-        norm="output_layer_norm",
-    ),
-}
+_TABLE = Path(__file__).with_name("architectures.json")
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = json.loads(_TABLE.read_text(encoding="utf-8"))
+PACKED = {kind: LayerSpec(**parts) for kind, parts in ARCHITECTURES["layers"].items()}
 """By ``config.model_type``, what :class:`PackedBert` computes: a new backbone is one row."""
 
 
