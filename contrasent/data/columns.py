@@ -11,14 +11,8 @@ from typing import Literal
 
 from contrasent.errors import ConfigError, DataError, pick
 
-ALONE = ("text", "sentence", "sentences")
-PAIRS = (
-    *(("anchor", "positive"), ("sent0", "sent1"), ("sentence1", "sentence2")),
-    *(("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"), ("text1", "text2")),
-    *(("text_a", "text_b"), ("question1", "question2"), ("premise", "hypothesis")),
-    *(("premise", "entailment"), ("query", "positive"), ("query", "document")),
-    *(("query", "passage"), ("query", "answer"), ("question", "answer"), ("source", "target")),
-)
+_TABLE = json.loads(Path(__file__).with_name("columns.json").read_text(encoding="utf-8"))
+ALONE, PAIRS = _TABLE["alone"], _TABLE["pairs"]
 _NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?_?(\d*)|contradiction")
 _CANDIDATE = re.compile(r"positive|sent1|(?:candidate|(?:hard_)?neg(?:ative)?)_?(\d*)")
 _LABEL = re.compile(
@@ -30,7 +24,6 @@ _OTHER = re.compile(
 )
 # These two names say that the second sentence is a positive; with the others a label may deny it.
 _SURE = {"anchor", "positive", "sent0", "entailment"}
-_TABLE = Path(__file__).with_name("columns.json")
 _SHOWN = 40
 _ALONE = "the sentence"
 
@@ -314,9 +307,8 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
 
 
 def _read_specs() -> dict[str, ColumnSpec]:
-    headings, kinds = json.loads(_TABLE.read_text(encoding="utf-8")).values()
-    specs = {}
-    for name, row in kinds.items():
+    headings, specs = _TABLE["headings"], {}
+    for name, row in _TABLE["kinds"].items():
         roles = row.pop("roles")
         known = (it.format(**headings) for it in roles.values())
         specs[name] = ColumnSpec(tuple(roles), tuple(known), **row)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.word_vectors import WordStore, WordTokenizer
@@ -33,9 +34,6 @@ from contrasent.model.weights import load_backbone, load_exact, merged_state, qu
 from contrasent.records import installed_versions
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from transformers import PreTrainedModel
-
     from contrasent.model.encoder import SentenceEncoder
 
 HEADS = ("mlp", "none")
@@ -374,9 +372,7 @@ def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
     st_modules.write_module("Dense", path, config, state, "linear.")
 
 
-def _unused_pooler(
-    model: PreTrainedModel, known: Set[str], head: MlpHead | None
-) -> dict[str, Tensor]:
+def _unused_pooler(model: Any, known: Set[str], head: MlpHead | None) -> dict[str, Tensor]:
     # Weights of the layer over [CLS], which others would draw at random, with a warning: those of
     # the head, or the identity.
     kind = type(model)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.modern_bert import PackedModernBert
 from contrasent.model.backbones.packed_bert import ADAPTER, PACKED, PackedBert, effective_weight
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -74,7 +71,7 @@ def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
         )
 
 
-def backbone_of(model: "PreTrainedModel") -> Backbone:
+def backbone_of(model: Any) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
     config = model.config
     kind: Any = AutoBackbone
@@ -87,7 +84,7 @@ def backbone_of(model: "PreTrainedModel") -> Backbone:
     return backbone
 
 
-def load_masked_lm(folder: Path, known: Collection[str]) -> "tuple[PreTrainedModel, list[str]]":
+def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[Any, list[str]]:
     """A masked LM of ``folder`` in fp32, and the names of its weights that would be random."""
     import transformers
 
@@ -97,9 +94,7 @@ def load_masked_lm(folder: Path, known: Collection[str]) -> "tuple[PreTrainedMod
     return _pretrained(folder, config, transformers.AutoModelForMaskedLM)
 
 
-def _pretrained(
-    folder: Path, config: Any, kind: Any, **asked: Any
-) -> "tuple[PreTrainedModel, list[str]]":
+def _pretrained(folder: Path, config: Any, kind: Any, **asked: Any) -> tuple[Any, list[str]]:
     with _naming(f"cannot load {folder}", folder), quiet():
         model, report = kind.from_pretrained(
             folder,
