@@ -8,10 +8,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import contestants, options
+from benchmarks import contestants, options, race
 from benchmarks.flops import forward_flops
-from benchmarks.material import Material, gathered
-from benchmarks.race import Race, run, shapes_of
+from benchmarks.material import Material
+from benchmarks.race import Race, shapes_of
 from benchmarks.remote import Process, Start
 from benchmarks.results import Result
 
@@ -26,10 +26,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
     parser.add_argument("--pooler", choices=("cls", "mean"), help="else the encoder's own")
     parser.add_argument("--sentences", type=int, default=4096, help="sentences of a round")
     given = parser.parse_args(arguments)
-    with gathered(given.encoder, given.data, given.sentences) as material:
-        result = run(_race(given, material), material.place, start)
-    options.publish(result, given.json)
-    return result
+    return race.main(given, given.sentences, _race, start)
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:

@@ -9,12 +9,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import contestants, options
-from benchmarks.material import Material, gathered
-from benchmarks.race import Race, run
+from benchmarks import contestants, options, race
+from benchmarks.material import Material
+from benchmarks.race import WARM_UP, Race
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
-from benchmarks.rounds import WARM_UP
 
 CALLS = 200
 """Of a round."""
@@ -28,10 +27,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
     parser.add_argument("--calls", type=int, default=CALLS, help="calls of a round")
     given = parser.parse_args(arguments)
     needed = given.calls * (WARM_UP + given.rounds)
-    with gathered(given.encoder, given.data, needed) as material:
-        result = run(_race(given, material), material.place, start)
-    options.publish(result, given.json)
-    return result
+    return race.main(given, needed, _race, start)
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from benchmarks import options
 from benchmarks.material import Material, gathered
-from benchmarks.remote import Contestant, Process, Spec, Start
-from benchmarks.results import Result
-from benchmarks.rounds import Entry
+from benchmarks.remote import Process, Spec, Start, started
+from benchmarks.results import Entry, Result
 
 
 def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Result:
@@ -56,13 +55,9 @@ def _encode(material: Material, engine: str, size: int) -> Spec:
 
 def _measure(spec: Spec, entry: Entry, start: Start) -> None:
     """One round in a fresh process."""
-    link = start(spec.python)
-    try:
-        contestant = Contestant(spec, link)
-        entry.rounds.append(contestant.round(0))
-        memory = contestant.peak_memory()
-    finally:
-        link.close()
+    with started([spec], start) as ([contestant], _):
+        entry.rounds.append(contestant.ask("round", number=0))
+        memory = contestant.ask("peak_memory")
     entry.memory = max(entry.memory or 0, memory["bytes"] or 0)
     entry.device_memory, entry.versions = memory["device_bytes"], contestant.versions
 

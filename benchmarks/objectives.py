@@ -10,12 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks import options
-from benchmarks.material import RANDOM_MINILM, Material, gathered
-from benchmarks.race import Race, run
+from benchmarks import options, race
+from benchmarks.material import RANDOM_MINILM, Material
+from benchmarks.race import WARM_UP, Race
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
-from benchmarks.rounds import WARM_UP
 from contrasent.model import resolve
 from contrasent.recipe import load_recipe
 
@@ -54,10 +53,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
     given = parser.parse_args(arguments)
     rounds = WARM_UP + given.rounds + _PROFILED_ROUNDS
     needed = given.batch_size * given.steps * rounds
-    with gathered(given.encoder, given.data, needed) as material:
-        result = run(_race(given, material), material.place, start)
-    options.publish(result, given.json)
-    return result
+    return race.main(given, needed, _race, start)
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:

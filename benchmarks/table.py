@@ -11,8 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.results import Result, read
-from benchmarks.rounds import Entry, fraction, ratio, speed
+from benchmarks.results import Entry, Result, fraction, ratio, read
 from benchmarks.shares import PARTS
 from contrasent.files import write_text
 
@@ -110,7 +109,7 @@ def _compared(result: Result) -> list[Entry]:
     peers = [result.entry(name) for name in result.references]
     if not peers:
         return []
-    fastest = max(peers, key=lambda entry: speed(entry).median)
+    fastest = max(peers, key=lambda entry: entry.speed)
     return [peers[0], *([fastest] if fastest is not peers[0] else [])]
 
 
@@ -145,13 +144,11 @@ def _cost(reference: Entry) -> Cell:
 
 
 def _rate(entry: Entry) -> str:
-    return f"{speed(entry).median:,.0f}" if entry.rounds else ""
+    return f"{entry.speed:,.0f}" if entry.rounds else ""
 
 
 def _range(entry: Entry) -> str:
-    if not entry.rounds:
-        return ""
-    return f"{speed(entry).slowest:,.0f} - {speed(entry).fastest:,.0f}"
+    return f"{min(entry.rates):,.0f} - {max(entry.rates):,.0f}" if entry.rounds else ""
 
 
 def _ratio_to(reference: Entry) -> Cell:

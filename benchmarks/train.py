@@ -9,13 +9,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import options
+from benchmarks import options, race
 from benchmarks.flops import step_flops
-from benchmarks.material import Material, gathered
-from benchmarks.race import Race, run, shapes_of
+from benchmarks.material import Material
+from benchmarks.race import WARM_UP, Race, shapes_of
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
-from benchmarks.rounds import WARM_UP
 
 PEERS = {"sentence-transformers": "st", "transformers padded": "padded"}
 POOLERS = ("cls", "mean")
@@ -35,10 +34,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
     rounds = WARM_UP + given.rounds + _PROFILED_ROUNDS
     # Every step has a batch of its own, as in training: no two have the same number of tokens.
     needed = given.batch_size * given.steps * rounds
-    with gathered(given.encoder, given.data, needed) as material:
-        result = run(_race(given, material), material.place, start)
-    options.publish(result, given.json)
-    return result
+    return race.main(given, needed, _race, start)
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:

@@ -15,8 +15,7 @@ import torch
 
 from benchmarks import options
 from benchmarks.jobs import senteval
-from benchmarks.results import Result
-from benchmarks.rounds import Entry
+from benchmarks.results import Entry, Result
 from contrasent.evaluation import PRESETS, EncoderUse, preset_named, transfer
 from contrasent.model import SentenceEncoder
 

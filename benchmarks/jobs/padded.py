@@ -1,11 +1,13 @@
 """SimCSE's reference loop: plain ``transformers`` on padded batches, in bf16 on request."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.jobs import Values, read_texts, share, wait_for_device
+from benchmarks.jobs import Steps
 
 LEARNING_RATE, TEMPERATURE = 3e-5, 0.05
 
@@ -38,33 +40,15 @@ class Padded:
         return (states.float() * mask).sum(1) / mask.sum(1)
 
 
-class Train:
+class Train(Steps):
     """The loop of unsupervised SimCSE: both views in one padded forward pass."""
 
-    def __init__(
-        self,
-        folder: str,
-        texts: str,
-        batch_size: int,
-        steps: int,
-        tokens: int,
-        pooler: str,
-        precision: str,
-    ) -> None:
-        self._padded = Padded(folder, pooler, precision)
+    def __init__(self, folder: str, tokens: int, pooler: str, precision: str, **steps: Any) -> None:
+        super().__init__(**steps)
+        self._padded, self._tokens = Padded(folder, pooler, precision), tokens
         self._padded.model.train()
         parameters = self._padded.model.parameters()
         self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
-        self._texts = read_texts(texts)
-        self._batch_size, self._steps, self._tokens = batch_size, steps, tokens
-
-    def round(self, number: int) -> Values:
-        """Make the steps of a round."""
-        texts = share(self._texts, number, self._batch_size * self._steps)
-        for start in range(0, len(texts), self._batch_size):
-            self._step(texts[start : start + self._batch_size])
-        wait_for_device()
-        return {"sentences": len(texts)}
 
     def _step(self, batch: list[str]) -> None:
         first, second = F.normalize(self._padded.pooled(batch, self._tokens, 2)).chunk(2)

@@ -20,7 +20,7 @@ from sentence_transformers.losses import MultipleNegativesRankingLoss
 from sentence_transformers.models import Pooling, Transformer
 from torch import nn
 
-from benchmarks.jobs import Values, read_texts, share, wait_for_device
+from benchmarks.jobs import Steps, Values, read_texts, share
 
 LEARNING_RATE = 3e-5
 CALIBRATION = 300
@@ -31,34 +31,15 @@ Backend = Literal["torch", "onnx", "openvino", "onnx-qint8", "openvino-qint8"]
 logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
-class Train:
+class Train(Steps):
     """Its model and MultipleNegativesRankingLoss under AdamW, dropout on, clipped at 1."""
 
-    def __init__(
-        self,
-        folder: str,
-        texts: str,
-        batch_size: int,
-        steps: int,
-        tokens: int,
-        pooler: str,
-        precision: str,
-    ) -> None:
-        self._model = _pooled(folder, pooler, tokens)
+    def __init__(self, folder: str, tokens: int, pooler: str, precision: str, **steps: Any) -> None:
+        super().__init__(**steps)
+        self._model = _pooled(folder, pooler, tokens).train()
         self._loss = MultipleNegativesRankingLoss(self._model)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE, fused=True)
-        self._texts = read_texts(texts)
-        self._batch_size, self._steps = batch_size, steps
         self._narrow = precision == "bf16"
-
-    def round(self, number: int) -> Values:
-        """Make the steps of a round."""
-        self._model.train()
-        texts = share(self._texts, number, self._batch_size * self._steps)
-        for start in range(0, len(texts), self._batch_size):
-            self._step(texts[start : start + self._batch_size])
-        wait_for_device()
-        return {"sentences": len(texts)}
 
     def _step(self, batch: list[str]) -> None:
         device = self._model.device

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks import table
 from benchmarks.all import COMMANDS, GPU
-from benchmarks.results import Result, read, write
-from benchmarks.rounds import Entry
+from benchmarks.results import Entry, Result, read, write
 from contrasent.errors import DataError
 
 DOCS = Path(__file__).parents[2] / "docs"
