@@ -6,10 +6,12 @@ parentheses. As in SQL, a row without a value satisfies no comparison with it.
 """
 
 import ast
+import json
 import operator
 import re
 from functools import reduce
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 from contrasent.errors import ConfigError
@@ -35,9 +37,11 @@ _COMPARED = {
 }
 
 
-def read_filter(text: str) -> tuple[Any, list[str]]:
-    """A condition as pyarrow's expression, and the columns that it names; else ConfigError."""
-    condition = _Condition()
+def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
+    """A condition for pyarrow or Milvus, and the columns that it names; else ConfigError."""
+    import pyarrow.compute as pc
+
+    condition = _Condition(_MILVUS if in_milvus else pc)
     try:
         tree = ast.parse(_TOKEN.sub(condition.replaced, text).strip(), mode="eval")
         return condition.expression(tree.body), condition.columns
@@ -48,17 +52,42 @@ def read_filter(text: str) -> tuple[Any, list[str]]:
         ) from error
 
 
+def _term(form: str) -> Any:
+    return lambda *parts: _MilvusTerm(form.format(*parts))
+
+
+class _MilvusTerm:
+    """A part of a condition as Milvus writes it, with the operators of pyarrow's expressions."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+
+    def __str__(self) -> str:
+        return self.written
+
+    __invert__, is_null = _term("(not {})"), _term("({} is null)")
+    __and__, __or__ = _term("({} and {})"), _term("({} or {})")
+    __eq__, __ne__ = _term("({} == {})"), _term("({} != {})")
+    __lt__, __le__ = _term("({} < {})"), _term("({} <= {})")
+    __gt__, __ge__ = _term("({} > {})"), _term("({} >= {})")
+
+
+_MILVUS: Any = SimpleNamespace(
+    field=lambda name: _MilvusTerm(name if name in ("id", "text") else f'metadata["{name}"]'),
+    scalar=lambda value: _MilvusTerm(json.dumps(value, ensure_ascii=False)),
+    match_like=lambda text, like: _MilvusTerm(f"({text} like {_MILVUS.scalar(like)})"),
+)
+
+
 class _Condition:
     """The texts and columns of a condition, which its tree knows by number."""
 
-    def __init__(self) -> None:
-        self.columns = list[str]()
+    def __init__(self, terms: Any) -> None:
+        self._terms, self.columns = terms, list[str]()
         self._leaves, self._texts = dict[str, Any](), dict[str, str]()
 
     def replaced(self, token: re.Match[str]) -> str:
         """A token as Python spells it, and in place of a text or column a name."""
-        import pyarrow.compute as pc
-
         text, name = token[1], token[2]
         if text is None and name is None:
             return "!=" if token[0] == "<>" else "=="
@@ -69,13 +98,12 @@ class _Condition:
         leaf = f"leaf{len(self._leaves)}"
         if text is not None:
             self._texts[leaf] = text[1:-1]
-        self._leaves[leaf] = pc.field(self.columns[-1]) if text is None else pc.scalar(text[1:-1])
+        read = self._terms.field if text is None else self._terms.scalar
+        self._leaves[leaf] = read(self.columns[-1] if text is None else text[1:-1])
         return f" {leaf} "
 
     def expression(self, node: ast.expr) -> Any:
         """The expression of a part of the tree; ValueError if it is of another kind."""
-        import pyarrow.compute as pc
-
         match node:
             case ast.BoolOp(op=joint, values=parts):
                 joined = operator.and_ if isinstance(joint, ast.And) else operator.or_
@@ -83,16 +111,16 @@ class _Condition:
             case ast.UnaryOp(op=ast.Not(), operand=part):
                 return ~self.expression(part)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return pc.scalar(-number)
+                return self._terms.scalar(-number)
             case ast.BinOp(op=ast.MatMult(), left=left, right=ast.Name(id=pattern)):
-                return pc.match_like(self.expression(left), self._texts[pattern])
+                return self._terms.match_like(self.expression(left), self._texts[pattern])
             case ast.Compare(left=left, ops=signs, comparators=others):
                 pairs = zip(signs, pairwise([left, *others]), strict=True)
                 return reduce(operator.and_, [self._compared(sign, *pair) for sign, pair in pairs])
             case ast.Name(id=leaf):
                 return self._leaves[leaf]
             case ast.Constant(value=bool() | int() | float() as value):
-                return pc.scalar(value)
+                return self._terms.scalar(value)
         raise ValueError(ast.dump(node))
 
     def _compared(self, sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:

@@ -383,8 +383,6 @@ class Index:
             problem = f"{self.folder} {_NO_WORDS}" if queries else "give the texts of the queries"
         elif mode != "words" and not can_embed:
             problem = f"a search of the mode {mode} needs the encoder of the index"
-        elif how.filter is not None and self.kind in MILVUS:
-            problem = f"{self.folder} is {self.kind}, which has no filter; build another kind"
         elif mode == "words" and how.threshold is not None:
             problem = "a threshold is one of similarity, which the mode words does not know"
         elif how.threshold is not None and not low <= how.threshold <= high:

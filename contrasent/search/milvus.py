@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, ContrasentError, require_extra
+from contrasent.errors import ConfigError, ContrasentError, DataError, pick, require_extra
 from contrasent.files import BusyError, exclusive, inside, write_text
 from contrasent.options import SearchOptions
+from contrasent.search.filters import read_filter
 from contrasent.search.nearest import KINDS, best_rows
 from contrasent.search.storage import (
     MILVUS_FOLDER,
@@ -28,13 +29,16 @@ from contrasent.search.storage import (
     IndexRows,
     Segment,
     close_milvus,
+    hit_of,
+    metadata_table,
     rows_with,
     write_manifest,
 )
+from contrasent.search.words import Ranked, least_score
 
 _NAME = "texts"
 _LONGEST = 65_535  # characters of a VARCHAR
-_FIELDS = ["id", "text", "row", "vector"]
+_FIELDS = ["id", "text", "row", "vector", "metadata"]
 _REPLACED = "replaced.json"
 _ROWS_AT_ONCE = 2_048
 _EXTRA = 8  # hits by float32 scores, among which the best by float64 are
@@ -63,6 +67,7 @@ class MilvusRows:
             schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
             schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
             schema.add_field("row", DataType.INT64)
+            schema.add_field("metadata", DataType.JSON, nullable=True)
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=manifest.encoder.width)
             metric = "L2" if manifest.similarity == "euclidean" else "IP"
             params.add_index("vector", metric_type=metric, **(KINDS[manifest.kind].milvus or {}))
@@ -105,12 +110,10 @@ class MilvusRows:
 
     def search(self, queries: Any, how: SearchOptions, _: object) -> list[list[Hit]]:
         """The hits of ``(Q, D)`` queries, best first; their scores are computed in float64."""
-        least, only = -np.inf if how.threshold is None else how.threshold, how.only
-        top_k, count = how.top_k, how.top_k + _EXTRA
+        least, top_k, count = least_score(how), how.top_k, how.top_k + _EXTRA
         params = {"params": {"ef": max(_LEAST_EF, count)}}
         way = {"limit": count, "output_fields": _FIELDS[1:], "search_params": params}
-        if only is not None:
-            way["filter"] = f"id like {json.dumps(only, ensure_ascii=False)}"
+        way["filter"] = self._condition(how)
         hits: list[list[Hit]] = []
         step = max(1, _FOUND_AT_ONCE // count)
         for start in range(0, len(queries), step):
@@ -123,9 +126,19 @@ class MilvusRows:
                 )
                 rows = np.arange(len(found))
                 best = best_rows([vectors], query, rows, top_k, self.manifest.similarity)
-                named = [Hit(found[n]["id"], found[n]["text"], score) for n, score in best]
-                hits.append([hit for hit in named if hit.score >= least])
+                of_query = (hit_of(found[n], Ranked(n, score)) for n, score in best)
+                hits.append([hit for hit in of_query if hit.score >= least])
         return hits
+
+    def _condition(self, how: SearchOptions) -> str:
+        """The rows that are searched, in Milvus's words; ConfigError if there is no such column."""
+        parts = [] if how.only is None else [f"id like {json.dumps(how.only, ensure_ascii=False)}"]
+        if how.filter is not None:
+            condition, names = read_filter(how.filter, in_milvus=True)
+            for name in names:
+                pick("column", name, ["id", "text", *self.manifest.columns])
+            parts.append(str(condition))
+        return " and ".join(parts)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""
@@ -145,14 +158,16 @@ class MilvusRows:
         """All rows in order, some at a time."""
         for rows in self._parts():
             ids, texts, vectors = ([row[it] for row in rows] for it in ("id", "text", "vector"))
-            yield rows_with(np.array(vectors, np.float32), ids, texts)
+            cells = metadata_table(row["metadata"] or {} for row in rows)
+            yield rows_with(np.array(vectors, np.float32), ids, texts, cells)
 
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
         """Append rows, remove those that are gone, and write the manifest; all or nothing."""
-        if then.columns:
-            raise ConfigError(f"texts in {self.kind} have no metadata; choose another kind")
+        if changed := {*self.manifest.columns.items()} - {*then.columns.items()}:
+            name, kind = changed.pop()
+            raise DataError(f"metadata {name!r} is {kind} in {self.folder}; build the index anew")
         number = first = then.next_number
         blocks = list(new or ()) if gone else new or ()  # refused before one takes another's place
         try:
@@ -162,7 +177,9 @@ class MilvusRows:
                 write_text(self.folder / _REPLACED, written)
             for block in blocks:
                 numbers = range(number, number := number + len(block.vectors))
-                cells = zip(block.ids, block.texts, numbers, block.vectors, strict=True)
+                cells = zip(
+                    block.ids, block.texts, numbers, block.vectors, block.metadata, strict=True
+                )
                 for some in _batched(list(cells)):
                     rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
                     self._call("upsert" if gone else "insert", data=rows)

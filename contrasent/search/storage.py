@@ -216,6 +216,16 @@ class IndexRows:
         """The text of each row."""
         return list(self.table.column("text").to_pylist())
 
+    @property
+    def metadata(self) -> list[dict[str, Any] | None]:
+        """The values that each row has; None if it has none."""
+        return [_metadata_of(row) for row in self.table.to_pylist()]
+
+
+def _metadata_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    values = {n: v for n, v in row.items() if v is not None and n not in _COLUMNS}
+    return values or None
+
 
 def rows_with(
     vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str], metadata: Any = None
@@ -342,6 +352,12 @@ class Hit:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+def hit_of(row: Mapping[str, Any], ranked: Ranked) -> Hit:
+    """The hit of a row; its values with names that start with _ are the index's own."""
+    known = {n: v for n, v in (row["metadata"] or {}).items() if not n.startswith("_")}
+    return Hit(row["id"], row["text"], *ranked[1:], known or None)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """An open index, mapped from disk; its N rows are numbered through all segments."""
@@ -418,9 +434,8 @@ class Snapshot:
         return [[self._hit(it) for it in rows] for rows in ranked]
 
     def _hit(self, ranked: Ranked) -> Hit:
-        [row] = self.table.slice(ranked.row, 1).to_pylist()
-        cells = {n: v for n, v in row.items() if v is not None and not n.startswith("_")}
-        return Hit(cells.pop("id"), cells.pop("text"), *ranked[1:], cells or None)
+        [cells] = self.table.slice(ranked.row, 1).to_pylist()
+        return hit_of({**cells, "metadata": _metadata_of(cells)}, ranked)
 
     def _matching(self, condition: str) -> np.ndarray:
         """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""

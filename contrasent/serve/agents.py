@@ -83,13 +83,11 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
             except (ContrasentError, OSError) as error:
                 raise ToolError(str(error)) from error
 
-    known = ", ".join(f"{name} ({len(index)} texts)" for name, index in indexes.items())
-    named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
-    columns = dict.fromkeys(name for index in indexes.values() for name in index.facts()["columns"])
-    condition = Field(
-        description='A condition on metadata, as: year >= 2020 and source = "faq". '
-        f"Columns: {', '.join(columns) or 'none'}."
+    known = "; ".join(
+        f"{name} ({len(index)} texts, columns: {', '.join(index.manifest.columns) or 'none'})"
+        for name, index in indexes.items()
     )
+    named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
     first = next(iter(indexes))
     url = AnyHttpUrl(f"http://{options.host}")
     server: MCPServer[Any] = MCPServer(
@@ -105,9 +103,12 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
         index: Annotated[str, named] = first,
         top_k: _Count = 10,
         mode: Literal["auto", "dense", "words", "hybrid"] = "auto",
-        filter: Annotated[str | None, condition] = None,  # noqa: A002 - as everywhere
+        filter: str | None = None,  # noqa: A002 - as everywhere
     ) -> _Hits:
-        """Find texts for a query, best first: by meaning (dense), by words, or by both (hybrid)."""
+        """Find texts for a query, best first: by meaning (dense), by words, or by both (hybrid).
+
+        A filter is a condition on columns of the index: year >= 2020 and source = "faq".
+        """
         with using(index) as (opened, encoder):
             [hits] = opened.search(encoder, [query], top_k, mode=mode, filter=filter)
         return [hit.known for hit in hits]

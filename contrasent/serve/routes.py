@@ -7,7 +7,6 @@ refused, as it may be misspelt, and nothing is converted: 0 is no boolean.
 
 import asyncio
 import base64
-import re
 import reprlib
 import time
 from collections.abc import Callable, Sequence
@@ -162,7 +161,6 @@ class IndexChange(Body):
 _WRITE_SECONDS = 5.0
 """How long another process that writes the index is waited for."""
 _HITS = 100_000
-_EXAMPLES, _QUERY_CHARACTERS = 1_000, 40
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
 _CHARACTERS, _CELLS = 1_000_000, 1_000_000
@@ -414,11 +412,5 @@ class IndexRoutes:
         """Its size, kind, recall and encoder, and a text as an example of a query."""
         index = await asyncio.to_thread(self._newest)
         self._metrics.put(contrasent_index_texts=len(index))
-        return _json({**index.facts(), "example": await asyncio.to_thread(_example, index)})
-
-
-def _example(index: Index) -> str | None:
-    """The first sentence, or words, of one of the first texts, about as long as a query."""
-    texts = next((rows.texts[:_EXAMPLES] for rows in index.blocks()), [])
-    starts = (re.split(r"(?<=[.!?。])\s|\n", text.strip())[0] for text in texts)
-    return min(starts, key=lambda start: abs(len(start) - _QUERY_CHARACTERS), default=None)
+        first = next(index.blocks(), None)
+        return _json({**index.facts(), "example": None if first is None else first.texts[0]})

@@ -64,6 +64,34 @@ def test_hits_are_those_of_an_index_of_the_rows_that_a_loop_chooses(
     assert {int(hit.id) for hit in both} == {*chosen}
 
 
+def test_metadata_and_conditions_are_the_same_in_milvus(encoder, folder, tmp_path):
+    pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
+    pair = [
+        Index.build(encoder, TEXTS[:20], path, kind=kind, metadata=ROWS[:20])
+        for path, kind in ((folder, "milvus"), (tmp_path / "flat", "flat"))
+    ]
+    for index in pair:
+        index.add(encoder, [*TEXTS[20:], "none"], metadata=[*ROWS[20:], {"new": "x"}])
+        index.remove(["7", "33"])
+        index.close()
+    pair = [Index.open(index.folder) for index in pair]
+    for condition, _ in CONDITIONS:
+        if "draft" not in condition or "=" in condition.partition("draft")[2]:
+            found, expected = (
+                index.search(encoder, ["it"], 70, filter=condition, only="%") for index in pair
+            )
+            assert found == expected
+    in_milvus, expected = (
+        [values for block in index.blocks() for values in block.metadata] for index in pair
+    )
+    assert in_milvus == expected
+    with pytest.raises(ConfigError, match="unknown column 'yaer'"):
+        pair[0].search(encoder, ["a"], filter="yaer = 2")
+    with pytest.raises(DataError, match="'year' is int64"):
+        pair[0].add(encoder, ["a"], metadata=[{"year": "x"}])
+    pair[0].close()
+
+
 @pytest.mark.parametrize(
     "condition",
     [

@@ -88,6 +88,7 @@ const forms = {
     const address = `/${said.length ? "?" : ""}${new URLSearchParams(said)}`;
     if (address !== location.pathname + location.search) history.pushState(null, "", address);
     const query = q || about.index.example;
+    if (!query) return;
     at("example").hidden = Boolean(q);
     at("example").textContent = `For example, “${query}”:`;
     const answer = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined });
@@ -174,6 +175,7 @@ tell(async () => {
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
   if (about.index) {
     about.index = await call("/index");
+    about.index.example = (about.index.example || "").split(/(?<=[.!?。])\s|\n/)[0].slice(0, 80);
     const columns = Object.entries(about.index.columns);
     const conditions = { string: '= "..."', bool: "= true" };
     at("mode").hidden = !about.index.words;
