@@ -17,14 +17,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter
 
+from contrasent import evaluation
 from contrasent.adaptation.rungs import (
     CANDIDATES,
     FIXED,
     GENERAL_PAIRS,
-    HEAD,
     NEEDS,
-    PEFT,
-    TEACHER,
     TRAIN,
     Ground,
     Rungs,
@@ -34,18 +32,7 @@ from contrasent.adaptation.rungs import (
 from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.data import Rows, find_documents, keep_rows, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluation import (
-    FEWEST,
-    METRIC,
-    SOLVED,
-    EncoderUse,
-    Judgement,
-    judge,
-    load_suite,
-    raise_problems,
-    sample_texts,
-    text_tasks,
-)
+from contrasent.evaluation import FEWEST, METRIC, SOLVED, EncoderUse, Judgement
 from contrasent.files import remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
@@ -97,12 +84,10 @@ class Text:
                 f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
                 "or text per example; for pairs there is 'contrasent train sup-simcse'"
             )
-        lines = [" ".join(text.split()) for (text,) in examples]
         layout = find_documents(examples)
-        ones = np.ones(len(lines), np.int64)
-        lengths = ones if layout.lengths is None else layout.lengths
-        ends, counted = np.cumsum(lengths), f"{len(lines):,} lines: {layout.why}"
-        texts = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        units = evaluation.units_of(examples, layout.lengths)
+        texts = [[" ".join(text.split()) for (text,) in unit] for unit in units]
+        counted = f"{sum(map(len, texts)):,} lines: {layout.why}"
         return cls(counted, texts, in_documents=layout.lengths is not None)
 
     def needs_met(self) -> set[str]:
@@ -271,7 +256,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         else:
             result = replace(result, recipe=run / "recipe.yaml")
             if ground.tests:
-                trained = judge(
+                trained = evaluation.judge(
                     _use(str(result.encoder), rungs.options.device),
                     folder / f"{_PARTS[-1]}.txt",
                     documents=ground.in_documents,
@@ -304,7 +289,8 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
     examples = open_examples(part.write(folder / f"{name}.txt"), documents=part.in_documents)
     lengths = map(len, part.documents) if part.in_documents else None
     names = list[str]()
-    for task in text_tasks(sample_texts(examples, lengths, part.lines, _MOST_WORDS, _LONGEST))[0]:
+    sample = evaluation.sample_texts(examples, lengths, part.lines, _MOST_WORDS, _LONGEST)
+    for task in evaluation.text_tasks(sample)[0]:
         kind = task.name.name.partition(" of ")[0]
         if kind not in kinds:
             continue
@@ -360,7 +346,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     if chosen.dev:
         dev_task(EvaluationSettings(task=chosen.dev))
     if chosen.test:
-        raise_problems(load_suite(chosen.test).problems)
+        evaluation.raise_problems(evaluation.load_suite(chosen.test).problems)
     columns = None if chosen.columns is None else [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
     ground = Ground(f"{chosen.data} has {text.described}", text.in_documents)
@@ -382,7 +368,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED) / (1 + len(chosen.compare))
     judged: Judgement | None = None
     with suppress(DataError):  # there is too little
-        judged = judge(
+        judged = evaluation.judge(
             use,
             chosen.data,
             compare=[_use(it, chosen.device) for it in chosen.compare],
@@ -412,13 +398,13 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
     met = {"", *trained.needs_met()}
-    met |= {TEACHER} if teacher else set()
-    if find_spec(PEFT) is not None:
-        met.add(PEFT)
+    met |= {"teacher"} if teacher else set()
+    if find_spec("peft") is not None:
+        met.add("peft")
     if not (ground.why or is_sentence_encoder(chosen.encoder)):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it
             MaskedLm.load(chosen.encoder)
-            met.add(HEAD)
+            met.add("masked_lm")
     names = list(chosen.candidates or ())
     for name in names if not ground.why else ():
         if (needs := CANDIDATES[name].needs) not in met:

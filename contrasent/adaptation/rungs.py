@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import TypeAdapter
 
 from contrasent.adaptation.trials import Search, Settings, Trial
@@ -54,54 +55,14 @@ class Candidate:
     frozen_share: float = 0.0  # of the layers, the lowest ones, that stay as they are
 
 
-_SENTENCE_CROPS = {"view.name": "crop_sentences", "view.sides": "both"}
-_CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
-_NEXT = {"view.name": "next_sentence"}
-_LORA = {"encoder.lora": 16, "train.learning_rate": 1e-4}
-_FOLDED = {"objective.space": "folded"}
-HEAD, PEFT, TEACHER = "masked_lm", "peft", "teacher"
-CANDIDATES = {
-    it.name: it
-    for it in (
-        Candidate("distil", "the embeddings of the teacher", _FOLDED, "distil", TEACHER, 0.5),
-        Candidate("next-sentence", "a sentence and the next one", _NEXT, needs="documents"),
-        Candidate(
-            "sentences", "two crops of the sentences of a text", _SENTENCE_CROPS, needs="texts"
-        ),
-        Candidate("dropout", "a sentence twice, apart by dropout"),
-        Candidate("slow", "dropout, at a third of the rate", {"train.learning_rate": 1e-5}),
-        Candidate("crops", "two crops of the words of a text", _CROPS),
-        Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
-        Candidate("lora", "dropout, low-rank changes alone", _LORA, needs=PEFT),
-        Candidate("tsdae", "rebuild a damaged sentence from its embedding", {}, "tsdae", cost=2.5),
-        Candidate("diffcse", "dropout, and find edited words", {}, "diffcse", HEAD, 3.0),
-    )
-}
-"""In the order of what is left out last where time is short; to add one, add a row."""
+_ROWS = yaml.safe_load(Path(__file__).with_name("candidates.yaml").read_text(encoding="utf-8"))
+_CANDIDATES = TypeAdapter(list[Candidate]).validate_python(_ROWS["candidates"])
+CANDIDATES = {it.name: it for it in _CANDIDATES}
+"""What is tried, by name."""
 
-NEEDS = {
-    "texts": "texts of which half have several sentences",
-    "documents": "a .txt whose documents have an empty line between them",
-    HEAD: "a masked language model to start from",
-    PEFT: "the extra lora",
-    TEACHER: "a --teacher, or --layers",
-}
-"""What a candidate may need, in words."""
-
-FIXED = {
-    "encoder.name": "ENCODER",
-    "data.file": "--data",
-    "data.columns": "--columns",
-    "encoder.layers": "--layers",
-    "objective.teacher": "--teacher",
-    "objective.name": "--candidates",
-    **dict.fromkeys(("train.max_steps", "train.epochs", "evaluation.every"), "--minutes"),
-    "train.seed": "--seed",
-    "train.start_shares": "nothing",
-    "evaluation.task": "--dev",
-    "evaluation.final": "--test",
-}
-"""Settings that no user of a search chooses, and what to give instead."""
+NEEDS: Mapping[str, str] = _ROWS["needs"]
+FIXED: Mapping[str, str] = _ROWS["fixed"]
+"""What a candidate may need, in words; settings of the search, and what to give instead."""
 
 
 @dataclass(slots=True)
@@ -298,7 +259,7 @@ class Rungs:
             "evaluation.every": every,
             "evaluation.final": "none",
         }
-        if candidate.needs == TEACHER:
+        if candidate.needs == "teacher":
             fixed["objective.teacher"] = teacher_of(options)
         return load_recipe(candidate.recipe, {**changes, **fixed})
 

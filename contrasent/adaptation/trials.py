@@ -20,28 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from contrasent import training
 from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.files import begins_anew, exclusive, write_text, writing_folder
 from contrasent.options import TuneOptions
-from contrasent.recipe import (
-    Recipe,
-    default_output,
-    dotted,
-    load_recipe,
-    recipe_with,
-    to_yaml,
-)
+from contrasent.recipe import Recipe, default_output, dotted, load_recipe, recipe_with, to_yaml
 from contrasent.records import write_records
 from contrasent.settings import takes
-from contrasent.training import (
-    BeforeAndAfter,
-    RunFolder,
-    complete,
-    dev_task,
-    final_tasks,
-    score_result,
-    train,
-)
+from contrasent.training import BeforeAndAfter, RunFolder
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -298,17 +284,17 @@ def tune(
     def check(*_: object) -> None:
         for key, axis in axes.items():
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
-                complete(load_recipe(base, {key: value}))
+                training.complete(load_recipe(base, {key: value}))
         if base.evaluation.task == "none":
             raise ConfigError("evaluation.task is none, so nothing decides; name a task")
         if base.evaluation.task != "auto":
-            dev_task(base.evaluation)
-        final_tasks(base.evaluation)
+            training.dev_task(base.evaluation)
+        training.final_tasks(base.evaluation)
 
     def make(settings: Settings, folder: Path) -> None:
         tried = load_recipe(base, settings)
         evaluation = replace(tried.evaluation, final="none")
-        train(replace(tried, evaluation=evaluation), folder, resume=True, **run_options)
+        training.train(replace(tried, evaluation=evaluation), folder, resume=True, **run_options)
 
     request = {**dotted(base), "space": {key: str(axis) for key, axis in axes.items()}}
     keep = {"resume": options.resume, "overwrite": options.overwrite}
@@ -321,9 +307,9 @@ def tune(
         chosen, run = load_recipe(base, best.settings), RunFolder(search.run_of(best.number))
         write_text(path, to_yaml(chosen))
         scores = BeforeAndAfter()
-        if tasks := final_tasks(chosen.evaluation):
+        if tasks := training.final_tasks(chosen.evaluation):
             is_start = run.read_result()["best_is_start"]
-            scores = score_result(tasks, chosen, run.best, is_start, **run_options)
+            scores = training.score_result(tasks, chosen, run.best, is_start, **run_options)
             write_records(output / "scores.jsonl", scores.records)
         start, _ = search.dev_scores(best.number)
         return Tuning(tuple(search.state.trials), best, run.root, path, start, scores)

@@ -18,18 +18,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
+import prometheus_client as prometheus
+import yaml
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-    multiprocess,
-)
+from prometheus_client import Counter, Gauge, Histogram, multiprocess
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -37,14 +31,7 @@ from starlette.responses import FileResponse, PlainTextResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from contrasent import __version__
-from contrasent.errors import (
-    CheckpointError,
-    ConfigError,
-    ContrasentError,
-    DataError,
-    is_out_of_memory,
-)
+from contrasent import __version__, errors
 from contrasent.files import BusyError
 from contrasent.serve.batching import LOG, Batcher, OverloadedError, StoppedError
 
@@ -61,77 +48,34 @@ _TOO_MANY, _FAULT = 429, 500
 _POLL_SECONDS = 0.5
 _BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0
 """Within which a body must be there, and how long what is left of one too large is read."""
-_REFUSALS = {
-    400: ("Empty", "No text, or another host was meant"),
-    401: ("Unauthorized", "The key is missing or wrong"),
-    403: ("Unauthorized", "A page of another origin may not send"),
-    404: ("Validation", "There is no such model"),
-    408: ("Validation", "The body did not come in time"),
-    409: ("Validation", "The index has not, or already has, what the change names"),
-    413: ("Validation", "The body, the list or a text is too large"),
-    415: ("Validation", "The body is not said to be JSON"),
-    422: ("Validation", "Something is not as the route takes it"),
-    424: ("Backend", "The model gives no vector of this text"),
-    _TOO_MANY: ("Overloaded", "Overload, with Retry-After"),
-    _FAULT: ("Backend", "A fault, which the log has"),
-    503: ("Unhealthy", "Nothing can be embedded or written now"),
-}
-"""TEI's name of an error, and why."""
+_ROWS = yaml.safe_load(Path(__file__).with_name("interface.yaml").read_text(encoding="utf-8"))
+_REFUSALS: dict[int, list[str]] = _ROWS["refusals"]
+"""TEI's name of an error, and why, by status."""
 _STATUSES: tuple[tuple[Any, int, str | None], ...] = (
     (OverloadedError, _TOO_MANY, None),
     (StoppedError, 503, None),
     (BusyError, 503, "Overloaded"),
-    ((DataError, ConfigError), 422, None),
-    (CheckpointError, 424, None),
-    (ContrasentError, _FAULT, None),
+    ((errors.DataError, errors.ConfigError), 422, None),
+    (errors.CheckpointError, 424, None),
+    (errors.ContrasentError, _FAULT, None),
 )
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_NUMBERS = tuple(2.0**n for n in range(14))
-_METRICS: dict[tuple[Any, str], dict[str, str]] = {
-    (Counter, "inc"): {
-        "contrasent_requests": "Requests answered, by route and status.",
-        "contrasent_rejected": "Requests refused because of overload.",
-        "contrasent_cancelled_texts": "Texts dropped because their clients left.",
-        "contrasent_texts": "Texts embedded, cached ones included.",
-        "contrasent_tokens": "Tokens of these texts.",
-        "contrasent_truncated_texts": "Texts that were longer than the model reads.",
-        "contrasent_cache_hits": "Texts answered from memory.",
-        "contrasent_cache_misses": "Texts that were computed.",
-        "contrasent_cache_shared": "Texts that joined an equal one in the queue.",
-    },
-    (Gauge, "set"): {
-        "contrasent_requests_in_progress": "Requests being answered.",
-        "contrasent_cache_bytes": "Bytes of the cache.",
-        "contrasent_cache_texts": "Texts in the cache.",
-        "te_queue_size": "Texts that wait or are computed.",
-        "contrasent_queue_seconds": "Seconds that the queue will take, about.",
-        "contrasent_index_texts": "Texts in the index.",
-    },
-    (Histogram, "observe"): {
-        "contrasent_request_seconds": "Seconds of a request, by route.",
-        "te_batch_next_size": "Texts taken at once.",
-        "te_batch_next_tokens": "Tokens taken at once.",
-    },
+_METRICS: dict[tuple[Any, str], dict[str, Any]] = {
+    (Counter, "inc"): _ROWS["counters"],
+    (Gauge, "set"): _ROWS["gauges"],
+    (Histogram, "observe"): _ROWS["histograms"],
 }
-"""``te_`` names are those of text-embeddings-inference."""
-_LABELS = {"contrasent_requests": ("route", "status"), "contrasent_request_seconds": ("route",)}
+"""Classes of metrics, and how a value is put into one: the arguments of each, by its name."""
 
 
 class Metrics:
     """Metrics of the server for Prometheus, of this process or, with workers, of all of them."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry, self._all = CollectorRegistry(), dict[str, tuple[Any, str]]()
-        for (kind, verb), texts in _METRICS.items():
-            for name, text in texts.items():
-                how: dict[str, Any] = {"registry": self._registry}
-                if kind is Gauge:
-                    newest = name == "contrasent_index_texts"
-                    how["multiprocess_mode"] = "livemostrecent" if newest else "livesum"
-                if kind is Histogram:
-                    how["buckets"] = _SECONDS if text.startswith("Seconds") else _NUMBERS
-                self._all[name] = kind(name, text, _LABELS.get(name, ()), **how), verb
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry, self._all = prometheus.CollectorRegistry(), dict[str, tuple[Any, str]]()
+        for (kind, verb), rows in _METRICS.items():
+            for name, row in rows.items():
+                self._all[name] = kind(name, registry=self._registry, **row), verb
 
     def put(self, *labels: str, **values: float) -> None:
         """Add to counters, set gauges and put values into histograms."""
@@ -142,10 +86,10 @@ class Metrics:
     def page(self) -> bytes:
         """The text that Prometheus reads."""
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return generate_latest(self._registry)
-        together = CollectorRegistry()
+            return prometheus.generate_latest(self._registry)
+        together = prometheus.CollectorRegistry()
         multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        return generate_latest(together)
+        return prometheus.generate_latest(together)
 
 
 class JsonLines(logging.Formatter):
@@ -285,7 +229,7 @@ def _refusal(error: BaseException) -> RefusalError:
         return RefusalError(error.status_code, str(error.detail), "Validation")
     if isinstance(error, RequestValidationError):
         return _mistake(error)
-    if is_out_of_memory(error):
+    if errors.is_out_of_memory(error):
         return RefusalError(
             503,
             "there is not enough memory; send fewer or shorter texts, or start the server with "

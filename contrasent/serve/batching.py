@@ -265,16 +265,12 @@ class Batcher:
                 self.metrics.put(te_batch_next_size=len(works), te_batch_next_tokens=tokens)
                 for encoder in {self.encoder.route(work.text[1]) for work in works}:
                     some = [it for it in works if self.encoder.route(it.text[1]) is encoder]
-                    # The shortest first: their answers do not wait for the long ones.
-                    for numbers in reversed(self._batches([work.tokens for work in some])):
+                    lengths = [work.tokens for work in some]
+                    at_once = 1 if self.options.bitwise else None
+                    batches = [*by_length(lengths, self.options.batch_tokens, at_once)]
+                    for numbers in reversed(batches):  # short ones do not wait for the long
                         if part := [some[n] for n in numbers if some[n].waiters]:
                             self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
-
-    def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
-        """Cut the numbers of texts into batches, the longest first; for equal bits one by one."""
-        if self.options.bitwise:
-            return [[n] for n in range(len(lengths))]
-        return [batch.tolist() for batch in by_length(lengths, self.options.batch_tokens)]
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
         """Embed texts that one encoder takes."""

@@ -250,9 +250,9 @@ def test_what_hinders_training_is_told_and_the_start_is_the_answer(
 
 
 def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
-    judge = adapting.judge
+    judge = adapting.evaluation.judge
     monkeypatch.setattr(
-        adapting,
+        adapting.evaluation,
         "judge",
         lambda *given, **how: replace(judge(*given, **how), verdict="hybrid", weight=0.3),
     )

@@ -66,7 +66,7 @@ def test_a_grid_is_searched_by_dev_scores_and_the_best_made_again(words, tmp_pat
 
 def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
     whole = worked(*words, *RANGE, "--trials", "4").out
-    made, train = [], trials.train
+    made, train = [], trials.training.train
 
     def cut_off(recipe, folder, **options):
         if len(made) == 2:
@@ -74,29 +74,29 @@ def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
         made.append(folder)
         return train(recipe, folder, **options)
 
-    monkeypatch.setattr(trials, "train", cut_off)
+    monkeypatch.setattr(trials.training, "train", cut_off)
     said = call(*words, *RANGE, "--trials", "4", "--overwrite")
     assert said.code == 130
     assert "--resume" in said.err
-    monkeypatch.setattr(trials, "train", train)
+    monkeypatch.setattr(trials.training, "train", train)
     again = worked(*words, *RANGE, "--trials", "4", "--resume")
     assert again.out == whole
     assert "trial 0" not in again.err
 
 
 def test_what_fails_is_named_and_tried_again(words, monkeypatch):
-    train = trials.train
+    train = trials.training.train
 
     def out_of_memory(recipe, folder, **options):
         if recipe.train.learning_rate == 1e-3:
             raise ContrasentError("out of memory")
         return train(recipe, folder, **options)
 
-    monkeypatch.setattr(trials, "train", out_of_memory)
+    monkeypatch.setattr(trials.training, "train", out_of_memory)
     said = worked(*words, *RATES)
     assert "trial 1: " in said.err and ": out of memory" in said.err
     assert "encoder: found/trials/0/best" in said.out
-    monkeypatch.setattr(trials, "train", train)
+    monkeypatch.setattr(trials.training, "train", train)
     again = worked(*words, *RATES, "--resume")
     assert "trial 0:" not in again.err
     assert "trial 1: train.learning_rate=1e-3: dev" in again.err
