@@ -80,8 +80,9 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
             return
         chosen = reproduce.choose(names, self.rows, self.tasks)
         folder = reproduce.PaperRequest.read(self.output)
+        encoder = {} if self.encoder is None else {reproduce.ENCODER: self.encoder}
         asked = reproduce.PaperRequest(
-            given=self._materials(),
+            given=encoder | dict(text.split("=", 1) for text in self.material or ()),
             seeds=tuple(self.seeds or (what and folder.seeds) or (42,)),
             data_dir=data_dir,
             device=self.device,
@@ -101,15 +102,6 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
             _show("\n".join(reproduce.document(table) for table in filled))
             if failed := reproduce.failures(filled):
                 raise_failures(["cells that could not be made:", *failed])
-
-    def _materials(self) -> dict[str, str]:
-        from contrasent.reproduce import ENCODER
-
-        given = {} if self.encoder is None else {ENCODER: self.encoder}
-        for text in self.material or ():
-            name, _, path = text.partition("=")
-            given[name] = path
-        return given
 
 
 def _show(text: str) -> None:

@@ -1,3 +1,4 @@
+from .cells import read_records as read_records
 from .materials import ENCODER as ENCODER  # the model that --encoder stands in place of
 from .materials import SMOKE_MODEL as SMOKE_MODEL
 from .outcome import PaperRequest as PaperRequest
@@ -9,4 +10,3 @@ from .outcome import plan_lines as plan_lines
 from .outcome import reproduce_tables as reproduce_tables
 from .outcome import verdicts_document as verdicts_document
 from .papers import choose as choose
-from .recorded import read_records as read_records

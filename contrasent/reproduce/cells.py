@@ -1,15 +1,19 @@
 """Cells of tables: published number, the study's, ours over the seeds, or why there is none."""
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ContrasentError
+from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
-from contrasent.recipe import dotted, load_recipe
+from contrasent.files import writing
+from contrasent.recipe import dotted, load_recipe, validate
 from contrasent.report import ABSENT, Cell, Table, csv_text, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
@@ -363,3 +367,69 @@ class Filler:
             "epochs": float(train["epochs"]),
         }
         return values[what]
+
+
+_KEY = b"contrasent"
+
+
+def write_records(path: Path, filled: FilledTable) -> None:
+    """Write a table with the numbers by test pair or example that its intervals are of.
+
+    From it a table is printed, and its claims are judged, without encoders and training text.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    content = {
+        "table": filled.table.name,
+        "scale": filled.scale,
+        "seeds": filled.seeds,
+        "rows": [asdict(row) for row in filled.rows],
+    }
+    results = {it for cell in filled.cells for of_seed in cell.results for it in of_seed}
+    values = [
+        {"result": result, "label": label, "values": numbers}
+        for result in sorted(results)
+        for label, numbers in filled.examples(result).items()
+    ]
+    types = {"result": pa.string(), "label": pa.string(), "values": pa.list_(pa.float32())}
+    schema = pa.schema(types, metadata={_KEY: json.dumps(content)})
+    with writing(path) as partial:
+        parquet.write_table(pa.Table.from_pylist(values, schema), partial, compression="zstd")
+
+
+def read_records(folder: Path, data_dir: str | None = None) -> dict[str, FilledTable]:
+    """Read the tables of a folder by their names, in the order of the papers.
+
+    DataError if there are none; other Parquet files are left out.
+    """
+    read = (_read(path, data_dir) for path in sorted(folder.glob("*.parquet")))
+    tables = {it.table.name: it for it in read if it is not None}
+    if not tables:
+        raise DataError(f"{folder}: no records (.parquet), as 'contrasent reproduce' writes")
+    return {name: tables[name] for name in load_tables() if name in tables}
+
+
+def _read(path: Path, data_dir: str | None) -> FilledTable | None:
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    metadata = table.schema.metadata or {}
+    if _KEY not in metadata:
+        return None
+    content = json.loads(metadata[_KEY])
+    examples = defaultdict[str, dict[str, np.ndarray]](dict)
+    for it in table.to_pylist():
+        examples[it["result"]][it["label"]] = np.array(it["values"], np.float32)
+    rows = tuple(validate(FilledRow, it, str(path)) for it in content["rows"])
+    headings = {heading for row in rows for heading in row.cells}
+    paper_table = load_tables()[content["table"]]
+    columns = tuple(it for it in paper_table.columns if it.heading in headings)
+    return FilledTable(
+        replace(paper_table, columns=columns),
+        content["scale"],
+        tuple(content["seeds"]),
+        rows,
+        lambda result: examples.get(result, {}),
+        data_dir,
+    )

@@ -10,33 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from contrasent import model
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import STS, Geometry
 from contrasent.recipe import Recipe, load_recipe
-from contrasent.reproduce.materials import (
-    STS_FOLDERS,
-    TRANSFER_FOLDERS,
-    Materials,
-    content_hash,
-    data_sha256,
-    path_sha256,
-)
-from contrasent.reproduce.papers import (
-    SAMPLE,
-    TARGET,
-    PaperColumn,
-    PaperRow,
-    System,
-    load_scales,
-    recipe_of,
-    system_row,
-)
+from contrasent.reproduce import materials, papers
+from contrasent.reproduce.materials import Materials, content_hash, data_sha256, path_sha256
+from contrasent.reproduce.papers import SAMPLE, TARGET, PaperColumn, PaperRow, System
 
 DONE = "job.json"
 TEACHERS = ("teacher", "second_teacher")
@@ -167,7 +152,7 @@ class Planner:
     """Makes the jobs of cells, at a store's scale, with its tasks and device."""
 
     def __init__(self, materials: Materials, store: Store) -> None:
-        self.scale = load_scales()[1][store.scale]
+        self.scale = papers.load_scales()[1][store.scale]
         self._materials, self._store = materials, store
         self._jobs: dict[str, Job] = {}
 
@@ -178,7 +163,7 @@ class Planner:
         """
         system = row.system(self._store.scale, column)
         if column.of_generator:
-            settings, _ = recipe_of(system, self.scale)
+            settings, _ = papers.recipe_of(system, self.scale)
             generator = load_recipe(system.recipe, settings).objective.get("generator")
             system = System(make="start", start=str(generator), pooler="cls")
         if system.data != TARGET:
@@ -191,9 +176,10 @@ class Planner:
 
     def _measurement(self, job: Job, name: str) -> Measurement:
         corpus = name.partition("@")[2] if name.startswith("neighbours") else ""
-        argument = self._materials.get("text", corpus) if corpus in load_scales()[0] else ""
+        argument = self._materials.get("text", corpus) if corpus in papers.load_scales()[0] else ""
         preset = self.scale.preset if name == "transfer" else ""
-        folders = TRANSFER_FOLDERS if name.startswith("transfer") else STS_FOLDERS
+        is_transfer = name.startswith("transfer")
+        folders = materials.TRANSFER_FOLDERS if is_transfer else materials.STS_FOLDERS
         read = path_sha256(argument) if argument else data_sha256(self._store.data_dir, folders)
         key = content_hash([name, preset, read, job.system.count])
         return Measurement(job, name, argument, key)
@@ -206,7 +192,7 @@ class Planner:
         return self._jobs[key]
 
     def _system_job(self, name: str, seed: int) -> Job:
-        return self._job(name, system_row(name).system(self._store.scale), seed)
+        return self._job(name, papers.system_row(name).system(self._store.scale), seed)
 
     def _new_job(self, label: str, system: System, seed: int, task: str) -> Job:
         above = self._system_job(system.of, seed) if system.of else None
@@ -223,7 +209,7 @@ class Planner:
             identity = {"start": above.key if above else path_sha256(more["source"])}
             identity |= {"pooler": system.pooler or ""}
         elif kind == "data":
-            known = system.data.removeprefix(SAMPLE) in load_scales()[0]
+            known = system.data.removeprefix(SAMPLE) in papers.load_scales()[0]
             more["source"] = self._materials.get("text", system.data) if known else system.data
             identity = {"data": path_sha256(more["source"]) if known else system.data}
         else:
@@ -239,7 +225,7 @@ class Planner:
         self, system: System, seed: int, above: Job | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a training job has besides, and what decides its numbers."""
-        settings, start = recipe_of(system, self.scale)
+        settings, start = papers.recipe_of(system, self.scale)
         settings |= {"train.seed": seed, "evaluation.final": "none"}
         if self._store.data_dir:
             settings["evaluation.data_dir"] = self._store.data_dir
@@ -264,10 +250,12 @@ class Planner:
             role: self._system_job(name, seed)
             for role, name in zip(TEACHERS, system.teachers, strict=False)
         }
-        precision = recipe.train.precision
+        precision: str = recipe.train.precision
+        if precision == "auto":
+            precision = model.torch_precisions(model.training_device(self._store.device))[0]
         identity = {
             "settings": _changed(recipe),
-            "precision": self._usual_precision if precision == "auto" else precision,
+            "precision": precision,
             "start": above.key if above else path_sha256(files["start"]),
             "text": path_sha256(files["text"]),
             "tasks": data_sha256(self._store.data_dir),
@@ -285,12 +273,6 @@ class Planner:
             objective={**recipe.objective, **models, **({"keep_head": True} if keeps else {})},
         )
         return {"source": source, "recipe": recipe, "teachers": teachers}, identity
-
-    @cached_property
-    def _usual_precision(self) -> str:
-        from contrasent.model import torch_precisions, training_device
-
-        return torch_precisions(training_device(self._store.device))[0]
 
 
 _OF_THE_MACHINE = ("encoder.name", "data.file", "evaluation.data_dir", "objective.generator")

@@ -14,21 +14,11 @@ from contrasent.evaluation import Geometry, read_geometry, read_trajectory
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
 from contrasent.report import FigureData, Picture, Table, figure_kinds, text_table, write_pictures
-from contrasent.reproduce.cells import FilledTable, Filler, short_reason
+from contrasent.reproduce import papers
+from contrasent.reproduce.cells import FilledTable, Filler, short_reason, write_records
 from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store
 from contrasent.reproduce.materials import SMOKE_TASKS, Materials
-from contrasent.reproduce.papers import (
-    PAPER,
-    SMOKE,
-    PaperTable,
-    System,
-    choose,
-    load_scales,
-    load_tables,
-    packaged,
-    system_row,
-)
-from contrasent.reproduce.recorded import write_records
+from contrasent.reproduce.papers import PAPER, PaperTable, System, load_scales, load_tables
 from contrasent.reproduce.runner import Notify, plan_work, run_work
 from contrasent.reproduce.verdicts import verdict_table, verdicts
 
@@ -115,7 +105,7 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
         pick("material", name, known_models())
     # A run that was cut off goes on only with the paths that it began with.
     output, data_dir = output.resolve(), request.data_dir and _absolute(request.data_dir)
-    smoke = SMOKE_TASKS if request.scale == SMOKE else None
+    smoke = SMOKE_TASKS if request.scale == papers.SMOKE else None
     data_dir = str(senteval.senteval_root(data_dir or smoke).resolve())
     given = {name: _absolute(path) for name, path in request.given.items()}
     materials = Materials(request.scale, given, output / "materials", download=download)
@@ -266,7 +256,7 @@ def known_models() -> list[str]:
     for system in (row.system(PAPER) for table in load_tables().values() for row in table.rows):
         names += [system.start, system.settings.get("objective.generator")]
         if system.recipe:
-            recipe = packaged(system.recipe)
+            recipe = papers.packaged(system.recipe)
             names += [recipe.encoder.name, recipe.objective.get("generator")]
     return list(dict.fromkeys(filter(None, names)))
 
@@ -281,7 +271,7 @@ def _command_of(system: System) -> str:
     scored = f", scored with `--head {system.head}`" if system.head else ""
     shown = {k: str(it).lower() if isinstance(it, bool) else str(it) for k, it in settings.items()}
     options = "".join(f" --{key} {value}" for key, value in shown.items())
-    above = _command_of(system_row(system.of).system(PAPER)) if system.of else ""
+    above = _command_of(papers.system_row(system.of).system(PAPER)) if system.of else ""
     if system.make == "train":
         start = f" --encoder {system.start}" if system.start else ""
         made = f", from the run of {above}" if above else ""
@@ -302,7 +292,7 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
         yield from (f"| {name} | {it.about} |" for name, it in materials.items())
         yield from ("", "`sample:` before a name: 134,000 of its rows, drawn; of a text the first.")
         yield "`target`: the text of the task that is scored, without its scores."
-    for table in choose(names):
+    for table in papers.choose(names):
         yield from ("", f"## `{table.name}` {table.heading}", "")
         if table.note:
             yield from (table.note, "")
@@ -312,6 +302,8 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
         yield from ("| row | made by | data | note |", "|---|---|---|---|")
         for row in table.rows:
             system = row.system(PAPER)
-            source = system if system.data or not system.of else system_row(system.of).system(PAPER)
+            source = system
+            if system.of and not system.data:
+                source = papers.system_row(system.of).system(PAPER)
             data = "" if system.make == "data" else source.data
             yield f"| {row.label} | {_command_of(system)} | {data} | {system.note} |"

@@ -20,23 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from contrasent import evaluation
 from contrasent.errors import ContrasentError
-from contrasent.evaluation import (
-    STS,
-    STS_TASKS,
-    TRANSFER,
-    EncoderUse,
-    Options,
-    RatedPairs,
-    Scores,
-    Suite,
-    geometry_influences,
-    load_suite,
-    measure,
-    preset_named,
-    raise_problems,
-    rating_range,
-)
+from contrasent.evaluation import STS, TRANSFER, EncoderUse, Scores, Suite
 from contrasent.files import remove_folder, write_text, writing
 from contrasent.recipe import Recipe
 from contrasent.records import lines_of_kind
@@ -298,8 +284,8 @@ def read_suite(
     names: tuple[str, ...], data_dir: str | None, split: str, preset: str = _DEV_PRESET
 ) -> Suite:
     """Tasks, read once in a process."""
-    options = Options(data_dir, (split,), learning=preset_named(preset))
-    return load_suite(names, options)
+    options = evaluation.Options(data_dir, (split,), learning=evaluation.preset_named(preset))
+    return evaluation.load_suite(names, options)
 
 
 def _measure_encoder(
@@ -362,31 +348,30 @@ def _scored(
 
 
 def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Measured:
-    rated = RatedPairs.read(pairs, data_dir)
-    geometry = measure(use, rated)
+    rated = evaluation.RatedPairs.read(pairs, data_dir)
+    geometry = evaluation.measure(use, rated)
     suffix = "" if pairs == PAIRS else f":{pairs}"
     values: dict[str, Value] = {f"{it.metric}{suffix}": it.value for it in geometry.records}
     values["spectrum" + suffix] = float(geometry.spectrum.mean())
     cosines = {it.label: it.cosines for it in geometry.groups}
     values |= {f"group:{label}{suffix}": float(it.mean()) for label, it in cosines.items()}
-    low, high = rating_range(rated.gold)
+    low, high = evaluation.rating_range(rated.gold)
     cosines[f"{low:g}-{high:g}"] = np.concatenate([*cosines.values()])
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
-    influences = geometry_influences(rated.embed(use), rated)
+    influences = evaluation.geometry_influences(rated.embed(use), rated)
     moves = {f"{name}{suffix}": it for name, it in influences.items()}
     records = list(map(asdict, geometry.records))
     return Measured(values, records, examples=moves, geometry=geometry)
 
 
 def _measure_neighbours(use: EncoderUse, asked: str, file: str, data_dir: str | None) -> Measured:
-    from contrasent.evaluation import find_neighbours, read_corpus, read_queries
-
     queries, _, source = asked.partition("@")
-    corpus = read_corpus(file or source, data_dir=data_dir)
-    found = find_neighbours(use, corpus, read_queries(queries, (), corpus))
+    corpus = evaluation.read_corpus(file or source, data_dir=data_dir)
+    searched = evaluation.read_queries(queries, (), corpus)
+    nearest = evaluation.find_neighbours(use, corpus, searched)
     lines = [
         f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
-        for query in found.queries
+        for query in nearest.queries
     ]
     return Measured({f"neighbours:{asked}": " | ".join(lines)})
 
@@ -396,10 +381,10 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
 
     kind, _, split = name.partition(":")
     if kind == "pairs":
-        if split not in STS_TASKS[data].splits:
+        if split not in evaluation.STS_TASKS[data].splits:
             return Measured({name: "N/A"})
         suite = read_suite((data,), data_dir, split)
-        raise_problems(suite.problems)
+        evaluation.raise_problems(suite.problems)
         return Measured({name: sum(len(it.gold) for it in suite.tasks("sts")[0].subsets)})
     count, overlaps = 0, list[float]()
     for sentences in open_examples(data):

@@ -13,26 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.evaluation import (
-    STS,
-    STS_TASKS,
-    TRANSFER,
-    RatedPairs,
-    SeedError,
-    influences,
-    joint_covariance,
-    mean_error,
-)
+from contrasent import evaluation
+from contrasent.evaluation import STS, STS_TASKS, TRANSFER, SeedError
 from contrasent.report import ABSENT, Table, text_table
+from contrasent.reproduce import papers
 from contrasent.reproduce.cells import FilledRow, FilledTable, PaperCell, as_number, short_reason
-from contrasent.reproduce.papers import (
-    SMOKE,
-    PaperColumn,
-    PaperRow,
-    PaperTable,
-    load_claims,
-    load_tables,
-)
+from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable
 from contrasent.reproduce.runner import read_suite
 
 HOLDS, CONTRARY, OPEN, WEAK = "holds", "does not hold", "cannot be told", "no power"
@@ -120,7 +106,7 @@ def verdicts(tables: Sequence[FilledTable]) -> list[Verdict]:
     judges = {it.table.name: _Judge(it) for it in tables}
     return [
         judges[claim["cells"]].verdict(number, claim)
-        for number, claim in load_claims().items()
+        for number, claim in papers.load_claims().items()
         if claim["cells"] in judges
     ]
 
@@ -155,7 +141,7 @@ class _Judge:
         """The verdict on a claim."""
         if "why" in claim:
             return Verdict(number, claim["claim"], OPEN, note=claim["why"])
-        table = load_tables()[claim["cells"]]
+        table = papers.load_tables()[claim["cells"]]
         columns = claim_columns(table, claim)
         pairs = {  # a claim may name a row beside all rows, which have it too
             (column.heading, part.better, part.other): (column, part)
@@ -169,7 +155,7 @@ class _Judge:
         status = next((it for it in (CONTRARY, OPEN, WEAK) if it in statuses), HOLDS)
         missing = [it for it in parts if it.difference is None]
         notes = list[str]()
-        if self._filled.scale == SMOKE:
+        if self._filled.scale == papers.SMOKE:
             status, notes = OPEN, ["scale smoke: weights are random"]
         elif missing:
             notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
@@ -238,10 +224,10 @@ class _Judge:
                 first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
                 if column.is_of_geometry:
                     pairs = column.measure.partition(":")[2]
-                    tasks.append(RatedPairs.read(pairs, filled.data_dir).task)
+                    tasks.append(evaluation.RatedPairs.read(pairs, filled.data_dir).task)
             moves.append(first - second)
         alone = np.diag([float(np.square(move).sum()) for move in moves])
-        error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
+        error = evaluation.mean_error(evaluation.joint_covariance(tasks, moves) if tasks else alone)
         return 100 * error if column.is_score else error
 
     def _examples(self, cell: PaperCell, place: int, label: str) -> list[np.ndarray]:
@@ -253,7 +239,7 @@ class _Judge:
 def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
-    each = np.array([influences(task, it, "spearman")[aggregation] for it in columns])
+    each = np.array([evaluation.influences(task, it, "spearman")[aggregation] for it in columns])
     mean: np.ndarray = each.mean(axis=0)
     return mean
 
