@@ -54,20 +54,11 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """A score that can stand in a table beside another paper's."""
+class Usage:
+    """An encoder, how it was used, and by which command and packages."""
 
     __pydantic_config__ = ONLY_THESE
 
-    task: str  # such as ``sts12``, ``stsb`` or ``stsb-retrieval``
-    subset: str = ""  # the part of the task, such as ``MSRpar``; empty for the whole task
-    split: str
-    metric: str  # such as ``spearman``, ``accuracy`` or ``recall@10``
-    # ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or ``subset`` for the
-    # score of one subset
-    aggregation: str
-    value: float  # in [-1, 1] for a correlation; never multiplied by 100
-    pairs: int  # how many scored sentence pairs, or queries, the value rests on
     encoder: str  # the name or folder that was evaluated
     pooler: str  # how token states became the embedding
     head: str | None = None  # ``mlp`` or ``none``, the map after the pooler; None if not known
@@ -83,6 +74,24 @@ class Record:
     similarity: str | None = None
     precision: str  # ``fp32``, ``bf16``, or ``int8`` with that engine
     seed: int | None = None  # of the training run that made the encoder; None if not known
+    # the command line that measured; None where there was none, or in older files
+    command: str | None = field(default=None, compare=False)
+    versions: dict[str, str]  # of the packages that computed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record(Usage):
+    """A score that can stand in a table beside another paper's."""
+
+    task: str  # such as ``sts12``, ``stsb`` or ``stsb-retrieval``
+    subset: str = ""  # the part of the task, such as ``MSRpar``; empty for the whole task
+    split: str
+    metric: str  # such as ``spearman``, ``accuracy`` or ``recall@10``
+    # ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or ``subset`` for the
+    # score of one subset
+    aggregation: str
+    value: float  # in [-1, 1] for a correlation; never multiplied by 100
+    pairs: int  # how many scored sentence pairs, or queries, the value rests on
     protocol: str | None = None  # whose number this is, such as ``simcse``; None if not asked for
     # what was fitted to the training split to predict the scores, as ``senteval``; None for cosines
     regressor: str | None = None
@@ -95,10 +104,7 @@ class Record:
     # how many ``sentences`` and ``pairs`` how many are ``sentences_seen`` and ``pairs_together``,
     # in letters and digits; None where that was not looked for
     overlap: dict[str, str | int] | None = None
-    # the command line that measured it; None where there was none, or in older files
-    command: str | None = field(default=None, compare=False)
     data_sha256: str  # of the evaluation files that were read, one after the other
-    versions: dict[str, str]  # of the packages that computed the value
 
 
 @cache

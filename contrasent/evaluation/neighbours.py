@@ -4,14 +4,13 @@ Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError
@@ -19,7 +18,7 @@ from contrasent.evaluation.embed import EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import ROWS, STS_TASKS, known_tasks, task_names
 from contrasent.model import unit_rows
-from contrasent.records import ONLY_THESE, fields_of_kind, read_lines
+from contrasent.records import ONLY_THESE, Usage, fields_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
 
@@ -96,7 +95,7 @@ class Neighbour:
     __pydantic_config__ = ONLY_THESE
 
     text: str
-    score: Annotated[float, Field(validation_alias=AliasChoices("score", "cosine"))]
+    score: float
     row: int
 
 
@@ -112,24 +111,9 @@ class Query:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Neighbours:
+class Neighbours(Usage):
     """What one encoder finds in a corpus, with all that is needed to find it again."""
 
-    __pydantic_config__ = ONLY_THESE
-
-    # the name or folder it was loaded from; it and its use are described as by `Record`
-    encoder: str
-    pooler: str
-    head: str | None = None
-    transform: str | None = None
-    max_tokens: int | None = None
-    prompts: dict[str, str] | None = None
-    dimensions: int | None = None
-    engine: str | None = None
-    similarity: str | None = None
-    precision: str
-    seed: int | None = None
-    versions: dict[str, str]
     corpus: str  # the file, data set or task
     columns: str  # how its columns were understood
     sentences: int  # how many it has, repeated ones counted each time
@@ -138,8 +122,6 @@ class Neighbours:
     corpus_sha256: str
     asked: str  # where the queries come from
     top_k: int
-    # the command line that searched; None where there was none, or in older files
-    command: str | None = field(default=None, compare=False)
     queries: tuple[Query, ...]
 
 

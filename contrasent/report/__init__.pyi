@@ -12,7 +12,7 @@ from .contents import rows_of as rows_of
 from .contents import short_encoder as short_encoder
 from .embedding_tables import edits_table as edits_table
 from .embedding_tables import geometry_table as geometry_table
-from .embedding_tables import print_neighbours as print_neighbours
+from .embedding_tables import neighbours_tables as neighbours_tables
 from .figures import FORMATS as FORMATS
 from .figures import FigureData as FigureData
 from .figures import Picture as Picture

@@ -7,20 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluation.geometry import (
-    KIND,
-    Geometry,
-    Trajectory,
-    read_geometry,
-    read_trajectory,
-)
+from contrasent.evaluation import geometry
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.judgement import ExampleQuery
 from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
-from contrasent.records import Compared, Record, read_records
+from contrasent.records import Compared, Record, Usage, read_records
 from contrasent.report.table import ABSENT, Table, text_table
 
 
@@ -28,7 +23,7 @@ from contrasent.report.table import ABSENT, Table, text_table
 class Mean:
     """The average over the tasks of a metric beside that of another encoder."""
 
-    like: Used  # some result of the encoder
+    like: Usage  # some result of the encoder
     metric: str  # of the tasks
     compared: Compared  # how the averages differ
 
@@ -52,7 +47,7 @@ class Contents:
     supervised: tuple[str, ...] = ()
 
     @property
-    def used(self) -> tuple[Used, ...]:
+    def used(self) -> tuple[Record | Neighbours, ...]:
         """Results that say how their encoder was used, scores first."""
         return (*self.records, *(it.records[0] for it in self.geometries), *self.neighbours)
 
@@ -61,7 +56,7 @@ Identity = tuple[str, ...]
 """An encoder, and how it was used."""
 
 
-def identity(used: Used) -> Identity:
+def identity(used: Usage) -> Identity:
     """What two results have in common that stand in one row.
 
     Prompts of queries and documents follow from the encoder, and retrieval alone has them.
@@ -70,7 +65,7 @@ def identity(used: Used) -> Identity:
     return (used.encoder, *(_use(used) | {"prompts": prompt}).values())
 
 
-def _use(used: Used) -> dict[str, str]:
+def _use(used: Usage) -> dict[str, str]:
     return {
         "pooler": used.pooler,
         "head": used.head or "",
@@ -90,7 +85,7 @@ class PageRow:
     """One encoder as it was used."""
 
     label: str  # its name in every table and figure; no two rows share it
-    like: Used  # a result of it, one that tells the most prompts
+    like: Usage  # a result of it, one that tells the most prompts
     records: tuple[Record, ...]  # its scores, each once
 
 
@@ -100,7 +95,7 @@ def rows_of(contents: Contents) -> dict[Identity, PageRow]:
     Of two records of one number the first is shown, or the one of the same value with more of a
     protocol, an interval and a comparison.
     """
-    first: dict[Identity, Used] = {}
+    first: dict[Identity, Usage] = {}
     for used in contents.used:
         known = first.setdefault(identity(used), used)
         if len(used.prompts or ()) > len(known.prompts or ()):
@@ -186,10 +181,6 @@ def _facts_table(facts: Sequence[Mapping[str, str]], name: str, title: str) -> T
     return text_table(headings, lines, name, title)
 
 
-Used: TypeAlias = Record | Neighbours
-"""A result, which has with it how the encoder was used."""
-
-
 def short_encoder(encoder: str) -> str:
     """The last part of a name; of ``best`` and ``last`` of a run, that of the run too."""
     path = Path(encoder)
@@ -197,7 +188,7 @@ def short_encoder(encoder: str) -> str:
     return f"{run}/{path.name}" if run and path.name in ("best", "last") else path.name or encoder
 
 
-def described(label: str, used: Used) -> str:
+def described(label: str, used: Usage) -> str:
     """How the encoder was used whose row has this label."""
     encoder = f", encoder {used.encoder}" if used.encoder != label else ""
     return f"pooler {_everything(used)}{encoder}"
@@ -208,7 +199,7 @@ def labelled(geometries: Sequence[Geometry]) -> dict[str, Geometry]:
     return dict(zip(labels([it.records[0] for it in geometries]), geometries, strict=True))
 
 
-def labels(results: Sequence[Used]) -> list[str]:
+def labels(results: Sequence[Usage]) -> list[str]:
     """The short name of each encoder.
 
     Where that is not one's alone, it is followed by what tells them apart first: the pooler, the
@@ -238,7 +229,7 @@ _WORDS = {
 }
 
 
-def _everything(used: Used) -> str:
+def _everything(used: Usage) -> str:
     known = {name: text for name, text in _use(used).items() if text}
     return ", ".join(_WORDS.get(name, "{}").format(text) for name, text in known.items())
 
@@ -264,14 +255,14 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
             with suppress(ValueError), path.open(encoding="utf-8") as file:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
-        if first.get("kind") == KIND:
-            geometries += read_geometry(path)
+        if first.get("kind") == geometry.KIND:
+            geometries += geometry.read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
             neighbours += read_neighbours(path)
         elif "metric" in first:
             records += read_records(path)
         elif path.is_dir() or "step" in first:
-            runs.append(read_trajectory(path))
+            runs.append(geometry.read_trajectory(path))
         else:
             nothing = "no measured geometry, no scores, no nearest neighbours and no training run"
             raise DataError(

@@ -1,27 +1,15 @@
 """Tables of geometry and of nearest neighbours."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.judgement import ExampleQuery
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.progress import one_line
 from contrasent.report.contents import Contents, Identity, PageRow, described, identity
-from contrasent.report.table import (
-    ABSENT,
-    Cell,
-    Table,
-    number,
-    plain_table,
-    print_notes,
-    print_whole,
-    score,
-)
+from contrasent.report.table import ABSENT, Cell, Table, number, score, text_table
 
 COLUMNS = {
     "alignment": "alignment",
@@ -90,7 +78,7 @@ MOST_QUERIES = 300
 
 
 def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[str, Any]]:
-    """Queries of a page, by corpus: of all encoders that searched it; no encoder twice."""
+    """Queries of a page: by corpus, of all encoders that searched it; and of a judged text."""
     corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
     for it in contents.neighbours:
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
@@ -105,40 +93,29 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[dict[
         if len(kept) < len(queries):
             notes.insert(0, f"The first {len(kept)} of {len(queries):,} queries.")
         shown.append({"name": f"neighbours-{k}", "heading": name, "queries": kept, "notes": notes})
+    examples = [
+        (f"{it.query} \u2192 {it.wanted}", {"the encoder": it.dense, "BM25": it.words})
+        for it in contents.queries
+    ]
+    if examples:
+        notes = ["Each query is followed by a text that it is to find."]
+        named = {"name": "examples", "heading": "Examples"}
+        shown.append({**named, "queries": examples, "notes": notes})
     return shown
 
 
-def example_browser(queries: Sequence[ExampleQuery]) -> list[dict[str, Any]]:
-    """Queries of a judged text, what each is to find, and what is found first."""
-    asked = [
-        (f"{it.query} \u2192 {it.wanted}", {"the encoder": it.dense, "BM25": it.words})
-        for it in queries
-    ]
-    note = "Each query is followed by a text that it is to find."
-    browser = {"name": "examples", "heading": "Examples", "queries": asked, "notes": [note]}
-    return [browser] if asked else []
-
-
-def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:
-    """Print each query, its neighbours numbered, a column for each encoder, and what was searched.
-
-    A pipe gets whole lines.
-    """
-    whole = console.is_terminal
+def neighbours_tables(rows: Mapping[str, Neighbours]) -> list[Table]:
+    """A table for each query, a column for each encoder; beneath the last what was searched."""
+    tables = []
     for place, query in enumerate(next(iter(rows.values())).queries):
-        console.print(Text(f"Query: {one_line(query.text)}", style="bold"), soft_wrap=not whole)
-        table = plain_table()
-        table.expand = whole
-        table.add_column("", no_wrap=True)
-        for label in rows:
-            table.add_column(Text(label), ratio=1 if whole else None, overflow="fold")
-        nearest = [it.queries[place].nearest for it in rows.values()]
-        for rank, hits in enumerate(zip_longest(*nearest), start=1):
-            cells = [f"{it.score:.3f}  {one_line(it.text)}" if it else ABSENT for it in hits]
-            table.add_row(f"#{rank}", *map(Text, cells))
-        print_whole(console, table)
-        console.print()
-    print_notes(console, search_notes(rows))
+        nearest = zip_longest(*(it.queries[place].nearest for it in rows.values()))
+        cells = [
+            [f"{it.score:.3f}  {one_line(it.text)}" if it else ABSENT for it in hits]
+            for hits in nearest
+        ]
+        lines = ((f"#{rank}", *line) for rank, line in enumerate(cells, start=1))
+        tables.append(text_table(("", *rows), lines, title=f"Query: {one_line(query.text)}"))
+    return [*tables[:-1], replace(tables[-1], notes=search_notes(rows))]
 
 
 def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:

@@ -7,19 +7,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from contrasent.evaluation import task_names
 from contrasent.evaluation.embed import Scores
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.suite import Suite
-from contrasent.evaluation.task_names import (
-    SPLITS,
-    STS_TASKS,
-    TRANSFER_TASKS,
-    TaskName,
-    averaged,
-    short_headings,
-    short_name,
-)
+from contrasent.evaluation.task_names import STS_TASKS, TRANSFER_TASKS, TaskName, averaged
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
 from contrasent.metrics import METRICS
 from contrasent.records import Record
@@ -77,18 +70,19 @@ def quantity(record: Record) -> Quantity:
     return TaskName(record.task, record.split), record.metric
 
 
+def first_of_each(records: Sequence[Record]) -> dict[Quantity, Record]:
+    """The first record of each task, split and metric."""
+    return {quantity(record): record for record in reversed(records)}
+
+
 def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
     """Scores x 100, two decimals, one row per label; averages of unrounded values.
 
     Of two records with one task, split and metric the first is shown. A column without a record is
     shown as absent, and so is an average over it.
     """
-    cells = []
-    for label, records in rows.items():
-        line: dict[Quantity, Record] = {}
-        for record in records:
-            line.setdefault(quantity(record), record)
-        cells.append((Cell(label), *(column.cell(line) for column in columns)))
+    lines = {label: first_of_each(records) for label, records in rows.items()}
+    cells = [(Cell(k), *(column.cell(line) for column in columns)) for k, line in lines.items()]
     means = [k for k, column in enumerate(columns, start=1) if len(column.of) > 1]
     headings = ("encoder", *(column.heading for column in columns))
     return Table(headings, tuple(cells), tuple(notes), key=means[0] if means else 1)
@@ -128,7 +122,7 @@ def sts_table(
     """
     every = [it for records in rows.values() for it in records]
     tasks = _names(rows, asked)
-    headings, named = short_headings(tasks), averaged(tasks)
+    headings, named = task_names.short_headings(tasks), averaged(tasks)
     columns = {name: Column(headings[name], ((name, metric),)) for name in tasks}
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
@@ -346,7 +340,7 @@ def _names(rows: Rows, asked: Iterable[TaskName] = ()) -> list[TaskName]:
     measured = (quantity(it)[0] for records in rows.values() for it in records)
     return sorted(
         dict.fromkeys([*asked, *measured]),
-        key=lambda it: (SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
+        key=lambda it: (task_names.SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
     )
 
 
@@ -391,7 +385,7 @@ class Records(list[Record]):
         from rich.console import Console
 
         text = io.StringIO()
-        rows = {short_name(self[0].encoder): self} if self else {}
+        rows = {task_names.short_name(self[0].encoder): self} if self else {}
         for table in suite_tables(self.suite, rows):
             print_table(Console(file=text, color_system=None), table)
         return text.getvalue()

@@ -157,13 +157,6 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
     return [f"In brackets the {100 * interval.confidence:g} % {how}."]
 
 
-def plain_table() -> RichTable:
-    """A table without cells, in the form of all tables."""
-    return RichTable(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
-    )
-
-
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
     """The best of a column is bold; ``upright`` makes the rows columns."""
     grid = [[Text(), *(Text(printable(it)) for it in content.headings[1:])]]
@@ -172,10 +165,12 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
     ]
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
-    shown = plain_table()
+    shown = RichTable(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
     for k, heading in enumerate(grid[0]):
         is_text = k == 0 or (k in content.texts and not upright)
-        whole = k == 0 or not upright
+        whole = k == 0 or not (upright or is_text)
         shown.add_column(
             heading, justify="left" if is_text else "right", no_wrap=whole, overflow="fold"
         )
@@ -185,30 +180,19 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
 
 
 def print_table(console: Console, content: Table) -> None:
-    """Print title, table and notes, rows as columns where a terminal is too narrow."""
+    """Print title, table and notes.
+
+    Where a terminal is too narrow, text is wrapped, and rows of numbers are columns.
+    """
     if content.title:
         console.print(Text(printable(content.title)), soft_wrap=True)
-    shown = rich_table(content)
-    if console.is_terminal and _width(console, shown) > console.width:
-        shown = rich_table(content, upright=True)
-    print_whole(console, shown)
-    console.print()
-    print_notes(console, content.notes)
-
-
-def print_notes(console: Console, notes: tuple[str, ...]) -> None:
-    """Print lines, wrapped between words on a terminal."""
-    for line in notes:
-        console.print(Text(printable(line)), soft_wrap=not console.is_terminal)
-
-
-def print_whole(console: Console, shown: RichTable) -> None:
-    """Print a table, in a pipe as wide as it is."""
+    shown, unbounded = rich_table(content), console.options.update(width=1_000_000)
+    width = Measurement.get(console, unbounded, shown).maximum
     if not console.is_terminal:
-        console.width = max(_width(console, shown), 1)
+        console.width = max(width, 1)
+    elif width > console.width and len(content.texts) < len(content.headings) - 1:
+        shown = rich_table(content, upright=True)
     console.print(shown)
-
-
-def _width(console: Console, shown: RichTable) -> int:
-    unbounded = console.options.update(width=1_000_000)
-    return Measurement.get(console, unbounded, shown).maximum
+    console.print()
+    for line in content.notes:
+        console.print(Text(printable(line)), soft_wrap=not console.is_terminal)

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import Geometry, Trajectory
-from contrasent.evaluation.task_names import STS
+from contrasent.evaluation.task_names import STS, TaskName
 from contrasent.files import writing
 from contrasent.records import Record
 from contrasent.report.contents import identity, labelled_runs, short_encoder
+from contrasent.report.scores_table import Column, first_of_each
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,26 +168,22 @@ def sts_colours(
     otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
     comparable, so they never share a scale.
     """
+    average = Column("STS Avg.", tuple((TaskName(task), "spearman") for task in STS))
     averages = {}
     for label, it in rows.items():
-        values = {
-            record.task: record.value
-            for record in reversed(records)  # of two values the first counts
+        of_encoder = [
+            record
+            for record in records
             if identity(record) == identity(it.records[0])
-            and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
-            and record.regressor is None
-            and record.task in STS
-        }
-        if len(values) == len(STS):
-            averages[label] = sum(values.values()) / len(STS)
-    if len(averages) == len(rows):
-        return "STS Avg., Spearman x 100", averages
-    measured = {label: it.value("spearman") for label, it in rows.items()}
-    heading = next(iter(rows.values())).heading
-    return (
-        f"{heading}, Spearman x 100",
-        {label: value for label, value in measured.items() if value is not None},
-    )
+            and (record.aggregation, record.regressor) == ("all", None)
+        ]
+        averages[label] = average.cell(first_of_each(of_encoder)).value
+    heading = average.heading
+    if None in averages.values():
+        averages = {label: it.value("spearman") for label, it in rows.items()}
+        heading = next(iter(rows.values())).heading
+    known = {label: value for label, value in averages.items() if value is not None}
+    return f"{heading}, Spearman x 100", known
 
 
 @dataclass(frozen=True, slots=True)
