@@ -1,13 +1,13 @@
 from . import objectives as objectives
 from .adaptation.answer import adapt as adapt
 from .adaptation.trials import tune as tune
-from .api import analyze as analyze
 from .api import evaluate as evaluate
-from .api import fit as fit
 from .api import pretrain as pretrain
 from .api import train as train
+from .evaluation.geometry import analyze as analyze
 from .evaluation.judgement import tune_index as tune_index
 from .evaluation.synthesis import synthesize as synthesize
+from .fitting import fit as fit
 from .model.encoder import SentenceEncoder as SentenceEncoder
 from .model.loading import Router as Router
 from .model.loading import load_encoder as load_encoder

@@ -10,28 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from contrasent.errors import ConfigError, pick, warn
-from contrasent.options import (
-    AnalysisOptions,
-    EvaluationOptions,
-    FoundText,
-    Loading,
-    MapOptions,
-    Measuring,
-    PretrainOptions,
-    TrainingOptions,
-)
+from contrasent.errors import ConfigError, warn
+from contrasent.options import EvaluationOptions, Measuring, PretrainOptions, TrainingOptions
 from contrasent.recipe import default_output, fields_of, recipe_with
-from contrasent.settings import checked, shared, takes
+from contrasent.settings import checked, takes
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Rows
-    from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
-    from contrasent.evaluation.geometry import Geometry
+    from contrasent.evaluation.embed import DescribedEncoder
     from contrasent.evaluation.judgement import Judgement
     from contrasent.evaluation.suite import Suite
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.protocol import Encoder
     from contrasent.objectives import Objective
     from contrasent.recipe import Recipe
     from contrasent.report.scores_table import Records
@@ -167,105 +155,6 @@ def pretrain(
     return train("pretrain-mlm", encoder=encoder, data=data, **options)
 
 
-@takes(MapOptions)
-def fit(
-    encoder: str | Path | SentenceEncoder,
-    kind: str = "whitening",
-    *,
-    data: str | Path | Sequence[str | Path],
-    output: str | Path | None = None,
-    show_progress: bool = False,
-    **settings: Any,
-) -> SentenceEncoder:
-    """Fit a map on the embeddings of text, as ``contrasent fit`` does.
-
-    Args:
-        encoder: the encoder, which stays as it is if it is named, and gets the map if it is given.
-        kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
-        data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
-        output: a new folder to save the encoder with its map in.
-        show_progress: a progress bar on standard error.
-        **settings: ``dimensions`` of whitening; of a flow, the fields of
-            `contrasent.settings.FlowSettings`.
-
-    Returns:
-        The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
-
-    Example:
-        >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
-    """
-    from contrasent.fitting import FITTERS, fitting_text, save_fitted
-    from contrasent.model.encoder import SentenceEncoder
-
-    fitter = FITTERS[pick("map", kind, FITTERS)]
-    known = fields_of(MapOptions)
-    options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
-    chosen = fitter.read(settings)
-    text = fitting_text(data, output, options.columns, options.data_dir)
-    if not isinstance(encoder, SentenceEncoder):
-        encoder = SentenceEncoder.load(
-            encoder, pooler=options.pooler, head=options.head, device=options.device
-        )
-    info = fitter.fit(
-        encoder,
-        text,
-        chosen,
-        precision=options.precision,
-        max_tokens=options.max_tokens,
-        show_progress=show_progress,
-    )
-    if output is not None:
-        save_fitted(encoder, info, Path(output))
-    return encoder
-
-
-@takes(AnalysisOptions)
-def analyze(
-    encoder: str | Path | Encoder,
-    pairs: str = "stsb>4",
-    *,
-    show_progress: bool = False,
-    **options: Any,
-) -> Geometry:
-    """Measure how embeddings lie in space, as ``contrasent analyze`` does.
-
-    Args:
-        encoder: an encoder, or the name of one.
-        pairs: a task or file of rated pairs, ``>`` or ``>=``, and a rating.
-        show_progress: a progress bar on standard error.
-        **options: by name.
-
-    Returns:
-        Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
-        and rank correlation, the singular spectrum, cosines in groups of their ratings, and with
-        ``edits`` how sensitive embeddings are to them.
-
-    Example:
-        >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
-        >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
-    """
-    from contrasent.evaluation.edits import Edits
-    from contrasent.evaluation.geometry import measure
-    from contrasent.evaluation.sts_data import RatedPairs
-
-    chosen = checked(AnalysisOptions, {"pairs": pairs, **options})
-    read = RatedPairs.read(chosen.pairs, chosen.data_dir, chosen.columns)
-    edits = Edits.read(chosen.edits) if chosen.edits else None
-    return measure(_use(encoder, chosen, None, show_progress), read, edits)
-
-
-def _use(
-    encoder: DescribedEncoder | str | Path,
-    chosen: Measuring,
-    seed: int | None,
-    show_progress: bool,
-) -> EncoderUse:
-    from contrasent.evaluation.embed import EncoderUse
-
-    loading = shared(chosen, Loading)
-    return EncoderUse.of(encoder, chosen.precision_name, seed, show_progress, **loading)
-
-
 @overload
 def evaluate(
     encoder: DescribedEncoder | str | Path, tasks: str | Sequence[str] | Suite = ..., **options: Any
@@ -313,7 +202,7 @@ def evaluate(
         >>> print(records.table())
         >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
     """
-    from contrasent.evaluation.embed import raise_problems
+    from contrasent.evaluation.embed import EncoderUse, raise_problems
     from contrasent.evaluation.judgement import judge
     from contrasent.evaluation.protocols import Options
     from contrasent.evaluation.suite import Suite, load_suite
@@ -321,8 +210,8 @@ def evaluate(
 
     if text is not None:
         how = checked(EvaluationOptions, options)
-        uses = [_use(it, how, seed, show_progress) for it in (encoder, *compare)]
-        reading = shared(how, FoundText)
+        uses = [EncoderUse.by(how, it, seed, show_progress) for it in (encoder, *compare)]
+        reading: dict[str, Any] = {"documents": how.documents, "clean": how.clean}
         return judge(uses[0], text, compare=uses[1:], columns=how.columns, **reading)
     if isinstance(tasks, Suite):
         if own := sorted(set(options) - set(fields_of(Measuring))):
@@ -332,7 +221,7 @@ def evaluate(
         how = checked(EvaluationOptions, {"tasks": tasks, **options})
         suite = load_suite(how.tasks, Options.of(how))
         raise_problems(suite.problems, suite.remedy)
-    scores = suite.records(_use(encoder, how, seed, show_progress))
+    scores = suite.records(EncoderUse.by(how, encoder, seed, show_progress))
     if not scores.records:
         raise_problems(scores.problems)
     records = Records(suite, scores)

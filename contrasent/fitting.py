@@ -22,7 +22,7 @@ from contrasent.data.examples import open_examples
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.word_vectors import Vectors, WordStore
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
@@ -30,9 +30,10 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.loading import WordEncoder
 from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
+from contrasent.options import MapOptions
 from contrasent.progress import progress_bar
-from contrasent.recipe import validate
-from contrasent.settings import FlowSettings, TrainSettings, WhiteningSettings
+from contrasent.recipe import fields_of, validate
+from contrasent.settings import FlowSettings, TrainSettings, WhiteningSettings, checked, takes
 from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
 
 logger = logging.getLogger("contrasent")
@@ -68,11 +69,6 @@ class FittingText:
         return sum(origin.sentences for origin in self.origins)
 
     @property
-    def is_target(self) -> bool:
-        """True if text of evaluation tasks is among it."""
-        return any(origin.target for origin in self.origins)
-
-    @property
     def described(self) -> str:
         """The text, in words."""
         files = [origin.source for origin in self.origins if not origin.target]
@@ -85,7 +81,7 @@ class FittingText:
         return {
             "sentences": len(self),
             "text": [asdict(origin) for origin in self.origins],
-            "target": self.is_target,
+            "target": any(origin.target for origin in self.origins),
         }
 
 
@@ -344,6 +340,55 @@ def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], ou
 def require_output(output: Path) -> None:
     """Make sure that ``output`` can be written, before anything expensive happens."""
     refuse_existing(output, "name another folder with --output, or remove it")
+
+
+@takes(MapOptions)
+def fit(
+    encoder: str | Path | SentenceEncoder,
+    kind: str = "whitening",
+    *,
+    data: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    show_progress: bool = False,
+    **settings: Any,
+) -> SentenceEncoder:
+    """Fit a map on the embeddings of text, as ``contrasent fit`` does.
+
+    Args:
+        encoder: the encoder, which stays as it is if it is named, and gets the map if it is given.
+        kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
+        data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
+        output: a new folder to save the encoder with its map in.
+        show_progress: a progress bar on standard error.
+        **settings: ``dimensions`` of whitening; of a flow, the fields of
+            `contrasent.settings.FlowSettings`.
+
+    Returns:
+        The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
+
+    Example:
+        >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
+    """
+    fitter = FITTERS[pick("map", kind, FITTERS)]
+    known = fields_of(MapOptions)
+    options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
+    chosen = fitter.read(settings)
+    text = fitting_text(data, output, options.columns, options.data_dir)
+    if not isinstance(encoder, SentenceEncoder):
+        encoder = SentenceEncoder.load(
+            encoder, pooler=options.pooler, head=options.head, device=options.device
+        )
+    info = fitter.fit(
+        encoder,
+        text,
+        chosen,
+        precision=options.precision,
+        max_tokens=options.max_tokens,
+        show_progress=show_progress,
+    )
+    if output is not None:
+        save_fitted(encoder, info, Path(output))
+    return encoder
 
 
 def fit_sif(

@@ -3,7 +3,6 @@
 Shapes: N rows, D embedding width.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -147,32 +146,26 @@ def relevant_ranks(
     return places, grade
 
 
-def recall_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
-    """Share of a query's relevant documents, at places ``(R,)``, in its first ``k``; the mean."""
-    return float(np.mean([(np.asarray(places) <= k).mean() for places in ranks]))
+def retrieval_score(metric: str, ranks: ArrayLike, grades: ArrayLike) -> float:
+    r"""Score of one query by the places ``(R,)`` of its relevant documents and their grades.
 
-
-def mrr_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
-    """One over the place of a query's first relevant document, 0 behind ``k``; the mean."""
-    first = [np.min(places) for places in ranks]
-    return float(np.mean([1 / place if place <= k else 0 for place in first]))
-
-
-def ndcg_at_k(ranks: Sequence[ArrayLike], grades: Sequence[ArrayLike], k: int) -> float:
-    r"""Normalised discounted cumulative gain of the first ``k`` documents, mean over queries.
+    ``recall@k`` is the share of them in the first k documents, ``mrr@k`` one over the place of the
+    first, 0 behind k, ``ndcg@k`` the normalised discounted cumulative gain
 
     .. math:: \sum_{r \le k} \frac{g_r}{\log_2 (r + 1)}
 
     over that of the best ranking; the grade g is the gain, as in trec_eval and BEIR.
     """
-    shares = []
-    for of_documents, of_query in zip(ranks, grades, strict=True):
-        places, gains = np.asarray(of_documents), np.asarray(of_query, dtype=np.float64)
-        best = np.sort(gains)[::-1][:k]
-        seen = places <= k
-        reached = (gains[seen] / np.log2(places[seen] + 1)).sum()
-        shares.append(reached / (best / np.log2(np.arange(2, len(best) + 2))).sum())
-    return float(np.mean(shares))
+    kind, _, depth = metric.partition("@")
+    places, gains, k = np.asarray(ranks), np.asarray(grades, dtype=np.float64), int(depth)
+    seen = places <= k
+    if kind == "recall":
+        return float(seen.mean())
+    if kind == "mrr":
+        return float(1 / places.min()) if seen.any() else 0.0
+    best = np.sort(gains)[::-1][:k]
+    reached = (gains[seen] / np.log2(places[seen] + 1)).sum()
+    return float(reached / (best / np.log2(np.arange(2, len(best) + 2))).sum())
 
 
 METRICS = {"spearman": spearman, "pearson": pearson}

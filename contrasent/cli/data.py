@@ -12,7 +12,7 @@ from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json, raise_failures
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
-from contrasent.progress import progress_bar, reading_progress
+from contrasent.progress import progress_bar
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 _ENCODER = "all-MiniLM-L6-v2"
@@ -51,7 +51,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
         tokenizer = None
         if self.encoder is not None:
             tokenizer = data.Tokenizer.load(model.read_modules(model.resolve(self.encoder))[0][1])
-        with reading_progress("examples") as advance:
+        with progress_bar("reading examples") as advance:
             facts = data.describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
         if self.json:
             print_json(asdict(facts), indent=2)
@@ -146,7 +146,7 @@ class LeaksCommand(options.DataFolder, options.AsJson):
         training = data.open_examples(self.train, self.columns)
         suite = evaluation.load_suite(self.tasks, evaluation.Options(self.data_dir, self.splits))
         announce(suite)
-        with reading_progress("examples") as advance:
+        with progress_bar("reading examples") as advance:
             overlaps = evaluation.find_leaks(training, suite, advance)
         if self.json:
             print_json(asdict(overlaps), indent=2)
@@ -193,7 +193,7 @@ class BuildOptions(options.AsJson, options.NewFile):
         own = {it: v for it, v in shared(self, type(self)).items() if it not in general}
         own |= {"seed": self.seed} if name == "nli" else {}
         kind = getattr(data.build, name)(sources, **own)
-        with reading_progress("rows") as advance:
+        with progress_bar("reading rows") as advance:
             built = data.build.build(
                 kind,
                 self.output,

@@ -29,7 +29,7 @@ from contrasent.cli.parameters import (
 )
 from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
-from contrasent.progress import reading_progress
+from contrasent.progress import progress_bar
 from contrasent.records import json_lines, lines_of_kind
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
@@ -66,7 +66,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
         announce(suite)
 
         def score(model: str) -> evaluation.Scores:
-            scores = suite.records(use(self, load(self, model)))
+            scores = suite.records(use(self, model))
             for note in scores.notes:
                 tell(f"{model}: {note}")
             return _with_overlaps(scores, model, suite) if self.leak_check else scores
@@ -85,7 +85,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonL
         raise_failures(failures)
 
     def _judge(self, text: str) -> None:
-        encoder, *others = (use(self, load(self, model)) for model in dict.fromkeys(self.models))
+        encoder, *others = (use(self, model) for model in dict.fromkeys(self.models))
         reading = shared(self, options.FoundText)
         judged = evaluation.judge(encoder, text, compare=others, columns=self.columns, **reading)
         judged = replace(judged, records=with_command(judged.records))
@@ -136,7 +136,8 @@ def _left_out(suite: evaluation.Suite) -> list[str]:
 def _with_overlaps(
     scores: evaluation.Scores, model: str, suite: evaluation.Suite
 ) -> evaluation.Scores:
-    with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
+    reading = "reading training examples (--no-leak-check leaves that out)"
+    with progress_bar(reading) as advance:
         overlap = evaluation.find_overlap(model, suite, advance)
     if overlap is None:
         return scores
@@ -170,7 +171,7 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
         judged = evaluation.read_judged(self.pairs, self.data_dir, self.columns)
         if judged.task.note:
             tell(judged.task.note)
-        encoder = use(self, load(self, self.model))
+        encoder = use(self, self.model)
         print_json(asdict(evaluation.calibrate(encoder, judged, self.min_precision)), indent=2)
 
 
@@ -229,7 +230,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
             tell(rated.task.note)
 
         def measure_one(model: str) -> evaluation.Geometry:
-            measured = evaluation.measure(use(self, load(self, model)), rated, edits)
+            measured = evaluation.measure(use(self, model), rated, edits)
             return replace(measured, records=with_command(measured.records))
 
         return for_each(self.models or (), measure_one)
@@ -273,21 +274,20 @@ class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLin
     """Comma-separated sentence columns of the corpus: names, or numbers from 0."""
 
     def __call__(self) -> None:
-        from rich.console import Console
-
         refuse_existing_file(self.json, overwrite=self.overwrite)
         searched = evaluation.read_corpus(self.corpus, self.columns, self.data_dir)
         looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 
         def find(model: str) -> evaluation.Neighbours:
-            used = use(self, load(self, model))
+            used = use(self, model)
             nearest = evaluation.find_neighbours(used, searched, looked_for, self.top_k)
             return replace(nearest, command=called())
 
         results, failures = for_each(self.models, find)
         rows = list(results.values())
         if rows and not write_lines(self.json, lines_of_kind("neighbours", rows)):
-            report.print_neighbours(Console(), dict(zip(report.labels(rows), rows, strict=True)))
+            of_label = dict(zip(report.labels(rows), rows, strict=True))
+            print_tables(*report.neighbours_tables(of_label))
         raise_failures(failures)
 
 
@@ -309,9 +309,7 @@ class MtebCommand(options.Measuring, options.AsJsonLines):
 
     def __call__(self) -> None:
         refuse_existing_file(self.json, overwrite=self.overwrite)
-        wanted = [] if self.benchmark is None else evaluation.benchmark_tasks(self.benchmark)
-        if self.tasks or not wanted:
-            wanted += evaluation.mteb_tasks(self.tasks)
+        wanted = evaluation.mteb_tasks(self.tasks, self.benchmark)
 
         def measure(model: str) -> evaluation.Scores:
             encoder = evaluation.MtebEncoder(load(self, model), self.precision_name)

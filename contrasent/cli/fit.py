@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from contrasent import api, options
+from contrasent import options
 from contrasent.cli.app import say, tell
 from contrasent.cli.parameters import print_json
 from contrasent.errors import ConfigError
@@ -42,12 +42,12 @@ class FitMap(options.Named, FitOptions, options.MapOptions):
     """The options of every command that fits a map to an encoder."""
 
     def __call__(self) -> None:
-        from contrasent.fitting import FITTERS
+        from contrasent.fitting import FITTERS, fit
         from contrasent.model import INFO_FILE
 
         kind = type(self).__name__.removesuffix("Command").lower()
         chosen = shared(self, options.MapOptions) | shared(self, FITTERS[kind].settings)
-        api.fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **chosen)
+        fit(self.model, kind, data=self.data, output=self.output, show_progress=True, **chosen)
         facts = read_json(self.output / INFO_FILE)["transform"]
         say(f"{self.output}: {facts['described']}")
         for name in facts.keys() & {"variance_kept", "bits_per_dimension"}:

@@ -38,10 +38,9 @@ def load(options: Loading, name: str) -> model.LoadedEncoder:
     return model.load_encoder(name, **shared(options, Loading))
 
 
-def use(options: Measuring, encoder: model.LoadedEncoder) -> evaluation.EncoderUse:
-    """An encoder in the precision that was asked for, with a progress bar."""
-    seed = model.training_seed(encoder.name)
-    return evaluation.EncoderUse.of(encoder, options.precision_name, seed, True)
+def use(options: Measuring, name: str) -> evaluation.EncoderUse:
+    """The encoder in the precision that was asked for, with a progress bar."""
+    return evaluation.EncoderUse.by(options, name, model.training_seed(name), True)
 
 
 def labels(models: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,6 @@ from .leaks import find_leaks as find_leaks
 from .leaks import find_overlap as find_overlap
 from .leaks import overlap_of as overlap_of
 from .mteb_encoder import MtebEncoder as MtebEncoder
-from .mteb_encoder import benchmark_tasks as benchmark_tasks
 from .mteb_encoder import mteb_tasks as mteb_tasks
 from .mteb_encoder import run_mteb as run_mteb
 from .neighbours import Neighbours as Neighbours
@@ -36,6 +35,7 @@ from .protocols import preset_named as preset_named
 from .proxy import FEWEST as FEWEST
 from .proxy import sample_texts as sample_texts
 from .proxy import text_tasks as text_tasks
+from .proxy import units_of as units_of
 from .sts import influences as influences
 from .sts import joint_covariance as joint_covariance
 from .sts_data import RatedPairs as RatedPairs

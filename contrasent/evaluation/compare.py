@@ -8,20 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from contrasent.evaluation import intervals
 from contrasent.evaluation.embed import Scores
-from contrasent.evaluation.intervals import (
-    FEWEST_PAIRS,
-    LEAST_ERROR,
-    Bootstrap,
-    holm,
-    interval,
-    mean_error,
-    normal_interval,
-    normal_p_value,
-    p_value,
-    pair_error,
-    ratio_draws,
-)
+from contrasent.evaluation.intervals import FEWEST_PAIRS, Bootstrap, interval
 from contrasent.evaluation.sts import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TRANSFER, TaskName, averaged, short_headings
@@ -76,10 +65,10 @@ def compare(
     )
 
     def compared(difference: float, error: float | None) -> Compared:
-        if error is None or error < LEAST_ERROR * abs(difference):
+        if error is None or error < intervals.LEAST_ERROR * abs(difference):
             return _compared(baseline, difference, None, 1.0)
-        ends = normal_interval(difference, error, bootstrap.confidence)
-        return _compared(baseline, difference, ends, normal_p_value(difference, error))
+        ends = intervals.normal_interval(difference, error, bootstrap.confidence)
+        return _compared(baseline, difference, ends, intervals.normal_p_value(difference, error))
 
     both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
     moves: dict[TaskName, Vector] = {}
@@ -88,7 +77,9 @@ def compare(
         name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)
         moves[name] = second - first
-        error = pair_error(*task.sides, moves[name]) if len(task.gold) >= FEWEST_PAIRS else None
+        error = None
+        if len(task.gold) >= FEWEST_PAIRS:
+            error = intervals.pair_error(*task.sides, moves[name])
         of_task[name] = compared(after[name] - before[name], error)
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
@@ -96,7 +87,8 @@ def compare(
         values[_AVERAGE] = fmean(after[name] for name in named)
         pooled, error = [task for task in both if task.name in named], None
         if all(len(task.gold) >= FEWEST_PAIRS for task in pooled):
-            error = mean_error(joint_covariance(pooled, [moves[task.name] for task in pooled]))
+            covariance = joint_covariance(pooled, [moves[task.name] for task in pooled])
+            error = intervals.mean_error(covariance)
         mean = compared(sum(of_task[name].difference for name in named) / len(named), error)
     return Comparison(metric, aggregation, _adjusted(of_task), mean, values)
 
@@ -118,7 +110,7 @@ def compare_ratios(
     for name in names:
         shared = [of for task, of in baseline.ratios if task == name and (name, of) in other.ratios]
         pairs = [scores.ratios[name, of] for scores in (baseline, other) for of in shared]
-        draws = ratio_draws(pairs, bootstrap, name.label) if shared else np.empty((0, 0))
+        draws = intervals.ratio_draws(pairs, bootstrap, name.label) if shared else np.empty((0, 0))
         for before, metric in enumerate(shared):
             after = before + len(shared)
             # What is no difference is to be 0, however the sums were rounded.
@@ -128,7 +120,7 @@ def compare_ratios(
             metrics.setdefault(metric, {})[name] = of_task
 
     def compared(difference: float, draws: Vector) -> Compared:
-        return _compared(baseline, difference, interval(draws, bootstrap), p_value(draws))
+        return _compared(baseline, difference, interval(draws, bootstrap), intervals.p_value(draws))
 
     comparisons = []
     for metric, of_tasks in metrics.items():
@@ -157,7 +149,7 @@ def _compared(baseline: Scores, difference: float, ends: Interval | None, p: flo
 
 def _adjusted(tasks: Mapping[TaskName, Compared]) -> dict[TaskName, Compared]:
     """The tasks with p-values adjusted for their number."""
-    adjusted = holm([one.p_value for one in tasks.values()])
+    adjusted = intervals.holm([one.p_value for one in tasks.values()])
     return {
         name: replace(one, p_holm=p, tests=len(tasks))
         for (name, one), p in zip(tasks.items(), adjusted, strict=True)

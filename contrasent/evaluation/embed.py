@@ -20,7 +20,9 @@ from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import Vector
 from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.protocol import Conventions, role_options, similarity_of
+from contrasent.options import Loading, Measuring
 from contrasent.records import Interval, Record, installed_versions
+from contrasent.settings import shared
 
 Embeddings = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -151,6 +153,18 @@ class EncoderUse:
             encoder = load_encoder(encoder, **loading)
         precision = getattr(encoder, "resolve_precision", str)(precision)
         return cls(encoder, precision, seed, show_progress)
+
+    @classmethod
+    def by(
+        cls,
+        options: Measuring,
+        encoder: DescribedEncoder | str | Path,
+        seed: int | None = None,
+        show_progress: bool = False,
+    ) -> EncoderUse:
+        """The use of an encoder as the options of a command say."""
+        loading = shared(options, Loading)
+        return cls.of(encoder, options.precision_name, seed, show_progress, **loading)
 
     @property
     def similarity(self) -> str:

@@ -13,22 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent import metrics
 from contrasent.errors import DataError
 from contrasent.evaluation.edits import Edits, measure_edits
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
 from contrasent.evaluation.sts_data import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
-from contrasent.metrics import (
-    Matrix,
-    Vector,
-    mean_cosine,
-    pair_cosines,
-    partition_ratio,
-    spearman,
-    spectrum,
-    unit_rows,
-)
+from contrasent.metrics import Matrix, Vector, pair_cosines, unit_rows
+from contrasent.model.protocol import Encoder
+from contrasent.options import AnalysisOptions
 from contrasent.records import Record, fields_of_kind, read_lines
+from contrasent.settings import checked, takes
 
 GROUPS = 5
 """Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
@@ -102,11 +97,11 @@ def measure(use: EncoderUse, pairs: RatedPairs, edits: Edits | None = None) -> G
     scores = [
         Score("alignment", position.alignment, int(pairs.positive.sum()), subset=pairs.condition),
         Score("uniformity", position.uniformity, every),
-        Score("mean_cosine", mean_cosine(embeddings), every),
-        Score("partition_ratio", partition_ratio(embeddings), every),
+        Score("mean_cosine", metrics.mean_cosine(embeddings), every),
+        Score("partition_ratio", metrics.partition_ratio(embeddings), every),
     ]
     with suppress(DataError):  # of an encoder that puts all pairs at one cosine
-        scores.append(Score("spearman", spearman(cosines, pairs.gold), len(pairs.gold)))
+        scores.append(Score("spearman", metrics.spearman(cosines, pairs.gold), len(pairs.gold)))
     task = pairs.task
     return Geometry(
         records=tuple(score.record(task.name, task.sha256, use) for score in scores),
@@ -114,13 +109,44 @@ def measure(use: EncoderUse, pairs: RatedPairs, edits: Edits | None = None) -> G
         source=task.name.heading,
         rated=len(pairs.gold),
         sentences=len(embeddings),
-        spectrum=_short(spectrum(embeddings)),
+        spectrum=_short(metrics.spectrum(embeddings)),
         groups=tuple(
             Group(low, high, _short(cosines[chosen]))
             for low, high, chosen in rating_groups(pairs.gold)
         ),
         edits=measure_edits(use, edits) if edits else (),
     )
+
+
+@takes(AnalysisOptions)
+def analyze(
+    encoder: str | Path | Encoder,
+    pairs: str = "stsb>4",
+    *,
+    show_progress: bool = False,
+    **options: Any,
+) -> Geometry:
+    """Measure how embeddings lie in space, as ``contrasent analyze`` does.
+
+    Args:
+        encoder: an encoder, or the name of one.
+        pairs: a task or file of rated pairs, ``>`` or ``>=``, and a rating.
+        show_progress: a progress bar on standard error.
+        **options: by name.
+
+    Returns:
+        Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
+        and rank correlation, the singular spectrum, cosines in groups of their ratings, and with
+        ``edits`` how sensitive embeddings are to them.
+
+    Example:
+        >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
+        >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
+    """
+    chosen = checked(AnalysisOptions, {"pairs": pairs, **options})
+    read = RatedPairs.read(chosen.pairs, chosen.data_dir, chosen.columns)
+    edits = Edits.read(chosen.edits) if chosen.edits else None
+    return measure(EncoderUse.by(chosen, encoder, None, show_progress), read, edits)
 
 
 def geometry_influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
@@ -200,7 +226,6 @@ def _geometry(values: Any) -> Geometry:
 
     fields = fields_of_kind(values, KIND)
     groups = fields.pop("groups")
-    fields.pop("by_dimension", None)  # of an older file
     records = TypeAdapter(tuple[Record, ...])
     return Geometry(
         records=records.validate_python(fields.pop("records")),

@@ -20,18 +20,13 @@ from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.data.rows import open_rows_of
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import compare_ratios, with_comparison
 from contrasent.evaluation.embed import EncoderUse, Scores, distinct
 from contrasent.evaluation.intervals import Bootstrap, Ratio, interval, ratio_draws
 from contrasent.evaluation.proxy import FEWEST, TextSample, sample_texts, text_tasks
-from contrasent.evaluation.retrieval import (
-    RetrievalTask,
-    embed,
-    mean_scores,
-    metric_value,
-    query_scores,
-)
-from contrasent.metrics import Vector, all_similarities
+from contrasent.evaluation.retrieval import RetrievalTask, embed_sides
+from contrasent.metrics import Vector, all_similarities, retrieval_score
 from contrasent.model.protocol import Encoder
 from contrasent.options import SearchOptions
 from contrasent.records import Compared, Record
@@ -235,7 +230,7 @@ def _fusion_of(
             places = ({hit.id: n for n, hit in enumerate(hits, 1)} for hits in results)
             both = zip(places, wanted.values(), strict=True)
             ranks = (np.array([of.get(name, np.inf) for name in names]) for of, names in both)
-            values = [metric_value(METRIC, it, np.ones_like(it)) for it in ranks]
+            values = [retrieval_score(METRIC, it, np.ones_like(it)) for it in ranks]
             scores[weight] = [{METRIC: np.array(values)}]
     if not fusing:
         return WordsInfo()
@@ -329,7 +324,7 @@ def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]
     """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
     sides = [task.queries for task in tasks], [task.corpus for task in tasks]
     texts, places = zip(*(distinct(chain.from_iterable(side)) for side in sides), strict=True)
-    queries, corpus = (rows.astype(np.float32) for rows in embed(texts[0], texts[1], use))
+    queries, corpus = (rows.astype(np.float32) for rows in embed_sides(texts[0], texts[1], use))
     parts = (
         np.split(of_side, np.cumsum([*map(len, side)])[:-1])
         for of_side, side in zip(places, sides, strict=True)
@@ -339,7 +334,7 @@ def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]
 
 
 def _values(tasks: Sequence[RetrievalTask], scores: Sequence[ScoreMatrix]) -> Values:
-    return [query_scores(*it) for it in zip(tasks, scores, strict=True)]
+    return [retrieval.query_scores(*it) for it in zip(tasks, scores, strict=True)]
 
 
 def _crossed(scores: Mapping[float, Values], fusing: Sequence[int]) -> tuple[float, Values]:
@@ -360,7 +355,7 @@ def _scores(
     name: str, use: EncoderUse, tasks: Sequence[RetrievalTask], values: Values, bootstrap: Bootstrap
 ) -> Scores:
     """Records with intervals, and what their comparison draws."""
-    parts = [mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]
+    parts = [retrieval.mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]
     fields: dict[str, Any] = {"encoder": name}
     if name == BM25:
         fields |= {"pooler": "words", "similarity": BM25, **dict.fromkeys(_UNUSED)}

@@ -104,17 +104,13 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     return ModelMeta.create_empty(known)
 
 
-def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
-    """MTEB's tasks by their names, such as ``STSBenchmark``, without their data."""
+def mteb_tasks(names: Sequence[str], benchmark: str | None = None) -> list[AbsTask]:
+    """MTEB's tasks by their names, such as ``STSBenchmark``, and those of a benchmark, unread."""
     mteb = import_mteb()
-    if not names:
+    if not names and benchmark is None:
         raise ConfigError("no task to run; name some with --tasks, such as STSBenchmark,SICK-R")
-    return [_known(mteb.get_task, name) for name in dict.fromkeys(names)]
-
-
-def benchmark_tasks(name: str) -> list[AbsTask]:
-    """The tasks of a benchmark of MTEB, such as ``MTEB(eng, v2)``."""
-    return [*_known(import_mteb().get_benchmark, name).tasks]
+    tasks = [] if benchmark is None else _known(mteb.get_benchmark, benchmark).tasks
+    return [*tasks, *(_known(mteb.get_task, name) for name in dict.fromkeys(names))]
 
 
 def _known(get: Callable[[str], Any], name: str) -> Any:

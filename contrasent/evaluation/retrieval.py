@@ -15,35 +15,13 @@ import numpy as np
 
 from contrasent.data.rows import as_text, open_rows_of, score_of
 from contrasent.errors import ConfigError, DataError, shown
-from contrasent.evaluation.embed import (
-    Embeddings,
-    EncoderUse,
-    Score,
-    Scores,
-    distinct,
-    require_usable,
-    score_each,
-)
+from contrasent.evaluation import embed, task_names
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Score, Scores
 from contrasent.evaluation.intervals import Bootstrap, Ratio, intervals
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import (
-    ALL_SPLITS,
-    RETRIEVE,
-    STSB_RETRIEVAL,
-    TaskName,
-    TaskText,
-    joined_sources,
-    public_names,
-)
-from contrasent.metrics import (
-    Vector,
-    all_similarities,
-    mrr_at_k,
-    ndcg_at_k,
-    recall_at_k,
-    relevant_ranks,
-)
+from contrasent.evaluation.task_names import RETRIEVE, STSB_RETRIEVAL, TaskName, TaskText
+from contrasent.metrics import Vector, all_similarities, relevant_ranks, retrieval_score
 from contrasent.model.protocol import ROLES, role_options
 
 
@@ -141,7 +119,7 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     found. A query without a relevant document is not scored; one that is a document does not find
     itself.
     """
-    sources = joined_sources(name.name.removeprefix(RETRIEVE))
+    sources = task_names.joined_sources(name.name.removeprefix(RETRIEVE))
     if len(sources) == 1 and Path(sources[0]).is_dir():
         sources = _beir_files(Path(sources[0]), name.split)
     if len(sources) != 3:
@@ -216,7 +194,7 @@ def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
 _QUERIES_AT_ONCE = 64
 
 
-def embed(
+def embed_sides(
     queries: Sequence[str], corpus: Sequence[str], use: EncoderUse
 ) -> tuple[Embeddings, Embeddings]:
     """Vectors of Q queries ``(Q, D)`` and of N documents ``(N, D)``, of length 1 for cosines.
@@ -226,14 +204,14 @@ def embed(
     encoder, texts = use.encoder, [*corpus, *queries]
 
     def by_role(texts: Sequence[str], role: str | None) -> Embeddings:
-        once, places = distinct(texts)
+        once, places = embed.distinct(texts)
         return use.encode(once, role)[places]
 
     if any(any(role_options(encoder, role).values()) for role in ROLES):
         rows = np.concatenate([by_role(corpus, "document"), by_role(queries, "query")])
     else:
         rows = by_role(texts, None)
-    require_usable(encoder.name, texts, rows, zeros=getattr(encoder, "gives_zeros", False))
+    embed.require_usable(encoder.name, texts, rows, zeros=getattr(encoder, "gives_zeros", False))
     rows = rows.astype(np.float64)
     if use.similarity == "cosine":
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -245,13 +223,13 @@ def embed(
 def similarities(
     rows: tuple[Embeddings, Embeddings], similarity: str = "cosine"
 ) -> Iterator[Vector]:
-    """Scores ``(N,)`` of each query, by the rows of :func:`embed`.
+    """Scores ``(N,)`` of each query, by the rows of :func:`embed_sides`.
 
     Products of equal rows may differ in the last bit, so each is made once; zeros are last.
     """
     queries, corpus = rows
     blank = ~corpus.any(axis=1)
-    _, places = distinct(hashlib.sha256(row.tobytes()).hexdigest() for row in corpus)
+    _, places = embed.distinct(hashlib.sha256(row.tobytes()).hexdigest() for row in corpus)
     once = corpus[np.unique(places, return_index=True)[1]]
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         block = queries[start : start + _QUERIES_AT_ONCE]
@@ -260,27 +238,20 @@ def similarities(
         yield from scores
 
 
-def metric_value(metric: str, ranks: Vector, grades: Vector) -> float:
-    """Score of one query, such as ``ndcg@10``, by the places of its documents."""
-    kind, k = metric.split("@")
-    if kind == "ndcg":
-        return ndcg_at_k([ranks], [grades], int(k))
-    return {"recall": recall_at_k, "mrr": mrr_at_k}[kind]([ranks], int(k))
-
-
 def names(text: str, options: Options) -> list[TaskName] | None:
     """DiffCSE's task, a folder, or what :func:`read_retrieval` takes."""
     name, folder = text.strip(), Path(text.strip()).expanduser()
-    if (public := public_names(name, options.splits, {STSB_RETRIEVAL: ALL_SPLITS})) is not None:
+    public = task_names.public_names(name, options.splits, {STSB_RETRIEVAL: task_names.ALL_SPLITS})
+    if public is not None:
         return public
     # A folder named without a slash may only by chance be called as a task is.
     if name and folder.is_dir() and (folder.name != name or any(folder.glob("corpus.*"))):
         name = str(folder if folder.name else folder.resolve())
     elif not name.startswith(RETRIEVE):
         return None
-    elif len(joined_sources(name.removeprefix(RETRIEVE))) > 1:
+    elif len(task_names.joined_sources(name.removeprefix(RETRIEVE))) > 1:
         return [TaskName(name)]  # three files have no splits
-    return [TaskName(name, split) for split in options.splits if split in ALL_SPLITS]
+    return [TaskName(name, split) for split in options.splits if split in task_names.ALL_SPLITS]
 
 
 def load_task(names: Sequence[TaskName], options: Options) -> RetrievalTask:
@@ -293,14 +264,14 @@ def load_task(names: Sequence[TaskName], options: Options) -> RetrievalTask:
 
 def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> Scores:
     """Every metric of the tasks; its intervals draw queries again, with the same documents."""
-    return score_each((task.name, partial(_score, task, use, options)) for task in tasks)
+    return embed.score_each((task.name, partial(_score, task, use, options)) for task in tasks)
 
 
 def query_scores(task: RetrievalTask, scores: Iterable[Vector]) -> dict[str, Vector]:
     """Scores ``(Q,)`` by metric, of what each query is said to have in common ``(N,)``."""
     found = zip(scores, task.relevant, task.left_out, strict=True)
     ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
-    return {it: np.array([metric_value(it, *one) for one in ranked]) for it in task.metrics}
+    return {it: np.array([retrieval_score(it, *one) for one in ranked]) for it in task.metrics}
 
 
 def mean_scores(
@@ -326,7 +297,7 @@ def mean_scores(
 
 
 def _score(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-    rows = embed(task.queries, task.corpus, use)
+    rows = embed_sides(task.queries, task.corpus, use)
     values = query_scores(task, similarities(rows, use.similarity))
     scores = mean_scores(task, values, use, options.bootstrap)
     queries, corpus = (int((~side.any(axis=1)).sum()) for side in rows)

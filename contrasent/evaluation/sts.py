@@ -15,24 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import DataError
-from contrasent.evaluation.embed import (
-    Embeddings,
-    EncoderUse,
-    Score,
-    Scores,
-    Similarities,
-    distinct,
-    require_usable,
-    score_each,
-)
-from contrasent.evaluation.intervals import (
-    FEWEST_PAIRS,
-    LEAST_ERROR,
-    Bootstrap,
-    correlation_interval,
-    influence,
-    pair_covariance,
-)
+from contrasent.evaluation import embed, intervals
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Score, Scores, Similarities
+from contrasent.evaluation.intervals import FEWEST_PAIRS, Bootstrap
 from contrasent.evaluation.logistic_regression import Fold, Relatedness, expected_scores
 from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options, Preset
 from contrasent.evaluation.sts_data import Subset, Task, load
@@ -71,7 +56,7 @@ def load_task(names: Sequence[TaskName], options: Options) -> Task:
 def score(tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
     """Every metric, aggregation and subset; each distinct sentence is encoded once."""
     read = [part for task in tasks for part in (task, *(task.fitted or ()))]
-    sentences, _ = distinct(text for task in read for text in task.sentences)
+    sentences, _ = embed.distinct(text for task in read for text in task.sentences)
     places = {sentence: place for place, sentence in enumerate(sentences)}
     embeddings = use.encode(sentences)
     regressors: dict[str, Regressor] = {}
@@ -79,7 +64,7 @@ def score(tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
     def rows(texts: Sequence[str]) -> Embeddings:
         return embeddings[[places[text] for text in texts]]
 
-    scores = score_each(
+    scores = embed.score_each(
         (task.name, partial(_score, task, use, options, rows, regressors)) for task in tasks
     )
     return _with_covariances(tasks, scores) if options.bootstrap else scores
@@ -92,7 +77,7 @@ def _score(
     for part in (task, *(task.fitted or ())):
         texts = list(dict.fromkeys(part.sentences))
         zeros = getattr(use.encoder, "gives_zeros", False)
-        require_usable(use.encoder.name, texts, rows(texts), zeros=zeros)
+        embed.require_usable(use.encoder.name, texts, rows(texts), zeros=zeros)
     columns = _similarities(task, use, rows, regressors)
     records = []
     for metric in METRICS:
@@ -170,11 +155,11 @@ def correlations(
     if bootstrap and sum(pairs) >= FEWEST_PAIRS:
         values = aggregated | {it.name: value for it, value, n in named if n >= FEWEST_PAIRS}
         moves = influences(task, similarities, metric)
-        covariance = pair_covariance(*task.sides, np.stack([moves[it] for it in values]))
+        covariance = intervals.pair_covariance(*task.sides, np.stack([moves[it] for it in values]))
         deviations = np.sqrt(np.diagonal(covariance)).tolist()
         for (name, value), deviation in zip(values.items(), deviations, strict=True):
-            if deviation >= LEAST_ERROR * abs(value):
-                sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
+            if deviation >= intervals.LEAST_ERROR * abs(value):
+                sure[name] = intervals.correlation_interval(value, deviation, bootstrap.confidence)
     return [
         *(
             Score(metric, value, n, "subset", subset.name, sure.get(subset.name))
@@ -187,14 +172,14 @@ def correlations(
 def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
     """Influence ``(N,)`` of each pair on the aggregations, and on the subsets by name."""
     each = [
-        influence(metric, scores, subset.gold)
+        intervals.influence(metric, scores, subset.gold)
         for subset, scores in zip(task.subsets, similarities, strict=True)
     ]
     shares = np.array([len(column) for column in each]) / len(task.gold)
     rows = _side_by_side(each)
     return {
         **{subset.name: row for subset, row in zip(task.subsets, rows, strict=True)},
-        "all": influence(metric, np.concatenate(similarities), task.gold),
+        "all": intervals.influence(metric, np.concatenate(similarities), task.gold),
         "mean": rows.mean(axis=0),
         "wmean": shares @ rows,
     }
@@ -207,7 +192,7 @@ def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
     """
     first, second = zip(*(task.sides for task in tasks), strict=True)
     sides = chain.from_iterable(first), chain.from_iterable(second)
-    return pair_covariance(*sides, _side_by_side(moves))
+    return intervals.pair_covariance(*sides, _side_by_side(moves))
 
 
 def _side_by_side(columns: Sequence[Vector]) -> Matrix:

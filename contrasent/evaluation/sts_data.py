@@ -21,15 +21,9 @@ from contrasent.data.readers import lines, tab_rows
 from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation import task_names
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
-from contrasent.evaluation.task_names import (
-    ALL_SPLITS,
-    STS_TASKS,
-    StsTask,
-    TaskName,
-    TaskText,
-    task_names,
-)
+from contrasent.evaluation.task_names import STS_TASKS, StsTask, TaskName, TaskText
 from contrasent.metrics import Vector, pair_similarities
 
 _LEAST = 3
@@ -130,7 +124,7 @@ def load(
         subsets = (_subset(name, list(_aligned(*both)), both[1]) for name, *both in parts)
         return Task(name, tuple(subsets), sha256)
     if name.split == "all":
-        splits = [load(TaskName(name.name, split), data_dir) for split in ALL_SPLITS]
+        splits = [load(TaskName(name.name, split), data_dir) for split in task_names.ALL_SPLITS]
         whole = Task(name, tuple(subset for task in splits for subset in task.subsets), "")
         digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
         return Task(name, (Subset("", *whole.sides, whole.gold),), digest.hexdigest())
@@ -341,7 +335,7 @@ class RatedPairs:
         name, sign, number = parsed.groups() if parsed else (asked, ">", "")
         rating = as_number(number)
         # With all splits where none is named and it has several.
-        names = [] if rating is None else task_names([name], ("all", "test"))
+        names = [] if rating is None else task_names.task_names([name], ("all", "test"))
         if rating is None or len({it.name for it in names}) > 1:
             raise ConfigError(
                 f"pairs {asked!r} need one task or file and the rating above which they are "

@@ -30,7 +30,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.leaks import normalised
 from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
-from contrasent.evaluation.retrieval import embed, similarities
+from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive
 from contrasent.model.endpoint import KEY, post
 from contrasent.options import SynthesisOptions
@@ -337,7 +337,7 @@ def _round_trips(
     queries, by_words = [query for (query, *_), _ in candidates], WordIndex.of([*places])
     scores: Iterable[Any] = map(by_words.scores_of, queries)
     if use and queries:
-        scores = similarities(embed(queries, [*places], use), use.similarity)
+        scores = similarities(embed_sides(queries, [*places], use), use.similarity)
     kept = list[bool]()
     for ((_, passage, _), ask), of_query in zip(candidates, scores, strict=True):
         score = of_query[places[passage]]

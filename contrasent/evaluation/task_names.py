@@ -113,17 +113,14 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        name = short_name(self.name) + " (proxy)" * self.is_proxy
+        name = short_name(self.name)
+        if self.name.startswith(f"{HELD_OUT} "):  # made of text without labels
+            name += " (proxy)"
         if task := STS_TASKS.get(self.name) or TRANSFER_TASKS.get(self.name):
             name = task.heading
         elif self.name == STSB_RETRIEVAL:
             name = "STS-B retrieval"
         return name if self.split == "test" else f"{name} {self.split}"
-
-    @property
-    def is_proxy(self) -> bool:
-        """True if it is made of text without labels."""
-        return self.name.startswith(f"{HELD_OUT} ")
 
     @property
     def in_senteval(self) -> bool:

@@ -21,29 +21,14 @@ from contrasent.data.readers import tab_rows
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import ConfigError, DataError, shown
+from contrasent.evaluation import logistic_regression, task_names
 from contrasent.evaluation.embed import EncoderUse, Score, Scores, distinct, score_each
 from contrasent.evaluation.intervals import Ratio, intervals
-from contrasent.evaluation.logistic_regression import (
-    Accuracy,
-    LabelledFeatures,
-    Rows,
-    cross_validate,
-)
+from contrasent.evaluation.logistic_regression import Accuracy, LabelledFeatures, Rows
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts import pair_features
 from contrasent.evaluation.sts_data import sha256_of_all
-from contrasent.evaluation.task_names import (
-    CLASSIFY,
-    DEV_PART,
-    NESTED_FOLDS,
-    TRAIN_FOLDS,
-    TRANSFER_TASKS,
-    TaskName,
-    TaskText,
-    joined_sources,
-    names_own_data,
-    public_names,
-)
+from contrasent.evaluation.task_names import CLASSIFY, TRANSFER_TASKS, TaskName, TaskText
 
 _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
@@ -148,7 +133,7 @@ def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData
     paths = [senteval_root(data_dir) / file for file in task.files]
     sha256, read = sha256_of_all(paths), READERS[task.form]
     groups = [list(read(path, number, task.classes)) for number, path in enumerate(paths)]
-    if task.split == NESTED_FOLDS:
+    if task.split == task_names.NESTED_FOLDS:
         groups = [[item for group in groups for item in group]]
     parts = dict(zip(task.split, map(sorted_part, groups), strict=True))
     return TransferData(name, parts, task.classes, sha256)
@@ -178,8 +163,8 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     One file is judged by nested folds, as SentEval judges MR; ``TRAIN+TEST`` and ``TRAIN+DEV+TEST``
     as TREC and SST-2 are.
     """
-    sources = joined_sources(name.removeprefix(CLASSIFY))
-    splits = {len(it): it for it in (NESTED_FOLDS, TRAIN_FOLDS, DEV_PART)}
+    sources = task_names.joined_sources(name.removeprefix(CLASSIFY))
+    splits = {1: task_names.NESTED_FOLDS, 2: task_names.TRAIN_FOLDS, 3: task_names.DEV_PART}
     if len(sources) not in splits:
         raise ConfigError(
             f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
@@ -307,13 +292,13 @@ SPLITS = ("dev", "test")
 
 def names(text: str, options: Options) -> list[TaskName] | None:
     """Transfer tasks, on those of the splits that are in :data:`SPLITS`."""
-    return public_names(text, options.splits, dict.fromkeys(TRANSFER_TASKS, SPLITS))
+    return task_names.public_names(text, options.splits, dict.fromkeys(TRANSFER_TASKS, SPLITS))
 
 
 def labelled_names(text: str, options: Options) -> list[TaskName] | None:
     """The task after :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows."""
     text = text.strip()
-    own = names_own_data(text) and holds_labels(text, options.columns)
+    own = task_names.names_own_data(text) and holds_labels(text, options.columns)
     if not (own or text.startswith(CLASSIFY)):
         return None
     return [TaskName(text, split) for split in SPLITS[::-1] if split in options.splits]
@@ -341,7 +326,7 @@ def score(tasks: Sequence[TransferData], use: EncoderUse, options: Options) -> S
 def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
     parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
     device = getattr(use.encoder, "device", "cpu")
-    reached = cross_validate(parts, task.classes, options.learning, device)
+    reached = logistic_regression.cross_validate(parts, task.classes, options.learning, device)
     test = task.parts[task.judged_part("test")]
     ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
     sure = intervals(ratios, options.bootstrap, task.name)

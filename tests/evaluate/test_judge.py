@@ -18,7 +18,7 @@ from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.judgement import WEIGHTS, judge
 from contrasent.evaluation.proxy import halves, sample_texts, text_tasks
-from contrasent.metrics import ndcg_at_k, relevant_ranks
+from contrasent.metrics import relevant_ranks, retrieval_score
 from contrasent.search.words import WordIndex, fuse, words
 
 WIDTH = 128
@@ -180,7 +180,7 @@ def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
         scores = fuse(queries @ corpus.T, WordIndex.of(task.corpus).scores(task.queries), weight)
         found = zip(scores, task.relevant, task.left_out, strict=True)
         ranks = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
-        return [ndcg_at_k([places], [grades], 10) for places, grades in ranks]
+        return [retrieval_score("ndcg@10", *it) for it in ranks]
 
     table = {weight: [values(task, weight) for task in chosen] for weight in WEIGHTS}
 

@@ -153,7 +153,7 @@ def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
     text = open_fitting_text([str(tmp_path / "a.csv"), str(tmp_path / "b.txt")])
     assert list(text) == list(text) == list("abcdefghg")
     assert len(text) == 9
-    assert not text.is_target
+    assert not text.facts()["target"]
     assert text.described == "a.csv and b.txt"
     first, second = text.facts()["text"]
     assert (first["source"], first["sentences"], first["target"]) == ("a.csv", 6, False)
@@ -184,7 +184,7 @@ def test_a_task_is_the_text_of_all_its_splits(senteval):
     text = open_fitting_text(["stsb"], data_dir=senteval)
     expected = [f"{s} {n} {side}" for s in ("train", "dev", "test") for n in "01" for side in "ab"]
     assert sorted(text) == sorted(expected)
-    assert text.is_target
+    assert text.facts()["target"]
     assert text.described == "target text (STS-B all): the test sentences were seen"
     assert [origin.target for origin in text.origins] == [True]
     digests = [

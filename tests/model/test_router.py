@@ -18,7 +18,7 @@ import contrasent
 from contrasent import Router, SentenceEncoder, load_encoder
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.retrieval import embed
+from contrasent.evaluation.retrieval import embed_sides
 from contrasent.search.index import Index
 
 st = pytest.importorskip("sentence_transformers")
@@ -138,7 +138,7 @@ def test_each_role_has_the_vectors_of_its_encoder(pair, folder):
         found = router.encode_query(SENTENCES, **full), router.encode_document(SENTENCES, **full)
         np.testing.assert_allclose(found, expected, atol=BAR)
         assert router.prompts == {"query": "student : ", "document": "the "}
-        rows = embed(SENTENCES[:2], SENTENCES, EncoderUse(router))
+        rows = embed_sides(SENTENCES[:2], SENTENCES, EncoderUse(router))
         np.testing.assert_allclose(rows[1], expected[1], atol=BAR)
         np.testing.assert_allclose(rows[0], expected[0][:2], atol=BAR)
 
