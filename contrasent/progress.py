@@ -91,11 +91,6 @@ def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[
     return progress_bar("encoding", total, shown=shown, log=log)
 
 
-def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:
-    """The rows that were read, of which nobody knows how many there are."""
-    return progress_bar(f"reading {what}", shown=shown)
-
-
 def step_progress(total: int, done: int, shown: bool) -> AbstractContextManager[Advance]:
     """The steps of a training run, with the fields ``doing`` and ``loss``."""
     text, log = "{task.fields[doing]} {task.fields[loss]}", f"step {{done}} of {total}: {{loss}}"

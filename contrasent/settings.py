@@ -6,32 +6,14 @@ import dataclasses
 import inspect
 import re
 import textwrap
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
+import pydantic
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from contrasent.errors import ConfigError, pick, shown
@@ -46,14 +28,14 @@ def _odd(width: int) -> int:
     return width
 
 
-OddInt = Annotated[PositiveInt, AfterValidator(_odd)]
+OddInt = Annotated[PositiveInt, pydantic.AfterValidator(_odd)]
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def settings(cls: type[T]) -> type[T]:
     """Make a frozen class of checked settings; the docstring under a field explains it."""
-    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-    return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
+    config = pydantic.ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    return typing.cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +66,8 @@ def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] 
         if value is not None
     }
     try:
-        return TypeAdapter(cls).validate_python(given)
-    except ValidationError as error:
+        return pydantic.TypeAdapter(cls).validate_python(given)
+    except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
         if first["type"] == "unexpected_keyword_argument":
@@ -123,7 +105,7 @@ def explanations(cls: Any) -> dict[str, str]:
 
 
 def _with_choices(text: str, kind: Any) -> str:
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    kinds = get_args(kind) if get_origin(kind) in (typing.Union, UnionType) else (kind,)
     choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
     if all(re.search(rf"\b{choice}\b", text) for choice in choices):
         return text

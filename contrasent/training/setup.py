@@ -30,7 +30,7 @@ from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import ROLES, EncoderParts
 from contrasent.model.weights import add_lora
 from contrasent.objectives import Objective, build
-from contrasent.progress import reading_progress
+from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe, SourceSettings
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
@@ -210,7 +210,7 @@ def _views(
         taken = min(taken, text.views)
     if objective.spans is not None:
         return open_spans(objective.spans, text, tokenizer, limit)
-    with reading_progress("examples", show_progress) as advance:
+    with progress_bar("reading examples", shown=show_progress) as advance:
         return open_views(
             recipe.view,
             text,
