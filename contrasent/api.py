@@ -1,7 +1,4 @@
-"""The Python surface: training, fitting, evaluation and analysis as functions.
-
-The command line calls what these functions call; `contrasent` exports them by name.
-"""
+"""Training and evaluation as functions, which `contrasent` exports beside those of the rooms."""
 
 from __future__ import annotations
 

@@ -275,10 +275,6 @@ class Fitter:
     settings: type[Any]  # its settings, a class made by `settings`
     make: Callable[[SentenceEncoder, FittingText, Any, How], Fit]
 
-    def read(self, given: Mapping[str, Any]) -> Any:
-        """Its settings; ConfigError if one is unknown, or cannot have its value."""
-        return validate(self.settings, given, "map")
-
     def fit(
         self,
         encoder: SentenceEncoder,
@@ -372,7 +368,7 @@ def fit(
     fitter = FITTERS[pick("map", kind, FITTERS)]
     known = fields_of(MapOptions)
     options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
-    chosen = fitter.read(settings)
+    chosen = validate(fitter.settings, settings, "map")
     text = fitting_text(data, output, options.columns, options.data_dir)
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(

@@ -476,11 +476,7 @@ def _embedded(
 
 
 def _numbered(
-    blocks: Blocks,
-    ids: Sequence[str] | None,
-    similarity: str,
-    metadata: Any = None,
-    first: int = 0,
+    blocks: Blocks, ids: Sequence[str] | None, similarity: str, metadata: Any = None, first: int = 0
 ) -> Iterator[IndexRows]:
     """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
     aligned = {"ids": ids, "rows of metadata": metadata}
