@@ -35,7 +35,7 @@ import typer
 
 import contrasent
 from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
-from contrasent.metrics import ndcg_at_k, relevant_ranks
+from contrasent.metrics import relevant_ranks, retrieval_score
 from contrasent.model import SentenceEncoder
 from contrasent.search import Index, WordIndex, fuse
 
@@ -155,7 +155,7 @@ def ndcg(scores: Iterable[np.ndarray], task: Any) -> np.ndarray:
     values = []
     for row, wanted, self_row in zip(scores, task.relevant, task.left_out, strict=True):
         ranks = relevant_ranks(row, [*wanted], [*wanted.values()], self_row)
-        values.append(ndcg_at_k([ranks[0]], [ranks[1]], DEPTH))
+        values.append(retrieval_score(f"ndcg@{DEPTH}", *ranks))
     return np.array(values)
 
 

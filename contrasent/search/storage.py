@@ -267,7 +267,7 @@ def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Kind]:
     """The columns of metadata of an index that a table of new metadata is added to."""
     joint = dict(first)
     for column in () if metadata is None else metadata.schema:
-        kind = str(column.type)
+        kind: Any = str(column.type)
         joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
     return joint
 

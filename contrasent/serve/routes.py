@@ -400,8 +400,9 @@ class IndexRoutes:
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._newest)
             try:
-                how = {"metadata": body.metadata, "missing_ok": body.missing_ok}
-                change = partial(index.change, *given, **how)
+                change = partial(
+                    index.change, *given, metadata=body.metadata, missing_ok=body.missing_ok
+                )
                 removed, added = await asyncio.to_thread(change)
             except DataError as error:
                 raise RefusalError(409, str(error)) from error
