@@ -176,25 +176,9 @@ def test_overrides_are_read_as_yaml(dotted, text, value):
     assert getattr(getattr(recipe, section), key) == value
 
 
-# Wrong recipes and overrides; the commonest stand in ``test_mistakes.py``
+# Wrong recipes; wrong overrides stand in ``mistakes.txt``
 
 NO_STRING = "input should be a valid string"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ({"train": 1}, "unknown setting of 'train': ''. Did you mean"),
-        ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
-        ({"train.learning_rate": ".inf"}, "cannot be inf: input should be a finite"),
-        ({"encoder.name": "null"}, "encoder.name cannot be None"),
-        ({"data.file": "C: odd"}, "data.file cannot be {'C': 'odd'}: give a file, or"),
-    ],
-    ids=str,
-)
-def test_a_wrong_override_is_explained(overrides, said):
-    with pytest.raises(ConfigError, match=said):
-        load_recipe("unsup-simcse", overrides)
 
 
 WRONG = {

@@ -24,7 +24,6 @@ from contrasent.reproduce.materials import SMOKE_TASKS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"
-HABITS = PAGE.with_name("coming_from_sentence_transformers.md")
 TOOLS = {  # the package of each, and how its snippet on the page names what it found
     "LangChain": ("langchain_core", lambda names: names["nearest"].page_content),
     "Haystack": ("haystack_integrations", lambda names: names["hits"][0].content),
@@ -56,15 +55,27 @@ def test_every_public_name_is_documented_with_what_it_raises_and_an_example():
         assert f"`{name}`" in PAGE.read_text(), name
 
 
+def blocks(page):
+    """The Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+def names_after(blocks, names=None):
+    """The names that are known after blocks of a page."""
+    names = {} if names is None else names
+    for block in blocks:
+        exec(block, names)  # noqa: S102 - the page is ours
+    return names
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_page_runs_as_it_stands(desk, monkeypatch):
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        if block.startswith("# my_objective.py"):
-            (desk / "my_objective.py").write_text(block)
-        else:
-            exec(block, names)  # noqa: S102 - the page is ours
+    objective, *others = sorted(
+        blocks("docs/python_api.md"), key=lambda it: not it.startswith("# my_objective.py")
+    )
+    (desk / "my_objective.py").write_text(objective)
+    names = names_after(others)
     monkeypatch.delitem(sys.modules, "my_objective")
     assert len(names["losses"]) == 3
     assert (desk / "runs/own/last/model.safetensors").is_file()
@@ -74,26 +85,18 @@ def test_the_page_runs_as_it_stands(desk, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_page_for_users_of_sentence_transformers_runs_as_it_stands(desk):
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", HABITS.read_text(), re.DOTALL):
-        exec(block, names)  # noqa: S102 - the page is ours
+    names = names_after(blocks("docs/coming_from_sentence_transformers.md"))
     assert names["one"].shape == (16,) and names["short"].shape == (1, 8)
     assert (desk / "with-prompts/README.md").is_file()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_the_readme_trains_in_python_is_read_as_the_first_page_says(desk):
-    names = {}
-    blocks = {
-        page: re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
-        for page in ("README.md", "docs/getting_started.md")
-    }
-    for block in blocks["README.md"]:
-        exec(block, names)  # noqa: S102 - the page is ours
+    names = names_after(blocks("README.md"))
     (desk / "runs/mine/best").symlink_to("last")  # nothing selects here
-    [block] = blocks["docs/getting_started.md"]
+    [block] = blocks("docs/getting_started.md")
     *lines, last = block.rstrip().split("\n")
-    exec("\n".join([*lines, f"rows = {last}"]), names)  # noqa: S102 - the page is ours
+    names = names_after(["\n".join([*lines, f"rows = {last}"])], names)
     again = names["encoder"].encode(["A dog runs."], precision="fp32")
     assert names["rows"] == pytest.approx(again, abs=1e-5)
 
@@ -243,8 +246,7 @@ def test_other_tools_find_the_nearest_text_as_the_page_says(tool, desk):
     [snippet] = re.findall(rf"\n## {tool}\n.*?```python\n(.*?)```", page, re.DOTALL)
     encoder = contrasent.SentenceEncoder("bert-base-uncased", pooler="mean", head="none")
     encoder.save(desk / "runs/mine/best")
-    names = {}
-    exec(snippet, names)  # noqa: S102 - the page is ours
+    names = names_after([snippet])
     rows = encoder.encode(["who runs?", "A dog runs.", "A cat sleeps."], normalize=True)
     expected = ["A dog runs.", "A cat sleeps."][int((rows[1:] @ rows[0]).argmax())]
     assert nearest(names) == expected

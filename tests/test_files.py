@@ -8,25 +8,12 @@ import re
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from contrasent import files
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import (
-    exclusive,
-    inside,
-    recover_folder,
-    remove_folder,
-    scratch,
-    write_text,
-    writing,
-    writing_folder,
-)
-
-
-def disk_full(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def listing(folder):
@@ -40,17 +27,17 @@ def make(folder, **contents):
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
-    with writing(tmp_path / "new" / "a.txt") as partial:
+    with files.writing(tmp_path / "new" / "a.txt") as partial:
         partial.write_text("half")
         assert partial.parent == tmp_path / "new"
         assert not (tmp_path / "new" / "a.txt").exists()
     assert listing(tmp_path / "new") == {"a.txt": b"half"}
 
 
-@pytest.fixture(params=[writing, writing_folder])
+@pytest.fixture(params=[files.writing, files.writing_folder])
 def replacing(request, tmp_path):
     """The block that replaces what is there, and what writes something in it."""
-    path, is_file = tmp_path / "out", request.param is writing
+    path, is_file = tmp_path / "out", request.param is files.writing
     path.write_text("old") if is_file else make(path, old="1")
     return request.param(path), lambda it: (it if is_file else it / "new").write_text("new")
 
@@ -59,7 +46,8 @@ def replacing(request, tmp_path):
 def test_a_failure_keeps_what_was_there_and_leaves_nothing(replacing, error, tmp_path, monkeypatch):
     (block, write), before = replacing, listing(tmp_path)
     if error is OSError:
-        monkeypatch.setattr(os, "fsync", disk_full)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     with pytest.raises(error), block as partial:
         write(partial)
         if error is not OSError:
@@ -72,7 +60,7 @@ def test_a_folder_for_what_passes_goes_with_its_process(tmp_path, monkeypatch):
     node, nobody = platform.node(), 2**22 + 1
     for name in (f"{node}-{nobody}-a", f"{node}-{os.getpid()}-b", f"other{node}-{nobody}-c"):
         make(tmp_path / f"contrasent-x-{name}", left="1")
-    with scratch("x") as folder:
+    with files.scratch("x") as folder:
         there = {path.name[-1] for path in tmp_path.iterdir() if path != Path(folder)}
         assert there == {"b", "c"} and not [*Path(folder).iterdir()]
     assert not Path(folder).exists()
@@ -88,12 +76,12 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", noted)
-    write_text(tmp_path / "a.txt", "new")
+    files.write_text(tmp_path / "a.txt", "new")
     assert order == ["sync", "rename"]
 
 
 def test_a_folder_appears_when_it_is_whole(tmp_path):
-    with writing_folder(tmp_path / "deep" / "out") as partial:
+    with files.writing_folder(tmp_path / "deep" / "out") as partial:
         assert list(partial.iterdir()) == []
         make(partial / "inner", a="1")
         assert not (tmp_path / "deep" / "out").exists()
@@ -102,7 +90,7 @@ def test_a_folder_appears_when_it_is_whole(tmp_path):
 
 def test_a_folder_replaces_another_as_a_whole(tmp_path):
     make(tmp_path / "out", old="1", both="1")
-    with writing_folder(tmp_path / "out") as partial:
+    with files.writing_folder(tmp_path / "out") as partial:
         (partial / "both").write_text("2")
         assert listing(tmp_path / "out") == {"old": b"1", "both": b"1"}
     assert listing(tmp_path) == {"out": {"both": b"2"}}
@@ -120,7 +108,7 @@ def test_a_rename_that_fails_keeps_the_old_folder(failing, tmp_path, monkeypatch
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(PermissionError), writing_folder(tmp_path / "out") as partial:
+    with pytest.raises(PermissionError), files.writing_folder(tmp_path / "out") as partial:
         (partial / "new").write_text("2")
     assert listing(tmp_path) == {"out": {"old": b"1"}}
 
@@ -133,12 +121,12 @@ def test_a_reader_that_recovers_between_the_renames_does_no_harm(tmp_path, monke
         done = rename(self, target)
         if self.name == "out" and not seen:
             seen.append(True)
-            recover_folder(tmp_path / "out")
+            files.recover_folder(tmp_path / "out")
             assert listing(tmp_path / "out") == {"old": b"1"}
         return done
 
     monkeypatch.setattr(Path, "rename", with_a_reader)
-    with writing_folder(tmp_path / "out") as partial:
+    with files.writing_folder(tmp_path / "out") as partial:
         (partial / "new").write_text("2")
     assert seen
     assert listing(tmp_path) == {"out": {"new": b"2"}}
@@ -148,7 +136,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     make(tmp_path / "real", old="1")
     (tmp_path / "out").symlink_to(tmp_path / "real")
     for text in (b"2", b"3"):
-        with writing_folder(tmp_path / "out") as partial:
+        with files.writing_folder(tmp_path / "out") as partial:
             (partial / "new").write_bytes(text)
         assert (tmp_path / "out").is_symlink()
         assert listing(tmp_path) == {"real": {"new": text}, "out": {"new": text}}
@@ -157,7 +145,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_a_folder_does_not_replace_a_file(tmp_path):
     (tmp_path / "out").write_text("mine")
     said = re.escape(f"{tmp_path / 'out'} is a file; name a folder to write, or remove the file")
-    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "out"):
+    with pytest.raises(ConfigError, match=said), files.writing_folder(tmp_path / "out"):
         pytest.fail("the block was entered")
     assert listing(tmp_path) == {"out": b"mine"}
 
@@ -182,12 +170,12 @@ def test_recovery_from_states_a_killed_writer_leaves(path, previous, partial, ex
         if contents is not None:
             make(tmp_path / name, **contents)
     for _ in range(2):
-        recover_folder(tmp_path / "out")
+        files.recover_folder(tmp_path / "out")
         assert (tmp_path / "out").exists() == (expected is not None)
         if expected:
             assert listing(tmp_path / "out") == {"a": expected["a"].encode()}
         assert not (tmp_path / ".out.previous").exists()
-    with writing_folder(tmp_path / "out") as folder:
+    with files.writing_folder(tmp_path / "out") as folder:
         (folder / "a").write_text("newer")
     assert listing(tmp_path) == {"out": {"a": b"newer"}}
 
@@ -195,10 +183,10 @@ def test_recovery_from_states_a_killed_writer_leaves(path, previous, partial, ex
 def test_a_folder_is_removed_with_all_that_could_bring_it_back(tmp_path):
     for name in ("out", ".out.previous", ".out.partial", "other"):
         make(tmp_path / name, a="1")
-    remove_folder(tmp_path / "out")
-    recover_folder(tmp_path / "out")
+    files.remove_folder(tmp_path / "out")
+    files.recover_folder(tmp_path / "out")
     assert listing(tmp_path) == {"other": {"a": b"1"}}
-    remove_folder(tmp_path / "out")
+    files.remove_folder(tmp_path / "out")
 
 
 def test_a_removal_that_is_cut_off_leaves_nothing_under_the_name(tmp_path, monkeypatch):
@@ -211,7 +199,7 @@ def test_a_removal_that_is_cut_off_leaves_nothing_under_the_name(tmp_path, monke
 
     monkeypatch.setattr(files.shutil, "rmtree", cut)
     with pytest.raises(KeyboardInterrupt):
-        remove_folder(tmp_path / "out")
+        files.remove_folder(tmp_path / "out")
     assert listing(tmp_path) == {".out.partial": {"b": b"2"}}
 
 
@@ -225,20 +213,20 @@ def test_only_paths_inside_a_folder_are_followed(tmp_path):
         (root / link).symlink_to(target)
     (root / "weights").symlink_to(root.parent.parent / "blobs" / "weights")
     for name in ("", "part", "part/new", "part/../new", "in/new", "weights"):
-        assert inside(root, name) == root / name
+        assert files.inside(root, name) == root / name
     outside = ("..", "part/../../x", str(tmp_path), "out", "out/secret", "loop", "a\0b", None, 3)
     for name in outside:
         with pytest.raises(CheckpointError, match=re.escape(repr(name))):
-            inside(root, name)
+            files.inside(root, name)
     with pytest.raises(ConfigError):
-        inside(root, "/etc/passwd", ConfigError)
+        files.inside(root, "/etc/passwd", ConfigError)
 
 
 def _count(folder, counter, times):
     done = 0
     while done < times:
         try:
-            with exclusive(folder):
+            with files.exclusive(folder):
                 counter.write_text(str(int(counter.read_text()) + 1))
             done += 1
         except ConfigError:

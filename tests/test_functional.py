@@ -9,14 +9,6 @@ from helpers.oracles import compare
 
 from contrasent import functional, objectives
 from contrasent.data.batch import Need, pack
-from contrasent.functional import (
-    alignment,
-    corrective_lm,
-    cosine_matrix,
-    dot_matrix,
-    info_nce,
-    uniformity,
-)
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.is_bert import jensen_shannon
 
@@ -26,7 +18,9 @@ from contrasent.objectives.is_bert import jensen_shannon
 @pytest.mark.parametrize(("temperature", "alpha"), [(0.2, 1.0), (1.0, 0.5), (0.5, 10.0)])
 def test_info_nce_is_eq_1_eq_5_and_eq_8(similarity, hard_negatives, temperature, alpha, rng):
     compare(
-        lambda a, c: info_nce(a, c, temperature, similarity=similarity, own_weight=alpha),
+        lambda a, c: functional.info_nce(
+            a, c, temperature, similarity=similarity, own_weight=alpha
+        ),
         lambda a, c: oracles.info_nce(
             a, c, temperature, alpha, similarity=getattr(oracles, similarity)
         ),
@@ -41,7 +35,7 @@ def test_excluded_candidates_are_left_out_and_the_positive_stays(alpha, rng):
     excluded = torch.rand(4, 8, generator=generator) < 0.5
     excluded[torch.arange(4), torch.arange(4)] = torch.tensor([True, False, True, False])
     compare(
-        lambda a, c: info_nce(a, c, 0.1, own_weight=alpha, excluded=excluded),
+        lambda a, c: functional.info_nce(a, c, 0.1, own_weight=alpha, excluded=excluded),
         lambda a, c: oracles.info_nce(a, c, 0.1, own_weight=alpha, excluded=excluded.tolist()),
         rng(4, 8),
         rng(8, 8),
@@ -50,7 +44,9 @@ def test_excluded_candidates_are_left_out_and_the_positive_stays(alpha, rng):
 
 def test_with_every_negative_excluded_the_loss_is_0_and_finite(rng):
     anchor, candidates = rng(3, 8).requires_grad_(), rng(6, 8)
-    loss = info_nce(anchor, candidates, 0.05, excluded=torch.ones(3, 6, dtype=torch.bool))
+    loss = functional.info_nce(
+        anchor, candidates, 0.05, excluded=torch.ones(3, 6, dtype=torch.bool)
+    )
     loss.backward()
     assert loss == 0
     assert anchor.grad.isfinite().all()
@@ -58,23 +54,23 @@ def test_with_every_negative_excluded_the_loss_is_0_and_finite(rng):
 
 def test_half_precision_embeddings_are_scored_in_fp32(rng):
     anchor, candidates = rng(4, 8).bfloat16(), rng(8, 8).bfloat16()
-    expected = info_nce(anchor.float(), candidates.float(), 0.05)
-    assert info_nce(anchor, candidates, 0.05) == expected
+    expected = functional.info_nce(anchor.float(), candidates.float(), 0.05)
+    assert functional.info_nce(anchor, candidates, 0.05) == expected
     with torch.autocast("cpu", torch.bfloat16):
-        assert info_nce(anchor, candidates, 0.05) == expected
-        assert cosine_matrix(anchor, candidates).dtype == torch.float32
-        assert dot_matrix(anchor, candidates).dtype == torch.float32
+        assert functional.info_nce(anchor, candidates, 0.05) == expected
+        assert functional.cosine_matrix(anchor, candidates).dtype == torch.float32
+        assert functional.dot_matrix(anchor, candidates).dtype == torch.float32
 
 
 def test_alignment_and_uniformity_are_those_of_wang_and_isola(rng):
-    compare(alignment, oracles.alignment, rng(5, 8), rng(5, 8))
-    compare(uniformity, oracles.uniformity, rng(6, 8))
+    compare(functional.alignment, oracles.alignment, rng(5, 8), rng(5, 8))
+    compare(functional.uniformity, oracles.uniformity, rng(6, 8))
 
 
 def test_uniformity_of_many_rows_is_that_of_all_pairs(rng):
     rows = torch.nn.functional.normalize(rng(2500, 8), dim=-1)
     expected = torch.pdist(rows.double()).square().mul(-2).exp().mean().log()
-    torch.testing.assert_close(uniformity(rows).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(functional.uniformity(rows).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_corrective_language_modelling_is_the_formula(rng):
@@ -82,7 +78,7 @@ def test_corrective_language_modelling_is_the_formula(rng):
     chosen = torch.tensor([1, 1, 0, 0, 1, 1, 0, 0, 0]) == 1
     targets, logits, copy_logits = torch.tensor([4, 0, 4, 2]), rng(4, 5), rng(9)
     compare(
-        lambda *given: corrective_lm(given[0], targets, given[1], edited, chosen),
+        lambda *given: functional.corrective_lm(given[0], targets, given[1], edited, chosen),
         lambda *given: oracles.corrective_lm(given[0], targets, given[1], edited, chosen),
         logits,
         copy_logits,
@@ -93,7 +89,7 @@ def test_certain_logits_stay_finite():
     logits = torch.tensor([[1e4, -1e4], [1e4, -1e4]], requires_grad=True)
     copy_logits = torch.tensor([-1e4, 1e4], requires_grad=True)
     edited, chosen = torch.tensor([False, True]), torch.tensor([True, True])
-    terms = corrective_lm(logits, torch.tensor([1, 0]), copy_logits, edited, chosen)
+    terms = functional.corrective_lm(logits, torch.tensor([1, 0]), copy_logits, edited, chosen)
     sum(terms).backward()
     assert all(term.isfinite() for term in terms)
     assert logits.grad.isfinite().all()
@@ -103,7 +99,7 @@ def test_certain_logits_stay_finite():
 def test_without_a_masked_token_there_is_nothing_to_recover(rng):
     none, logits = torch.zeros(4, dtype=torch.bool), torch.zeros(0, 5, requires_grad=True)
     targets = torch.zeros(0, dtype=torch.int64)
-    recovery, copying = corrective_lm(logits, targets, rng(4), none, none)
+    recovery, copying = functional.corrective_lm(logits, targets, rng(4), none, none)
     assert recovery == 0
     assert copying.isfinite()
 

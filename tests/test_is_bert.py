@@ -24,10 +24,6 @@ def encoder(tiny_bert):
     return made
 
 
-def built(encoder, **settings):
-    return objectives.build("is_bert", settings, width=encoder.width, data_views=1, encoder=encoder)
-
-
 def convolved_by_hand(states, convolutions):
     """One sentence, token by token, with zeros beyond its ends."""
     rows = []
@@ -46,7 +42,8 @@ def convolved_by_hand(states, convolutions):
 
 
 def test_a_step_is_computed_as_the_paper_says(encoder):
-    objective, batch = built(encoder), pack(ROWS)
+    objective = objectives.build("is_bert", {}, width=12, data_views=1, encoder=encoder)
+    batch = pack(ROWS)
     states = [encoder.backbone.model(torch.tensor([row])).last_hidden_state[0] for row in ROWS]
     local = [convolved_by_hand(one, encoder.convolutions) for one in states]
     means = torch.stack([one.mean(0) for one in local])

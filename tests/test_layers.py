@@ -11,6 +11,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import contrasent
 
 ROOT = Path(contrasent.__file__).parent
@@ -263,43 +265,33 @@ def processor_time():
     return used.ru_utime + used.ru_stime
 
 
-def quickest(*command):
-    """Processor seconds of the quickest of three runs, and what it printed.
+HEAVY = {"torch", "transformers", "scipy", "faiss", "pyarrow", "accelerate", "datasets", "numpy"}
+WATCHED = """
+import atexit, sys
+atexit.register(lambda: print("LOADED", *(m.partition(".")[0] for m in sys.modules)))
+"""
+HELP = """
+sys.argv = ["contrasent", "--help"]
+from contrasent.cli.app import main
+main()
+"""
 
-    A clock would measure what else the machine does too.
-    """
+
+@pytest.mark.parametrize(
+    ("code", "most", "text"), [("import contrasent", 0.2, ""), (HELP, 0.6, "train")]
+)
+def test_the_package_and_its_help_are_quick_and_load_nothing_heavy(code, most, text):
+    """By processor seconds of the quickest of three: a clock would measure other work too."""
     times, environment = [], {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-c", WATCHED + code]
     for _ in range(3):
         start = processor_time()
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         times.append(processor_time() - start)
-    return min(times), done.stdout
-
-
-LIST_MODULES = "import sys, contrasent; print(*(m.partition('.')[0] for m in sys.modules))"
-HEAVY = {"torch", "transformers", "scipy", "faiss", "pyarrow", "accelerate", "datasets", "numpy"}
-
-
-def test_importing_the_package_is_instant_and_loads_nothing_heavy():
-    seconds, printed = quickest(sys.executable, "-c", LIST_MODULES)
-    assert "contrasent" in printed.split()
-    assert not HEAVY & set(printed.split())
-    assert seconds < 0.2
-
-
-def test_help_is_quick_and_loads_nothing_heavy():
-    code = (
-        "import atexit, sys\n"
-        "atexit.register(lambda: print('LOADED', *(m.partition('.')[0] for m in sys.modules)))\n"
-        "sys.argv = ['contrasent', '--help']\n"
-        "from contrasent.cli.app import main\n"
-        "main()"
-    )
-    seconds, printed = quickest(sys.executable, "-c", code)
-    text, _, loaded = printed.partition("LOADED")
-    assert "train" in text
+    said, _, loaded = done.stdout.partition("LOADED")
+    assert text in said and "contrasent" in loaded.split()
     assert not HEAVY & set(loaded.split())
-    assert seconds < 0.6
+    assert min(times) < most
 
 
 def test_what_test_modules_share_is_a_helper():

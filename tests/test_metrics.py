@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from contrasent import metrics
 from contrasent.errors import DataError
-from contrasent.metrics import (
-    mean_cosine,
-    pair_cosines,
-    partition_ratio,
-    pearson,
-    spearman,
-    spectrum,
-    unit_rows,
+
+
+@pytest.mark.parametrize(
+    "metric, peer", [(metrics.spearman, stats.spearmanr), (metrics.pearson, stats.pearsonr)]
 )
-
-
-@pytest.mark.parametrize("metric, peer", [(spearman, stats.spearmanr), (pearson, stats.pearsonr)])
 @pytest.mark.parametrize("values", [2, 3, 40, None])
 def test_correlations_are_those_of_scipy_with_and_without_ties(metric, peer, values):
     draw = np.random.default_rng(values or 3)
@@ -34,7 +28,7 @@ def test_pair_cosines_are_the_formula(rng):
     for u, v in zip(first.tolist(), second.tolist(), strict=True):
         over = sum(a * b for a, b in zip(u, v, strict=True))
         expected.append(over / (sqrt(sum(a * a for a in u)) * sqrt(sum(b * b for b in v))))
-    cosines = pair_cosines(first, second)
+    cosines = metrics.pair_cosines(first, second)
     assert cosines.dtype == np.float64
     assert cosines == pytest.approx(expected, abs=1e-12)
 
@@ -42,11 +36,11 @@ def test_pair_cosines_are_the_formula(rng):
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_equal_rows_are_at_one_whatever_their_length(rng, scale):
     rows = rng(200, 37).numpy() * np.float32(scale)
-    assert pair_cosines(rows, rows.copy()) == pytest.approx(np.ones(200), abs=1e-15)
-    assert pair_cosines(rows, -rows) == pytest.approx(-np.ones(200), abs=1e-15)
+    assert metrics.pair_cosines(rows, rows.copy()) == pytest.approx(np.ones(200), abs=1e-15)
+    assert metrics.pair_cosines(rows, -rows) == pytest.approx(-np.ones(200), abs=1e-15)
 
 
-@pytest.mark.parametrize("metric", [spearman, pearson])
+@pytest.mark.parametrize("metric", [metrics.spearman, metrics.pearson])
 @pytest.mark.parametrize(
     ("scores", "gold", "said"),
     [
@@ -66,9 +60,11 @@ def test_a_correlation_that_does_not_exist_is_explained(metric, scores, gold, sa
 
 def test_the_cosine_of_a_row_of_zeros_is_0_where_that_is_asked_for():
     first, second = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [1.0, 2.0]])
-    assert pair_cosines(first, second, zeros=True).tolist() == pytest.approx([sqrt(0.5), 0.0])
+    assert metrics.pair_cosines(first, second, zeros=True).tolist() == pytest.approx(
+        [sqrt(0.5), 0.0]
+    )
     with pytest.raises(DataError, match="row 1 is zero or has"):
-        pair_cosines(first, second)
+        metrics.pair_cosines(first, second)
 
 
 @pytest.fixture
@@ -85,14 +81,14 @@ def scaled(rows):
 def test_the_spectrum_is_that_of_the_matrix(shape):
     matrix = np.random.default_rng(1).normal(size=shape)
     values = np.linalg.svd(scaled(matrix), compute_uv=False)
-    assert spectrum(matrix) == pytest.approx(values / values[0], abs=1e-7)
-    assert len(spectrum(matrix)) == min(shape)
+    assert metrics.spectrum(matrix) == pytest.approx(values / values[0], abs=1e-7)
+    assert len(metrics.spectrum(matrix)) == min(shape)
 
 
 def test_mean_cosine_is_the_mean_over_all_pairs(rows):
     unit = scaled(rows)
     found = [float(a @ b) for i, a in enumerate(unit) for j, b in enumerate(unit) if i != j]
-    assert mean_cosine(rows) == pytest.approx(sum(found) / len(found))
+    assert metrics.mean_cosine(rows) == pytest.approx(sum(found) / len(found))
 
 
 def test_partition_ratio_is_mu_and_viswanaths(rows):
@@ -103,20 +99,22 @@ def test_partition_ratio_is_mu_and_viswanaths(rows):
         for direction in directions
         for sign in (1, -1)
     ]
-    assert partition_ratio(rows) == pytest.approx(min(sums) / max(sums))
+    assert metrics.partition_ratio(rows) == pytest.approx(min(sums) / max(sums))
 
 
 def test_what_is_even_and_what_is_collapsed():
     axes = np.concatenate([np.eye(4), -np.eye(4)])
-    assert partition_ratio(axes) == pytest.approx(1)
-    assert mean_cosine(axes) == pytest.approx(-1 / 7)
-    assert spectrum(axes) == pytest.approx([1, 1, 1, 1])
-    assert partition_ratio(np.ones((5, 3))) == pytest.approx(exp(-2))
-    assert mean_cosine(np.ones((5, 3))) == pytest.approx(1)
+    assert metrics.partition_ratio(axes) == pytest.approx(1)
+    assert metrics.mean_cosine(axes) == pytest.approx(-1 / 7)
+    assert metrics.spectrum(axes) == pytest.approx([1, 1, 1, 1])
+    assert metrics.partition_ratio(np.ones((5, 3))) == pytest.approx(exp(-2))
+    assert metrics.mean_cosine(np.ones((5, 3))) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("bad", [0, np.nan, np.inf])
-@pytest.mark.parametrize("measure", [spectrum, mean_cosine, partition_ratio, unit_rows])
+@pytest.mark.parametrize(
+    "measure", [metrics.spectrum, metrics.mean_cosine, metrics.partition_ratio, metrics.unit_rows]
+)
 def test_a_row_without_a_direction_is_named(measure, bad, rows):
     rows[7] = bad
     with pytest.raises(DataError, match="row 7 is zero or has a NaN or infinite number"):

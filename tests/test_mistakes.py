@@ -15,13 +15,12 @@ ROWS = [
 ]
 
 
-def table(*numbers, head=None, cell=","):
-    lines = [head] if head else []
-    return "".join(
-        f"{line}\n" for line in [*lines, *(cell.join(row[n] for n in numbers) for row in ROWS)]
-    )
+def table(*numbers, head=None):
+    lines = [",".join(row[n] for n in numbers) for row in ROWS]
+    return "".join(f"{line}\n" for line in ([head, *lines] if head else lines))
 
 
+NLI = "premise\thypothesis\tlabel\np\te\te\n"
 FILES = {
     "header.csv": table(0, 1, 2, 3, head="ticket_id,subject,description,created"),
     "ticket.csv": table(1, 2, head="ticket,article"),
@@ -31,6 +30,13 @@ FILES = {
     "words.tsv": "a dog\tthe dog\thigh\na cat\tsad\tlow\n",
     "list.yaml": "- a\n- b\n",
     "many.yaml": "train:\n  epochs: many\n",
+    "empty.txt": "",
+    "nli.tsv": NLI,
+    "zero.tsv": NLI.replace("e\n", "0\n"),
+    "hidden.tsv": f"{NLI}p\tx\thidden\n",
+    "three.tsv": f"{NLI}p\tx\t3\n",
+    "five.jsonl": '{"image": "a", "caption": 5}',
+    "comma.txt": "a,b,entailment\n",
 }  # fmt: skip
 
 
@@ -38,7 +44,6 @@ FILES = {
 def desk(tmp_path, monkeypatch, tiny_bert):
     """A folder with an encoder, text, and files that are wrong in one way each."""
     folder = prepare(tmp_path, monkeypatch, tiny_bert)
-    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
     (folder / "text.txt").write_text(TEXT)
     for name, content in FILES.items():
         (folder / name).write_text(content)

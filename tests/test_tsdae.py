@@ -32,11 +32,6 @@ def built(encoder, **settings):
     return objective.eval()
 
 
-def damaged():
-    left = pack(LEFT)
-    return DamagedBatch(left.token_ids, left.offsets, whole=pack(ROWS))
-
-
 def compare(ours, wanted, encoder, model, objective):
     """Equal losses, and equal gradients of every weight that both have."""
     torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
@@ -62,7 +57,8 @@ def test_it_is_the_loss_of_sentence_transformers(encoder, tiny_masked_lm):
     transformer = Transformer(str(tiny_masked_lm))
     pooling = Pooling(16, encoder.pooler)
     theirs = DenoisingAutoEncoderLoss(SentenceTransformer(modules=[transformer, pooling])).eval()
-    objective, batch = built(encoder), damaged()
+    objective, left = built(encoder), pack(LEFT)
+    batch = DamagedBatch(left.token_ids, left.offsets, whole=pack(ROWS))
     layers = theirs.decoder.bert.encoder.layer
     with torch.no_grad():
         for layer, cross in zip(layers, objective.cross_attention, strict=True):

@@ -15,7 +15,7 @@ from contrasent.adaptation import rungs as searching
 from contrasent.adaptation.answer import Text
 from contrasent.adaptation.rungs import CANDIDATES
 from contrasent.adaptation.trials import Search, State
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.evaluation import proxy
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import distil
@@ -132,8 +132,6 @@ def sentence_encoder(tiny_bert, tmp_path):
 def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
     adapt, sentence_encoder, monkeypatch, tmp_path
 ):
-    with pytest.raises(ConfigError, match="distil needs a --teacher"):
-        adapt(candidates=["distil"])
     given = {"candidates": ["distil", "dropout"], "teacher": str(sentence_encoder)}
     assert tried(adapt("taught", **given).trials)[:2] == ["distil", "dropout"]
 
@@ -285,14 +283,6 @@ def test_what_is_worse_on_held_out_text_gives_way_to_the_start(adapt, monkeypatc
     monkeypatch.setattr(adapting, "score_result", score)
     again = adapt(candidates=["dropout"], resume=True)
     assert weights(again.encoder) == weights(tmp_path / "search" / "run" / "best")
-
-
-@pytest.mark.parametrize("data", ["no.txt", "empty.txt"])
-def test_what_cannot_be_read_is_an_error_and_leaves_nothing(adapt, tmp_path, data):
-    (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(DataError, match=data):
-        adapt(data=tmp_path / data)
-    assert not (tmp_path / "search").exists()
 
 
 def test_a_candidate_that_fails_is_reported_and_the_others_go_on(adapt, monkeypatch):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.command_line import call, refused, worked
+from helpers.command_line import call, worked
 from helpers.tiny_sentences import sentence
 
 from contrasent.adaptation import trials
@@ -19,7 +19,6 @@ RANGE = ("--space", "train.learning_rate=1e-4..1e-2:log", "--space", "train.warm
 @pytest.fixture
 def words(tiny_bert, tmp_path, monkeypatch):
     """A command over tiny text, from a folder of its own."""
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     lines = [f"{sentence(n, 3 + n % 6)}\n" for n in range(40)]
     (tmp_path / "text.txt").write_text("".join(lines))
@@ -101,20 +100,3 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
     assert "trial 0:" not in again.err
     assert "trial 1: train.learning_rate=1e-3: dev" in again.err
     assert "failed" not in again.err
-
-
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        (("train.batch_size",), "train.batch_size=64,128"),
-        (("train.learning_rat=1,2",), "Did you mean 'learning_rate'"),
-        (("objective.temperature=0.1,0",), "temperature"),
-        (("train.learning_rate=3..1",), "LOW..HIGH"),
-        (("train.learning_rate=0..1:log",), "above 0"),
-        (("simcse", "--space", "train.batch_size=1,2"), "twice"),
-        (("simcse", "--evaluation.task", "none"), "nothing decides"),
-    ],
-)
-def test_mistakes_are_told_before_any_training(words, tmp_path, space, message):
-    assert message in refused(*words, "--space", *space)
-    assert not (tmp_path / "found").exists()

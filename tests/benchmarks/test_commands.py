@@ -27,11 +27,6 @@ def text(tmp_path):
     return path
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def encoder(tiny_encoder, tmp_path):
     tiny_encoder.save(tmp_path / "encoder")

@@ -46,14 +46,6 @@ def test_a_table_has_the_columns_that_have_something():
     )
 
 
-def test_a_result_comes_back_from_its_file(tmp_path):
-    write(made(), tmp_path / "a.json")
-    assert read(tmp_path / "a.json") == made()
-    (tmp_path / "b.json").write_text('{"title": "x"}', encoding="utf-8")
-    with pytest.raises(DataError, match=r"b\.json is not a result"):
-        read(tmp_path / "b.json")
-
-
 def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
     write(made(), tmp_path / "a.json")
     page = tmp_path / "page.md"
@@ -64,8 +56,12 @@ def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
         assert text.startswith("words\n<!-- table: a.json -->\n|  | sentences/s")
         assert text.endswith("<!-- end of table -->\nmore\n")
         assert "old" not in text
+    assert read(tmp_path / "a.json") == made()
     table.main([str(tmp_path / "a.json")])
     assert table.table(made()) in capsys.readouterr().out
+    (tmp_path / "b.json").write_text('{"title": "x"}', encoding="utf-8")
+    with pytest.raises(DataError, match=r"b\.json is not a result"):
+        read(tmp_path / "b.json")
 
 
 def test_the_page_of_the_project_shows_its_results():

@@ -2,7 +2,6 @@ from itertools import combinations
 
 import pytest
 from helpers.building import built, premises, write
-from helpers.command_line import refused
 
 from contrasent.data.examples import LABELS, NliLabels
 from contrasent.errors import ConfigError
@@ -126,28 +125,6 @@ def test_a_data_set_may_say_what_its_numbers_mean():
 
 
 TABLE = "premise\thypothesis\tlabel\np\te\te\n"
-REFUSED = [
-    ("nli", "f.tsv", TABLE.replace("e\n", "0\n"), (), ":2: the label is the number 0, and f.tsv"),
-    ("nli", "f.tsv", TABLE, ("--make", "triplet"), "--make cannot be 'triplet'"),
-    ("nli", "f.tsv", TABLE, ("--make", "all", "--per", "premise"), "not for --make all"),
-    ("nli", "f.tsv", TABLE, ("--make", E, "--contradictions", "2"), "not for --make entailment"),
-    ("nli", "f.tsv", TABLE, ("--labels", "e,n"), "--labels e,n does not name entailment"),
-    ("nli", "f.tsv", TABLE, (), "no example is left of 1 row (1 entailment, 1 incomplete)"),
-    ("nli", "f.tsv", f"{TABLE}p\tx\thidden\n", (), ":3: unknown label 'hidden'"),
-    ("nli", "f.tsv", f"{TABLE}p\tx\t3\n", ("--labels", "e,n,c"), ":3: unknown label '3'"),
-    ("nli", "f.tsv", TABLE, ("--output", "f.tsv", "--overwrite"), "is one of the sources"),
-    ("captions", "f.jsonl", '{"image": "a", "caption": 5}', (), ":1: 5 is no text"),
-    ("nli", "f.txt", "a,b,entailment\n", (), ":1: no column is known as the premise"),
-]
-
-
-@pytest.mark.parametrize(("kind", "name", "content", "words", "said"), REFUSED)
-def test_mistakes_write_nothing(kind, name, content, words, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / name, content)
-    output = () if "--output" in words else ("--output", "o.csv")
-    assert said in refused("data", "build", kind, name, *words, *output)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("bad", ["p\tx\thidden", "two\tcells", "nul\0\tx\te", "\t\tx"])

@@ -28,7 +28,6 @@ def manifest(monkeypatch, tmp_path):
     sums = {path: hashlib.sha256(data).hexdigest() for path, data in CONTENT.items()}
     monkeypatch.setattr(senteval, "manifest", lambda: sums)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
     for proxy in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(proxy, raising=False)
         monkeypatch.delenv(proxy.upper(), raising=False)

@@ -12,7 +12,7 @@ import contrasent
 from contrasent.data.clean import without_markup
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import open_examples
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 
 WIKIPEDIA = Path(contrasent.__file__).parent / "quickstart_data/wikipedia.txt"
 
@@ -200,8 +200,3 @@ def test_documents_stay_where_repeats_between_them_go(write):
     assert lengths.tolist() == [3, 2, 2, 2] and examples.cleaned["repeated"] == 3
     texts = [text for (text,) in examples]
     assert all(a != b for a, b in pairwise(texts)) and len(texts) == lengths.sum()
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="is a folder; give one file"):
-        open_examples(str(tmp_path))

@@ -75,14 +75,10 @@ def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
 MAC = "first\rsecond\r\rthird\nfourth\r\nfifth"
 
 
-def sentences(path):
-    return [sentence for (sentence,) in open_examples(path)]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "read", "expected"),
     [
-        ("f.txt", MAC, sentences, MAC.split()),
+        ("f.txt", MAC, lambda path: [it for (it,) in open_examples(path)], MAC.split()),
         ("f.txt", MAC, lambda path: document_lengths(open_examples(path)).tolist(), [2, 3]),
         ("f.csv", 'a,"b\rc"\rd,e\r', lambda path: list(open_examples(path))[1], ("d", "e")),
         ("f.txt", "a 3\rb 4\r", lambda path: read_frequencies(Path(path)), {"a": 3, "b": 4}),

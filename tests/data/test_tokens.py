@@ -110,18 +110,13 @@ def test_a_vocabulary_without_special_tokens_or_unknown_words(tmp_path):
         words.ids(["a cat"], None)
 
 
-@pytest.fixture
-def quiet():
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-
-
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", ["bert-base-uncased", "roberta-base"])
 @pytest.mark.parametrize("max_tokens", [None, 8])
 def test_real_vocabularies_give_the_ids_of_transformers(shared, name, max_tokens):
     from transformers import BertTokenizerFast, RobertaTokenizerFast
 
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     folder = shared / "data" / "tokenizers" / name
     kind = BertTokenizerFast if name.startswith("bert") else RobertaTokenizerFast
     theirs = kind.from_pretrained(folder)
@@ -137,12 +132,6 @@ def test_real_vocabularies_give_the_ids_of_transformers(shared, name, max_tokens
     assert ours.vocabulary == len(theirs)
 
 
-def named(tokenizer):
-    ids = tokenizer.special_ids
-    tokens = {number: token for token, number in tokenizer.vocabulary_map.items()}
-    return [tokens.get(number) for number in (ids.mask, ids.first, ids.last, ids.pad)]
-
-
 @pytest.mark.parametrize("model_type", FAMILY)
 def test_every_kind_of_tokenizer(model_type, tmp_path):
     make, tokenizer_class = TOKENIZERS[model_type]
@@ -151,7 +140,9 @@ def test_every_kind_of_tokenizer(model_type, tmp_path):
     names = ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
     if "Roberta" in tokenizer_class:
         names = ["<mask>", "<s>", "</s>", "<pad>"]
-    assert named(tokenizer) == names
+    special, vocabulary = tokenizer.special_ids, tokenizer.vocabulary_map
+    known = (special.mask, special.first, special.last, special.pad)
+    assert known == tuple(vocabulary[it] for it in names)
     ids, _ = tokenizer.ids(["dog"], None)
     assert (ids[0][0], ids[0][-1]) == (tokenizer.special_ids.first, tokenizer.special_ids.last)
     assert set(ids[0][1:-1].tolist()).isdisjoint(tokenizer.special_ids.every)

@@ -4,14 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contrasent.data.views import (
-    crop,
-    crop_prefix,
-    delete_one_word,
-    delete_words,
-    keep_whole_words,
-    replace_words,
-)
+from contrasent.data import views
 
 DRAWS = 4000
 
@@ -43,7 +36,7 @@ def subsets(count, kept):
     return set(combinations(words(count), kept))
 
 
-EDITS = [(crop, spans), (delete_words, subsets)]
+EDITS = [(views.crop, spans), (views.delete_words, subsets)]
 
 
 @pytest.mark.parametrize(("edit", "possible"), EDITS)
@@ -66,10 +59,10 @@ def test_a_share_between_whole_words_is_right_in_the_mean(edit, possible, count,
 
 
 def test_one_word_goes_any_as_likely():
-    found = drawn(delete_one_word, 5)
+    found = drawn(views.delete_one_word, 5)
     assert set(found) == subsets(5, 4)
     assert all(near(number, 1 / 5) for number in found.values())
-    assert set(drawn(delete_one_word, 1)) == {("w0",)}
+    assert set(drawn(views.delete_one_word, 1)) == {("w0",)}
 
 
 SYNONYMS = {"cat": ("guy", "true cat"), "big": ("large",), "X": ("y",), "US": ("us of a",)}
@@ -79,7 +72,7 @@ def replaced(text, share=None, seed=0, synonyms=SYNONYMS):
     def lookup(word):
         return synonyms.get(word.lower()) or synonyms.get(word) or ()
 
-    return " ".join(replace_words(text.split(), generator(seed), share, lookup))
+    return " ".join(views.replace_words(text.split(), generator(seed), share, lookup))
 
 
 def test_one_word_gets_a_synonym_and_each_way_is_as_likely():
@@ -124,9 +117,9 @@ def test_the_studys_edits_are_those_of_its_notebook():
     """``sentence[:int((1 - fraction) * len(sentence))]``, and int((1 - k) n) words in order."""
     text, random = "a sentence, of several  words", generator()
     for share in (0.1, 0.2, 0.3, 0.9):
-        assert crop_prefix(text, share) == text[: int((1 - share) * len(text))]
+        assert views.crop_prefix(text, share) == text[: int((1 - share) * len(text))]
         words = [str(n) for n in range(17)]
-        kept = keep_whole_words(words, random, share)
+        kept = views.keep_whole_words(words, random, share)
         assert len(kept) == max(1, int((1 - share) * 17))
         assert kept == sorted(kept, key=int) and set(kept) <= set(words)
-    assert len({tuple(keep_whole_words(words, random, 0.5)) for _ in range(9)}) > 1
+    assert len({tuple(views.keep_whole_words(words, random, 0.5)) for _ in range(9)}) > 1

@@ -15,7 +15,6 @@ def alone(tmp_path_factory, request):
         patched.setenv("PYTHONPATH", f"{root}{os.pathsep}{root / 'tests'}")
         patched.setenv("CONTRASENT_CACHE", str(base / "cache"))
         patched.setenv("XDG_DATA_HOME", str(base / "data"))
-        patched.delenv("CONTRASENT_DATA", raising=False)
         patched.setenv("COLUMNS", "80")
         yield
 

@@ -12,18 +12,7 @@ import signal
 import subprocess
 
 import pytest
-from helpers.crash import (
-    FULL,
-    KILL,
-    PAUSE,
-    READ_ONLY,
-    contents,
-    differences,
-    end_of,
-    fresh,
-    run,
-    stops,
-)
+from helpers import crash
 from helpers.crash_commands import ROWS, prepare
 
 QUICK = ("fit whitening", "encode", "index", "data", "evaluate", "export s")
@@ -58,20 +47,20 @@ class Trials:
         self.row, self.template, self.work = row, base / "template", base / "work" / "desk"
         self.work.parent.mkdir()
         prepare(row, self.template, starts)
-        fresh(self.template, self.work)
+        crash.fresh(self.template, self.work)
         for words in row.before:
             self.succeed(words)
         self.template = base / "before"
-        fresh(self.work, self.template)
+        crash.fresh(self.work, self.template)
         whole = self.succeed(row.words)
         self.operations = whole.operations
         self.done = (self.work / row.mark).read_bytes() if row.mark else None
         for words in row.after:
             self.succeed(words)
-        self.expected = contents(self.work)
+        self.expected = crash.contents(self.work)
 
     def succeed(self, words):
-        ended = run(words, self.work)
+        ended = crash.run(words, self.work)
         assert ended.code == 0, (words, ended.said)
         return ended
 
@@ -80,22 +69,22 @@ class Trials:
         row, words = self.row, self.row.words
         if self.done is None or (self.work / row.mark).read_bytes() != self.done:
             again = (*words, row.again) if row.again else words
-            ended = run(again if row.again == "--resume" else words, self.work)
+            ended = crash.run(again if row.again == "--resume" else words, self.work)
             if ended.code == 2 and row.again == "--overwrite":
                 assert "--overwrite" in ended.said, ended.said
-                ended = run(again, self.work)
+                ended = crash.run(again, self.work)
             if ended.code and "exists already" not in ended.said:
                 return [f"failed: {ended.said[-600:]}"]
         for words in row.after:
             self.succeed(words)
-        return differences(contents(self.work), self.expected)
+        return crash.differences(crash.contents(self.work), self.expected)
 
     def at(self, number, act):
         """What is wrong after something happened at an operation."""
-        fresh(self.template, self.work)
-        ended = run(self.row.words, self.work, number, act)
+        crash.fresh(self.template, self.work)
+        ended = crash.run(self.row.words, self.work, number, act)
         wrong = []
-        if act == KILL:
+        if act == crash.KILL:
             assert ended.code == -signal.SIGKILL, ended
         elif ended.code not in (0, 2) or "Traceback" in ended.said:
             wrong.append(f"ended with {ended.code}: {ended.said[-1500:]}")
@@ -103,13 +92,13 @@ class Trials:
 
     def beside_another(self, number):
         """What is wrong after a second process worked where the first stood still."""
-        fresh(self.template, self.work)
-        first = run(self.row.words, self.work, number, PAUSE, wait=False)
-        assert stops(first, 60)
-        second = run(self.row.words, self.work, wait=False)
+        crash.fresh(self.template, self.work)
+        first = crash.run(self.row.words, self.work, number, crash.PAUSE, wait=False)
+        assert crash.stops(first, 60)
+        second = crash.run(self.row.words, self.work, wait=False)
         second.join(3)
         os.kill(first.pid, signal.SIGCONT)
-        ends = [end_of(first), end_of(second)]
+        ends = [crash.end_of(first), crash.end_of(second)]
         wrong = [f"ended with {e.code}: {e.said[-1500:]}" for e in ends if e.code not in (0, 2)]
         if self.done is not None and not ends[0].code and not ends[1].code:
             return wrong
@@ -123,7 +112,7 @@ def test_whatever_happens_the_command_again_ends_alike(often, row, tmp_path, tin
     trials, draw = Trials(row, tmp_path, tiny_starts), random.Random(f"{commit()} {row.name}")
     wrong = []
     for act, number in points(trials.operations, draw)[:often]:
-        found = trials.beside_another(number) if act == PAUSE else trials.at(number, act)
+        found = trials.beside_another(number) if act == crash.PAUSE else trials.at(number, act)
         if found:
             wrong.append(f"{row.name}: {act} at {number}, {trials.operations[number - 1]}: {found}")
     assert not wrong, "\n".join(wrong)
@@ -133,10 +122,10 @@ def points(operations, draw):
     """What may happen to a command, and at which of its operations, in a drawn order."""
     numbers = {
         act: [n for n, operation in enumerate(operations, 1) if happens(act, operation)]
-        for act in (KILL, FULL, READ_ONLY, PAUSE)
+        for act in (crash.KILL, crash.FULL, crash.READ_ONLY, crash.PAUSE)
     }
-    numbers[READ_ONLY] = numbers[READ_ONLY][:1]
-    numbers[PAUSE] = draw.sample(numbers[PAUSE], min(BESIDE, len(numbers[PAUSE])))
+    numbers[crash.READ_ONLY] = numbers[crash.READ_ONLY][:1]
+    numbers[crash.PAUSE] = draw.sample(numbers[crash.PAUSE], min(BESIDE, len(numbers[crash.PAUSE])))
     every = [(act, number) for act in numbers for number in numbers[act]]
     return draw.sample(every, len(every))
 
@@ -144,6 +133,6 @@ def points(operations, draw):
 def happens(act, operation):
     """Whether something may happen at an operation."""
     event = operation.split()[0]
-    if act == KILL:
+    if act == crash.KILL:
         return event != "fsync"
-    return act == PAUSE or event not in ("os.remove", "os.rmdir")
+    return act == crash.PAUSE or event not in ("os.remove", "os.rmdir")

@@ -36,11 +36,8 @@ def saved_in(run):
     (state,) = (run / "state").iterdir()
     step = json.loads((state / "progress.json").read_text())["step"]
     how = "go on with the same command and --resume"
-    return f"saved after step {step} of {steps_of(run)}; {how}"
-
-
-def steps_of(run):
-    return re.search(r"training: (\d+) steps", (run / "log.txt").read_text())[1]
+    steps = re.search(r"training: (\d+) steps", (run / "log.txt").read_text())[1]
+    return f"saved after step {step} of {steps}; {how}"
 
 
 def lines_of(path):

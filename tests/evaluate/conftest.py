@@ -59,7 +59,6 @@ def runner(senteval, monkeypatch):
 @pytest.fixture
 def senteval(tmp_path, monkeypatch):
     """The folder; nothing else is in reach of the code under test."""
-    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     draw = np.random.default_rng(0)
 

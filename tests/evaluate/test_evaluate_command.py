@@ -53,24 +53,6 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
     assert said in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
-        (["--tasks", ","], "no task to score in an empty list"),
-        (["--protocol", "simsce"], "Did you mean 'simcse', '"),
-        (["--compare"], "name two or more"),
-        (["--lines"], "are for --text FILE"),
-        (["--preset", "fastest"], "Did you mean 'fasttest'?"),
-    ],
-)
-def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments, said):
-    result = command("m", *arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert said in str(result.exception)
-    assert (result.stdout, command.loaded) == ("", [])
-
-
 def test_every_model_is_compared_with_the_first(command, tmp_path):
     path = tmp_path / "r.jsonl"
     result = command("a", "b", "c", "--tasks", "stsb,sickr", "--compare", "--json", str(path))

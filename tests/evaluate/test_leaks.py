@@ -35,7 +35,6 @@ PAIRS = [
 def here(tmp_path, monkeypatch):
     """A folder with a task and training text, where everything happens."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     lines = ["sent0,sent1,hard_neg", *(",".join(row) for row in TRIPLETS)]
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     text = "".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS)

@@ -3,7 +3,7 @@
 import pytest
 from helpers.tiny_transfer import write_transfer
 
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS, averaged, task_names
@@ -39,21 +39,6 @@ def test_splits_apply_to_tasks_named_without_one():
     assert labels(["sts-dev"]) == ["stsb-dev", "sickr-dev"]
     assert labels(["sts12", "p.tsv"], ["dev", "test"]) == ["sts12", "p.tsv"]
     assert len(labels(["sts"], ["train", "dev", "test"])) == len(STS) + 4
-
-
-@pytest.mark.parametrize(
-    ("asked", "splits", "said"),
-    [
-        (["stsbe"], ["test"], "Did you mean 'stsb', '"),
-        (["pairs.xlsx"], ["test"], "'pairs.xlsx' is no file or scored pairs; name a .tsv"),
-        (["sts12-dev"], ["test"], "'sts12-dev' has no score on dev, only on test"),
-        (["sts12", "p.tsv"], ["dev"], "'sts12' has no score on dev, only on test"),
-    ],
-)
-def test_a_task_that_does_not_exist_is_explained(asked, splits, said):
-    with pytest.raises(ConfigError) as caught:
-        task_names(asked, splits)
-    assert said in str(caught.value)
 
 
 def test_the_average_is_over_test_splits_and_over_all_pairs_where_there_is_no_test_split():

@@ -16,11 +16,6 @@ from contrasent.evaluation.retrieval import score
 LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
 class RandomWords:
     """Embeds a text as the sum of a random vector for each of its words."""
 

@@ -116,10 +116,6 @@ def test_a_thing_moves_a_mean_as_its_weight_does():
         assert moved == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-9)
 
 
-def scored(name, ratios):
-    return Scores((), (), ratios={(name, metric): ratio for metric, ratio in ratios.items()})
-
-
 def test_a_comparison_draws_the_same_rows_for_both():
     names = [TaskName("mr"), TaskName("mrpc"), TaskName("mr", "dev")]
     draw = np.random.default_rng(3)
@@ -179,9 +175,8 @@ def test_what_is_no_difference_is_0_however_sums_are_rounded():
     first = draw.permutation(np.repeat([0.0, 1.0], [7, 14]))
     pair = [Ratio(first * weights, weights), Ratio(first[::-1] * weights, weights)]
     bootstrap = Bootstrap(resamples=500)
-    (found,) = compare_ratios(
-        [name], *(scored(name, {"accuracy": ratio}) for ratio in pair), bootstrap=bootstrap
-    )
+    both = (Scores((), (), ratios={(name, "accuracy"): ratio}) for ratio in pair)
+    (found,) = compare_ratios([name], *both, bootstrap=bootstrap)
     moved = (first[::-1] - first) * (315 // sizes)
     exact = [moved[rows].sum() for rows in drawn("mr", 21, bootstrap)]
     assert found.tasks[name].p_value == p_value(np.array(exact, dtype=float))

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from contrasent.evaluation.intervals import (
-    correlation_interval,
-    holm,
-    influence,
-    normal_p_value,
-    p_value,
-    pair_error,
-)
+from contrasent.evaluation import intervals
 from contrasent.metrics import METRICS
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
@@ -28,7 +21,7 @@ def test_influence_is_what_a_little_more_of_a_pair_changes(metric, seed):
     scores = (gold + draw.normal(size=15)).round(0)
     rows = np.repeat(np.arange(15), times)
     correlation = SCIPY[metric](scores, gold).statistic
-    found = influence(metric, scores, gold)
+    found = intervals.influence(metric, scores, gold)
     for pair in range(15):
         more = np.append(rows, pair)
         changed = SCIPY[metric](scores[more], gold[more]).statistic
@@ -74,10 +67,10 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says(metric, graph):
     held, independent = 0, 0
     for _ in range(trials):
         gold, (scores,) = simulated(places, 1, draw)
-        moves, value = influence(metric, scores, gold), METRICS[metric](scores, gold)
-        found = correlation_interval(value, pair_error(*sides, moves), 0.95)
+        moves, value = intervals.influence(metric, scores, gold), METRICS[metric](scores, gold)
+        found = intervals.correlation_interval(value, intervals.pair_error(*sides, moves), 0.95)
         held += found.low <= TRUTH[metric] <= found.high
-        naive = correlation_interval(value, np.sqrt(np.square(moves).sum()), 0.95)
+        naive = intervals.correlation_interval(value, np.sqrt(np.square(moves).sum()), 0.95)
         independent += naive.low <= TRUTH[metric] <= naive.high
     # Three standard errors of a share of .95 in 200 trials are .046.
     assert abs(held / trials - 0.95) < 0.046
@@ -92,33 +85,38 @@ def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says(graph
     values = []
     for _ in range(200):
         gold, (one, other) = simulated(places, 2, draw)
-        moves = influence("spearman", other, gold) - influence("spearman", one, gold)
+        moves = intervals.influence("spearman", other, gold) - intervals.influence(
+            "spearman", one, gold
+        )
         difference = METRICS["spearman"](other, gold) - METRICS["spearman"](one, gold)
-        values.append(normal_p_value(difference, pair_error(*sides, moves)))
+        values.append(intervals.normal_p_value(difference, intervals.pair_error(*sides, moves)))
     # Three standard errors of a share of .05 are .046, of .5 are .106.
     assert abs(np.mean(np.array(values) < 0.05) - 0.05) < 0.046
     assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.106
 
 
 def test_normal_p_values_and_intervals_at_their_ends():
-    assert normal_p_value(1.96, 1.0) == pytest.approx(0.05, abs=1e-4)
-    assert normal_p_value(-1.96, 1.0) == normal_p_value(1.96, 1.0)
-    assert normal_p_value(0.0, 0.0) == 1
-    assert (correlation_interval(1.0, 0.0, 0.95).low, normal_p_value(0.5, 0.0)) == (1, 1)
-    near = correlation_interval(0.98, 0.02, 0.95)
+    assert intervals.normal_p_value(1.96, 1.0) == pytest.approx(0.05, abs=1e-4)
+    assert intervals.normal_p_value(-1.96, 1.0) == intervals.normal_p_value(1.96, 1.0)
+    assert intervals.normal_p_value(0.0, 0.0) == 1
+    assert (
+        intervals.correlation_interval(1.0, 0.0, 0.95).low,
+        intervals.normal_p_value(0.5, 0.0),
+    ) == (1, 1)
+    near = intervals.correlation_interval(0.98, 0.02, 0.95)
     assert 0.8 < near.low < 0.95 < near.high < 1
 
 
 def test_a_p_value_counts_the_draws_on_the_rarer_side():
-    assert p_value(np.array([-1.0, *[1.0] * 98])) == pytest.approx(2 * 2 / 100)
-    assert p_value(np.array([1.0, *[-1.0] * 98])) == pytest.approx(2 * 2 / 100)
-    assert p_value(np.ones(999)) == pytest.approx(2 / 1000)
-    assert p_value(np.zeros(9)) == 1
-    assert p_value(np.array([np.nan, np.nan])) == 1
+    assert intervals.p_value(np.array([-1.0, *[1.0] * 98])) == pytest.approx(2 * 2 / 100)
+    assert intervals.p_value(np.array([1.0, *[-1.0] * 98])) == pytest.approx(2 * 2 / 100)
+    assert intervals.p_value(np.ones(999)) == pytest.approx(2 / 1000)
+    assert intervals.p_value(np.zeros(9)) == 1
+    assert intervals.p_value(np.array([np.nan, np.nan])) == 1
 
 
 def test_holms_adjustment():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
+    assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert intervals.holm([0.6, 0.9]) == [1.0, 1.0]
+    assert intervals.holm([0.2]) == [0.2]
+    assert intervals.holm([]) == []

@@ -1,7 +1,5 @@
 """What is saved is read back as it was, and an existing folder is replaced whole or not at all."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -17,13 +15,6 @@ def vectors(encoder):
     return encoder.encode(SENTENCES, precision="fp32")
 
 
-def loaded(folder, **settings):
-    """Load without a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return SentenceEncoder.load(folder, device="cpu", **settings)
-
-
 def with_head(encoder):
     encoder.head = shaken(MlpHead(16))
     return encoder
@@ -33,9 +24,9 @@ def with_head(encoder):
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_shallow_encoder_keeps_its_poolers_name(depth, pooler, tmp_path):
     folder = save_tiny(tmp_path / "plain", num_hidden_layers=depth)
-    encoder = loaded(folder, pooler=pooler, head="none")
+    encoder = SentenceEncoder.load(folder, pooler=pooler, head="none")
     encoder.save(tmp_path / "saved")
-    again = loaded(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
     assert again.pooler == pooler
     assert np.array_equal(vectors(again), vectors(encoder))
 
@@ -73,7 +64,7 @@ def test_saving_replaces_nothing_but_an_encoder(tiny_encoder, tmp_path):
 def test_a_fingerprint_tells_encoders_apart(tiny_encoder, tiny_roberta):
     first = tiny_encoder.fingerprint()
     assert first == tiny_encoder.fingerprint()
-    seen = {first, loaded(tiny_roberta, pooler="cls", head="none").fingerprint()}
+    seen = {first, SentenceEncoder.load(tiny_roberta, pooler="cls", head="none").fingerprint()}
     for name, value in (("normalize", True), ("max_tokens", 10)):
         old = getattr(tiny_encoder, name)
         setattr(tiny_encoder, name, value)
@@ -92,7 +83,7 @@ def test_weights_stored_in_half_precision_are_loaded_in_fp32(tiny_encoder, tmp_p
     tiny_encoder.save(tmp_path / "saved")
     with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as stored:
         assert stored.get_tensor("embeddings.LayerNorm.weight").dtype == torch.float16
-    encoder = loaded(tmp_path / "saved")
+    encoder = SentenceEncoder.load(tmp_path / "saved")
     assert {p.dtype for p in encoder.parameters()} == {torch.float32}
     assert vectors(encoder).dtype == np.float32
 
@@ -111,4 +102,4 @@ def test_a_damaged_contrasent_json_is_named(content, tiny_encoder, tmp_path):
     tiny_encoder.save(tmp_path / "saved")
     (tmp_path / "saved" / "contrasent.json").write_text(content, encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"contrasent\.json( is damaged|:)"):
-        loaded(tmp_path / "saved")
+        SentenceEncoder.load(tmp_path / "saved")

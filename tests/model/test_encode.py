@@ -158,10 +158,6 @@ def test_every_part_is_put_back_into_its_mode(tiny_encoder, rows):
     np.testing.assert_allclose(dropped, rows, rtol=0, atol=1e-6)
 
 
-def one_by_one(encoder, **settings):
-    return np.concatenate([encoder.encode([s], **settings) for s in SENTENCES])
-
-
 @pytest.mark.parametrize("pooler", POOLERS)
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])
 def test_a_sentence_has_the_same_vector_while_serving(pooler, precision, tolerance, tiny_bert):
@@ -169,7 +165,7 @@ def test_a_sentence_has_the_same_vector_while_serving(pooler, precision, toleran
     rows = encoder.encode(SENTENCES, precision=precision)
     with encoder.serving() as serving:
         assert serving is encoder
-        alone = one_by_one(encoder, precision=precision)
+        alone = np.stack([encoder.encode(it, precision=precision) for it in SENTENCES])
         together = encoder.encode(SENTENCES, precision=precision)
     assert np.array_equal(together, rows)
     np.testing.assert_allclose(alone, rows, rtol=0, atol=tolerance)

@@ -3,14 +3,7 @@
 import pytest
 import torch
 import transformers
-from helpers.tiny_models import (
-    SENTENCES,
-    byte_level,
-    config_of,
-    save_tiny_masked_lm,
-    transformer,
-    word_piece,
-)
+from helpers import tiny_models
 
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
@@ -20,12 +13,12 @@ from contrasent.model.masked_lm import Generator, argmax, draw, mask_tokens
 
 @pytest.fixture(params=["bert", "roberta", "distilbert"])
 def folder(request, tmp_path):
-    return save_tiny_masked_lm(tmp_path / "it", request.param)
+    return tiny_models.save_tiny_masked_lm(tmp_path / "it", request.param)
 
 
 def parts(folder, rate=0.3):
     tokenizer = Tokenizer.load(folder)
-    batch = pack(tokenizer.ids(SENTENCES, None)[0])
+    batch = pack(tokenizer.ids(tiny_models.SENTENCES, None)[0])
     torch.manual_seed(1)
     masked = mask_tokens(batch, rate, tokenizer.special_ids, tokenizer.vocabulary)
     return Generator.load(folder, tokenizer), batch, masked
@@ -51,8 +44,10 @@ def test_chosen_tokens_or_all_but_the_first_become_the_most_probable_ones(folder
 
 def test_ids_that_pad_the_decoder_are_never_written(tmp_path):
     folder = tmp_path / "it"
-    vocabulary = word_piece(folder)
-    model = transformer(config_of("bert", vocabulary + 30), kind=transformers.AutoModelForMaskedLM)
+    vocabulary = tiny_models.word_piece(folder)
+    model = tiny_models.transformer(
+        tiny_models.config_of("bert", vocabulary + 30), kind=transformers.AutoModelForMaskedLM
+    )
     with torch.no_grad():
         model.cls.predictions.bias[vocabulary:] = 1e4
     model.save_pretrained(folder)
@@ -91,9 +86,9 @@ def test_evenly_spread_numbers_draw_each_column_by_its_probability(rng, dtype, b
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
 def test_another_vocabulary_is_refused(has_tokenizer, tmp_path):
-    folder = save_tiny_masked_lm(tmp_path / "generator")
+    folder = tiny_models.save_tiny_masked_lm(tmp_path / "generator")
     own = Tokenizer.load(folder)
-    byte_level(tmp_path / "larger")
+    tiny_models.byte_level(tmp_path / "larger")
     if not has_tokenizer:  # only the sizes are compared
         for path in folder.glob("*token*"):
             path.unlink()

@@ -23,11 +23,6 @@ def states(rng):
     return [rng(7, 6) for _ in range(DEPTH + 1)]
 
 
-def asked(name, states):
-    """The states under the numbers that the pooler asks for."""
-    return {layer: states[layer] for layer in pooler(name).layers}
-
-
 @pytest.mark.parametrize("name", POOLERS)
 def test_a_pooler_is_its_loop(name, states):
     batch = pack(SENTENCES)
@@ -44,4 +39,5 @@ def test_a_pooler_is_its_loop(name, states):
             row = torch.stack([max(states[4][t][d] for t in tokens) for d in range(6)])
         rows.append(row)
         start += len(sentence)
-    torch.testing.assert_close(pooler(name)(asked(name, states), batch), torch.stack(rows))
+    given = {layer: states[layer] for layer in pooler(name).layers}
+    torch.testing.assert_close(pooler(name)(given, batch), torch.stack(rows))

@@ -78,10 +78,6 @@ def usual(folder, _):
     return [modules.Router.for_query_document(*both)]
 
 
-def model_of(parts, **settings):
-    return st.SentenceTransformer(modules=parts, device="cpu", prompts=PROMPTS, **settings)
-
-
 def alike(ours, theirs, **options):
     for call in CALLS:
         mine = getattr(ours, call)(SENTENCES, precision="fp32", on_overflow="truncate", **options)
@@ -92,7 +88,8 @@ def alike(ours, theirs, **options):
 @pytest.mark.parametrize("kind", ["Router", "Asym"])
 @pytest.mark.parametrize("layout", [usual, with_a_shared_end, after_a_shared_start, by_a_table])
 def test_folders_of_sentence_transformers(layout, kind, table, tmp_path):
-    model = model_of(layout(tmp_path, table), default_prompt_name="document")
+    parts = {"modules": layout(tmp_path, table), "prompts": PROMPTS}
+    model = st.SentenceTransformer(**parts, device="cpu", default_prompt_name="document")
     model.save(str(tmp_path / "theirs"), create_model_card=False)
     if kind == "Asym":  # as it was called, and where its settings were
         rows = tmp_path / "theirs/modules.json"

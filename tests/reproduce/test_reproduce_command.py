@@ -32,7 +32,6 @@ def alone(tmp_path_factory, monkeypatch):
     """No cache and no data but those of the test."""
     for name in ("CONTRASENT_CACHE", "XDG_DATA_HOME", "NLTK_DATA"):
         monkeypatch.setenv(name, str(tmp_path_factory.mktemp("home")))
-    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -218,24 +217,6 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
         *("one:", "three:", "two:", "victim")
     ]
     assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("simcsee/T1",), "Did you mean 'simcse/T1'"),
-        (("simcse/T99",), "simcse/T9"),
-        (("simcse/T1", "--rows", "zebra"), "zebra"),
-        (("simcse/T1", "--scale", "tiny"), "unknown scale 'tiny'"),
-        (("simcse/T1", "--seeds", "a"), "--seeds cannot be 'a'"),
-        (("simcse/T1", "--material", "qpq=x"), "Did you mean 'qqp'"),
-        (("simcse/T1", "--material", "qqp"), "--material cannot be"),
-        (("simcse/T1", "--material", "qqp=none.csv"), "none.csv is not there"),
-    ],
-)
-def test_mistakes_are_told_before_any_work(tmp_path, words, message):
-    assert message in refused("reproduce", *words, "--output", tmp_path / "out")
-    assert not (tmp_path / "out" / "jobs").exists()
 
 
 def made_jobs(output):

@@ -25,10 +25,6 @@ def part(first, second, *, relation=">", pair_error=0.1, seed_error=None, publis
     return ClaimPart("a", "b", relation, published, "", cells, pair_error, seeds)
 
 
-def column_of(value):
-    return PaperColumn.parse(value, value)
-
-
 def paired(first, second):
     each = [a - b for a, b in zip(first, second, strict=True)]
     return stdev(each) / sqrt(len(each)), len(each) - 1
@@ -148,7 +144,7 @@ def table_of(results, column, examples, data_dir=None):
 
 def error_of(moves, value, data_dir=None):
     """The error of the difference of two rows with these numbers by label."""
-    column, system = column_of(value), SimpleNamespace(aggregation="")
+    column, system = PaperColumn.parse(value, value), SimpleNamespace(aggregation="")
     rows = [SimpleNamespace(label=it, system=lambda _: system) for it in moves]
     table = table_of({it: it for it in moves}, column, moves.get, data_dir)
     return _Judge(table).pair_error(rows, column)

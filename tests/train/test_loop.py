@@ -10,16 +10,7 @@ from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
 from contrasent.objectives import Terms
 from contrasent.settings import TrainSettings
-from contrasent.training import loop as readings_module
-from contrasent.training.loop import (
-    MetricsReader,
-    _geometry,
-    gradient_norm,
-    learning_rate,
-    optimizer_of,
-    set_rate,
-    update,
-)
+from contrasent.training import loop
 from contrasent.training.run import train
 
 STEPS = 20
@@ -27,7 +18,7 @@ STEPS = 20
 
 def rates(**settings):
     made = TrainSettings(learning_rate=1.0, **settings)
-    return [learning_rate(made, STEPS, step) for step in range(STEPS)]
+    return [loop.learning_rate(made, STEPS, step) for step in range(STEPS)]
 
 
 def test_linear_with_a_warm_up_is_that_of_transformers():
@@ -72,7 +63,7 @@ def parameters(rng, size):
 def test_the_norm_is_that_of_all_gradients_together(size, rng):
     found = parameters(rng, size)
     expected = torch.cat([p.grad.double().flatten() for p in found]).norm()
-    torch.testing.assert_close(gradient_norm(found).double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(loop.gradient_norm(found).double(), expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
@@ -82,7 +73,7 @@ def test_updates_are_torchs_after_clipping(name, size, clip, rng):
     settings = TrainSettings(optimizer=name, betas=[0.0, 0.9], eps=1e-7, weight_decay=0.01)
     ours = parameters(rng, size)
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
-    optimizer = optimizer_of(settings, ours)
+    optimizer = loop.optimizer_of(settings, ours)
     kind, given = torch.optim.AdamW, {"betas": (0.0, 0.9)}
     if name == "rmsprop":
         kind, given = torch.optim.RMSprop, {"alpha": 0.9}
@@ -92,8 +83,8 @@ def test_updates_are_torchs_after_clipping(name, size, clip, rng):
         for a, b in zip(ours, theirs, strict=True):
             a.grad = size * rng(*a.shape)
             b.grad = a.grad.clone()
-        set_rate(optimizer, settings, rate, step)
-        update(optimizer, gradient_norm(ours), clip)
+        loop.set_rate(optimizer, settings, rate, step)
+        loop.update(optimizer, loop.gradient_norm(ours), clip)
         if clip:
             torch.nn.utils.clip_grad_norm_(theirs, clip)
         expected.param_groups[0]["lr"] = rate
@@ -115,7 +106,7 @@ def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, shape,
     theta = parameter.detach().double().tolist()
     means, squares = [0.0] * 5, [0.0] * 5
     parameter.data = parameter.data.view(shape)
-    optimizer = optimizer_of(settings, [parameter, other])
+    optimizer = loop.optimizer_of(settings, [parameter, other])
     for step in range(4):
         rate, t = 0.1 / (step + 1), step + 1
         gradient = rng(5)
@@ -126,19 +117,19 @@ def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, shape,
             v = squares[i] / (1 - 0.9**t) if corrected else squares[i]
             theta[i] -= rate * (m / (v**0.5 + 1e-2) + decay * theta[i])
         parameter.grad = gradient.clone().view(shape)
-        set_rate(optimizer, settings, rate, step)
-        update(optimizer, gradient_norm([parameter]), clip=None)
+        loop.set_rate(optimizer, settings, rate, step)
+        loop.update(optimizer, loop.gradient_norm([parameter]), clip=None)
         assert parameter.flatten().tolist() == pytest.approx(theta, rel=1e-5, abs=1e-6)
 
 
 def test_alignment_is_of_the_first_two_views_and_uniformity_of_the_first(rng):
     first, second, third = pooled = rng(3, 5, 4)
-    found = _geometry(pooled, aligned=True)
+    found = loop._geometry(pooled, aligned=True)
     assert found == {"alignment": alignment(first, second), "uniformity": uniformity(first)}
     assert alignment(first, second) != alignment(first, third)
     assert uniformity(first) not in (uniformity(second), uniformity(third))
-    assert set(_geometry(pooled, aligned=False)) == {"uniformity"}
-    assert _geometry(pooled[:1], aligned=True) == {}
+    assert set(loop._geometry(pooled, aligned=False)) == {"uniformity"}
+    assert loop._geometry(pooled[:1], aligned=True) == {}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_do(trained):
@@ -194,12 +185,12 @@ class Event:
 def on_accelerator(monkeypatch):
     """Readings of a device that has to be waited for."""
     Event.waited = 0
-    monkeypatch.setattr(readings_module, "_sent", lambda values: (values, Event()))
+    monkeypatch.setattr(loop, "_sent", lambda values: (values, Event()))
 
 
 @pytest.mark.usefixtures("on_accelerator")
 def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
-    found, taken = MetricsReader(), []
+    found, taken = loop.MetricsReader(), []
     for number in range(4):
         found.send(number, 1e-5, BATCH, *measured(number))
         taken.append([step.number for step in found.take(everything=number == 2)])
@@ -211,7 +202,7 @@ def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
 @pytest.mark.usefixtures("on_accelerator")
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
-    found = MetricsReader()
+    found = loop.MetricsReader()
     found.send(7, 1e-5, BATCH, *measured(7, loss))
     assert found.take(everything=False) == []
     found.send(8, 1e-5, BATCH, *measured(8))

@@ -69,7 +69,6 @@ def test_strings_are_lines_and_empty_ones_end_documents(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_rows_that_cannot_be_kept_are_explained(rows, message, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
+def test_rows_that_cannot_be_kept_are_explained(rows, message):
     with pytest.raises(DataError, match=message):
         keep_rows(rows)

@@ -4,14 +4,8 @@ import json
 
 import pytest
 import torch
+from helpers import run_files
 from helpers.interrupted import kill_after
-from helpers.run_files import (
-    RunFiles,
-    logged_evaluations,
-    logged_losses,
-    logged_steps,
-    weights,
-)
 from helpers.tiny_sentences import sentence, write
 from helpers.tiny_sts import spearman
 from helpers.tiny_transfer import write_transfer
@@ -27,12 +21,14 @@ from contrasent.training.setup import prepare
 
 def test_best_has_the_highest_dev_score_last_the_last_step(trained, tmp_path, pairs_file):
     result = trained(train__epochs=8, train__learning_rate=0.01)
-    evaluations = logged_evaluations(tmp_path / "run")
+    evaluations = run_files.logged_evaluations(tmp_path / "run")
     scores = {v["step"]: v["evaluation"][str(pairs_file)] for v in evaluations}
     assert result.best_score == max(scores.values())
     assert result.best_step == min(s for s, v in scores.items() if v == result.best_score)
     assert result.best_step != result.steps == 40, "choose other settings: best must not be last"
-    assert weights(tmp_path / "run", "best") != weights(tmp_path / "run", "last")
+    assert run_files.weights(tmp_path / "run", "best") != run_files.weights(
+        tmp_path / "run", "last"
+    )
     for folder, score in ((result.best, result.best_score), (result.last, scores[40])):
         encoder = SentenceEncoder.load(folder, device="cpu")
         found = spearman(evaluate(encoder, [str(pairs_file)]))
@@ -49,7 +45,7 @@ def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
     )
     assert result.best_step == 0
     assert result.steps == 6
-    evaluations = logged_evaluations(tmp_path / "run")
+    evaluations = run_files.logged_evaluations(tmp_path / "run")
     assert [values["step"] for values in evaluations] == [0, 3, 6]
     assert "no new best in 2 evaluations: stopping" in (tmp_path / "run" / "log.txt").read_text()
 
@@ -129,8 +125,8 @@ def test_scores_of_the_start_have_its_own_pooler_beside_that_of_the_run(
 def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
     trained(folder="scored", train__epochs=2)
     trained(folder="not", train__epochs=2, evaluation__task="none")
-    assert logged_losses(tmp_path / "scored") == logged_losses(tmp_path / "not")
-    assert weights(tmp_path / "scored") == weights(tmp_path / "not")
+    assert run_files.logged_losses(tmp_path / "scored") == run_files.logged_losses(tmp_path / "not")
+    assert run_files.weights(tmp_path / "scored") == run_files.weights(tmp_path / "not")
 
 
 def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
@@ -140,7 +136,9 @@ def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
     trained(train__trackers=["tensorboard"])
     (events,) = (tmp_path / "run" / "trackers" / "contrasent").glob("events.out.*")
     found = loader.EventAccumulator(str(events.parent)).Reload()
-    steps, evaluations = (read(tmp_path / "run") for read in (logged_steps, logged_evaluations))
+    steps, evaluations = (
+        read(tmp_path / "run") for read in (run_files.logged_steps, run_files.logged_evaluations)
+    )
     for name in ("loss", "term_contrast", "learning_rate", "alignment", "uniformity"):
         told = [(event.step, event.value) for event in found.Scalars(name)]
         assert told == [(v["step"], pytest.approx(v[name], rel=1e-5)) for v in steps]
@@ -157,7 +155,7 @@ def test_trackio_gets_every_step_under_the_name_of_the_run(trained, tmp_path, ca
     told = [
         (row["step"], row["loss"]) for row in storage.get_logs("contrasent", "run") if "loss" in row
     ]
-    steps = logged_steps(tmp_path / "run")
+    steps = run_files.logged_steps(tmp_path / "run")
     assert told == [(step["step"], pytest.approx(step["loss"], rel=1e-5)) for step in steps]
     assert "rackio" not in capfd.readouterr().out
 
@@ -177,7 +175,7 @@ def test_without_dev_data_a_tenth_of_the_text_selects_best(
     result = train(auto, tmp_path / "run")
     data = json.loads((tmp_path / "run" / "data.json").read_text())
     assert (data["examples"], data["held_out"]) == (468, 52)
-    found = logged_evaluations(tmp_path / "run")
+    found = run_files.logged_evaluations(tmp_path / "run")
     assert [line["step"] for line in found] == [0, 5, 10, 15]
     assert {*found[0]["evaluation"]} == {"held-out crops"}
     assert result.best_score == max(line["evaluation"]["held-out crops"] for line in found)
@@ -196,7 +194,7 @@ def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tm
     with kill_after("loop.save_state"):
         train(asked, tmp_path / "cut")
     train(asked, tmp_path / "cut", resume=True)
-    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
+    assert run_files.RunFiles.read(tmp_path / "cut") == run_files.RunFiles.read(tmp_path / "whole")
 
 
 def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny_bert):
@@ -219,7 +217,9 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
         evaluation__task=str(tmp_path / "rated.tsv"),
         evaluation__every=alone.steps,
     )
-    assert weights(tmp_path / "run") == weights(tmp_path / "alone"), "evaluating changed the run"
+    assert run_files.weights(tmp_path / "run") == run_files.weights(tmp_path / "alone"), (
+        "evaluating changed the run"
+    )
     info = json.loads((result.best / "contrasent.json").read_text())
     assert (info["start_share"], result.best_step) == (0.4, alone.steps)
     for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():

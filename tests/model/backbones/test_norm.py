@@ -26,19 +26,14 @@ def state(rng):
     return rng(ROWS, WIDTH).requires_grad_()
 
 
-def drawn_as(x, seed):
-    """The kept elements, scaled, as the first mask that is drawn from ``seed``."""
-    torch.manual_seed(seed)
-    mask, scale = keep_mask(x, RATE)
-    return (mask != 0).float() * scale
-
-
 @pytest.mark.parametrize("used", USED.values(), ids=USED)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm, rng):
     x = rng(ROWS, WIDTH).to(dtype).requires_grad_()
     leaves = [state, x, norm.weight, norm.bias]
-    kept = drawn_as(x, seed=3)
+    torch.manual_seed(3)
+    mask, scale = keep_mask(x, RATE)
+    kept = (mask != 0).float() * scale
     assert 0 < (kept == 0).sum() < kept.numel()
     total = state + x.float() * kept
     expected = F.layer_norm(total, (WIDTH,), norm.weight, norm.bias, norm.eps)
