@@ -4,7 +4,7 @@ import json
 
 import pytest
 from helpers.command_line import call, worked
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import PAIRS, sentence, write
 
 from contrasent.adaptation import trials
 from contrasent.errors import ContrasentError
@@ -20,11 +20,9 @@ RANGE = ("--space", "train.learning_rate=1e-4..1e-2:log", "--space", "train.warm
 def words(tiny_bert, tmp_path, monkeypatch):
     """A command over tiny text, from a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    lines = [f"{sentence(n, 3 + n % 6)}\n" for n in range(40)]
-    (tmp_path / "text.txt").write_text("".join(lines))
-    rows = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}\n" for n in range(24)]
-    (tmp_path / "dev.tsv").write_text("".join(rows))
-    (tmp_path / "test.tsv").write_text("".join(rows[2:] + rows[:1]))
+    write(tmp_path / "text.txt", [sentence(n, 3 + n % 6) for n in range(40)])
+    write(tmp_path / "dev.tsv", PAIRS)
+    write(tmp_path / "test.tsv", [*PAIRS[2:], PAIRS[0]])
     return (
         *("tune", "unsup-simcse", "--encoder", tiny_bert, "--data", "text.txt", "--device", "cpu"),
         *("--batch-size", "8", "--evaluation.task", "dev.tsv", "--evaluation.every", "2"),

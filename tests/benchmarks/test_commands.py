@@ -28,14 +28,9 @@ def text(tmp_path):
 
 
 @pytest.fixture
-def encoder(tiny_encoder, tmp_path):
+def words(tiny_encoder, text, tmp_path):
     tiny_encoder.save(tmp_path / "encoder")
-    return str(tmp_path / "encoder")
-
-
-@pytest.fixture
-def words(encoder, text):
-    return ["--encoder", encoder, "--data", str(text), "--rounds", "2"]
+    return ["--encoder", str(tmp_path / "encoder"), "--data", str(text), "--rounds", "2"]
 
 
 def test_training(words, tmp_path, capsys):

@@ -9,17 +9,13 @@ from contrasent.data.examples import open_examples
 PAIRS = [[f"sentence {k}", f"paraphrase {k}"] for k in range(300)]
 
 
-@pytest.fixture
-def pairs(tmp_path):
-    return write(tmp_path / "pairs.tsv", PAIRS)
-
-
 def sample(source, count, seed, folder):
     words = ("paraphrases", source, "--sample", count, "--seed", seed)
     return built(*words, folder=folder)
 
 
-def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(pairs, tmp_path):
+def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(tmp_path):
+    pairs = write(tmp_path / "pairs.tsv", PAIRS)
     backwards = write(tmp_path / "backwards.tsv", PAIRS[::-1])
     first, report = sample(pairs, 50, 1, tmp_path)
     assert first == [row for row in map(tuple, PAIRS) if row in first] and len(first) == 50

@@ -107,15 +107,10 @@ def test_documents_that_are_too_short_are_refused(open_text):
         open_spans(SMALL, open_text("\n".join(letters(19, 20, 7)), "t.txt"), Letters(), 32)
 
 
-@pytest.fixture
-def views(open_text):
-    text = "\n".join(letters(20, 31, 5, 26, 44))
-    return open_spans(SMALL, open_text(text), Letters(), 32)
-
-
-def test_a_batch_is_anchors_then_positives_of_each_document(views):
+def test_a_batch_is_anchors_then_positives_of_each_document(open_text):
     """Every span is the words that the draw says, view by view."""
-    source, draws = views.source, Draws(3, 1)
+    text = "\n".join(letters(20, 31, 5, 26, 44))
+    source, draws = open_spans(SMALL, open_text(text), Letters(), 32).source, Draws(3, 1)
     assert source.views == 8
     examples = np.array([2, 0])
     found = rows_of(source.gather(examples, draws))

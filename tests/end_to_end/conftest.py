@@ -4,7 +4,7 @@ import os
 
 import pytest
 from helpers.command_line import worked
-from helpers.tiny_sentences import SENTENCES, sentence, write
+from helpers.tiny_sentences import SENTENCES, sentence, write, write_pairs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,8 +26,7 @@ def shelf(tmp_path_factory):
     write(folder / "text.txt", SENTENCES)
     triplets = [f"{s},{sentence(n, 4)},{sentence(n + 17)}" for n, s in enumerate(SENTENCES)]
     write(folder / "triplets.csv", ["sent0,sent1,hard_neg", *triplets])
-    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    write(folder / "pairs.tsv", pairs)
+    write_pairs(folder / "pairs.tsv")
     return folder
 
 

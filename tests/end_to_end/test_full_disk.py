@@ -12,7 +12,7 @@ from helpers.run_files import weights
 from helpers.tiny_sentences import SENTENCES
 
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.training import run as run_module
+from contrasent.training import loop
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def whole(arguments, tmp_path_factory):
 
 def test_a_run_goes_on_when_there_is_room_again(arguments, whole, small_disk, monkeypatch):
     """The disk is full when the first state was written."""
-    run, kept, save = small_disk / "run", {}, run_module.loop.save_state
+    run, kept, save = small_disk / "run", {}, loop.save_state
 
     def saved(*args):
         save(*args)
@@ -55,7 +55,7 @@ def test_a_run_goes_on_when_there_is_room_again(arguments, whole, small_disk, mo
             leave_room(small_disk, 0)
             kept.update(tree(run / "best"))
 
-    monkeypatch.setattr(run_module.loop, "save_state", saved)
+    monkeypatch.setattr(loop, "save_state", saved)
     command = arguments("unsup-simcse", "text.txt", run)
     message = refused(*command)
     assert message.endswith("make room, and run the command again")

@@ -27,14 +27,11 @@ def pairs_file(tmp_path):
     return path
 
 
-@pytest.fixture
-def geometry(encoder, pairs_file):
-    return measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
-
-
 def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_distinct_sentences(
-    encoder, geometry, pairs_file
+    encoder, pairs_file
 ):
+    geometry = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
+
     def vectors(sentences):
         return torch.from_numpy(np.stack([encoder.embed(it) for it in sentences]))
 

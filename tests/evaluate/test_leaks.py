@@ -102,16 +102,6 @@ def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     assert found["mrpc"].pairs * 2 == found["mrpc"].sentences
 
 
-@pytest.fixture
-def trained(here, tiny_encoder):
-    """The folder of an encoder, as a run on ``train.csv`` leaves it."""
-    data = {"source": "train.csv", "sha256": open_examples("train.csv").sha256}
-    recipe = {"encoder": {"name": ""}, "data": {"file": "train.csv", "columns": None}}
-    tiny_encoder.save(here / "runs/mine/last", {"recipe": recipe, "data": data})
-    (here / "runs/mine/recipe.yaml").touch()
-    return "runs/mine/last"
-
-
 def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
     worked(
         *("train", "unsup-simcse", "--encoder", tiny_bert, "--data", "train.csv"),
@@ -151,9 +141,13 @@ def test_a_run_on_labelled_pairs_is_held_to_the_tasks(here, tiny_encoder):
         (lambda path: path.write_bytes(b"\xff\xfe\xff" * 9), "train.csv"),
     ],
 )
-def test_what_cannot_be_checked_is_said_and_stops_nothing(trained, here, change, trouble):
+def test_what_cannot_be_checked_is_said_and_stops_nothing(here, tiny_encoder, change, trouble):
+    data = {"source": "train.csv", "sha256": open_examples("train.csv").sha256}
+    recipe = {"encoder": {"name": ""}, "data": {"file": "train.csv", "columns": None}}
+    tiny_encoder.save(here / "runs/mine/last", {"recipe": recipe, "data": data})
+    (here / "runs/mine/recipe.yaml").touch()
     change(here / "train.csv")
-    said = worked("evaluate", trained, "--tasks", "own.tsv", "--json", "scores.jsonl")
+    said = worked("evaluate", "runs/mine/last", "--tasks", "own.tsv", "--json", "scores.jsonl")
     (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
     assert f"train.csv; whether that has text of the tasks was not checked: {trouble}" in line
     assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}

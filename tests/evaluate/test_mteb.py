@@ -184,14 +184,8 @@ def test_a_task_that_fails_costs_itself_only(tiny_encoder):
     assert found.problems[1].message == "Unreachable: MTEB stopped: no way"
 
 
-@pytest.fixture
-def local(monkeypatch):
-    """Names on the command line are tasks with local data."""
+def test_the_command_prints_and_saves(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr("contrasent.evaluation.mteb_tasks", lambda *_: [sts_task()])
-
-
-@pytest.mark.usefixtures("local")
-def test_the_command_prints_and_saves(tiny_bert, tmp_path):
     saved, output = tmp_path / "records.jsonl", tmp_path / "results"
     said = worked(
         *("mteb", tiny_bert, "--tasks", "Local", "--pooler", "mean"),

@@ -16,16 +16,10 @@ LENGTHS = [[5, 1, 9, 3], [4, 4], [1]]
 VOCABULARY = 100
 
 
-@pytest.fixture
-def willing(monkeypatch):
-    """A device with the kernel."""
+def test_it_is_there_where_torch_says_so(monkeypatch):
     monkeypatch.setattr(packing, "flash_sdp_enabled", lambda: True)
     monkeypatch.setattr(packing, "_takes", lambda *_: True)
     monkeypatch.setattr(torch.version, "hip", None)
-
-
-@pytest.mark.usefixtures("willing")
-def test_it_is_there_where_torch_says_so(monkeypatch):
     available = packing.packed_attention_available
     assert available(CUDA, torch.bfloat16, 64)
     assert not available(CPU, torch.bfloat16, 64)

@@ -117,26 +117,16 @@ def test_a_seed_decides_everything(encoder, text):
     assert not torch.equal(weights(encoder, text, seed=1), first)
 
 
-@pytest.fixture
-def fit_rows(monkeypatch):
-    """Fits a flow to embeddings that are there already."""
-
-    def fit(rows, settings):
-        monkeypatch.setattr("contrasent.fitting.stored_rows", lambda *_: rows.numpy())
-        shape = SimpleNamespace(width=rows.shape[1], device="cpu")
-        return fit_flow(shape, range(len(rows)), settings)[1]
-
-    return fit
-
-
-def test_before_is_with_scales_set_from_the_first_batch(rng, fit_rows):
+def test_before_is_with_scales_set_from_the_first_batch(rng, monkeypatch):
     settings = FlowSettings(batch_size=16, levels=2, depth=1, coupling_width=4)
     rows = 5 * rng(40, 8) + 3
     torch.manual_seed(settings.seed)
     expected = Flow(8, 2, 1, 4)
     expected.start(rows[_batches(40, settings)[0]])
     bits = expected.bits_per_dimension(rows).item()
-    assert fit_rows(rows, settings)["before"] == pytest.approx(bits)
+    monkeypatch.setattr("contrasent.fitting.stored_rows", lambda *_: rows.numpy())
+    _, told = fit_flow(SimpleNamespace(width=8, device="cpu"), range(40), settings)
+    assert told["before"] == pytest.approx(bits)
 
 
 def test_a_likelihood_that_is_not_finite_ends_the_fit(encoder, text):

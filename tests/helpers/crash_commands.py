@@ -8,7 +8,7 @@ from unittest import mock
 
 from contrasent.recipe import recipes, to_yaml
 from helpers.tiny_runs import TINY
-from helpers.tiny_sentences import SENTENCES, sentence, write
+from helpers.tiny_sentences import SENTENCES, sentence, write, write_pairs
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Row:
     ``again`` is an option for that: ``--resume`` always, ``--overwrite`` where the command itself
     is refused because its output is there. A command that changes an output has done its work if
     the file ``mark`` is what it is then, and is not repeated. ``before`` and ``after`` are
-    commands too. ``needs`` is a package.
+    commands too. ``needs`` is a package. A command is a line, with what makes it small before it.
     """
 
     name: str
-    words: tuple
+    words: str | tuple
     again: str = ""
     mark: str = ""
     before: tuple = ()
@@ -78,98 +78,94 @@ def small_files():
     senteval.TRAINING_FILES["wiki1m"] = "wiki1m_for_simcse.txt", 20
 
 
-def _words(line):
-    return tuple(line.split())
+def _words(command):
+    """The words of a line, or of what makes a command small and a line."""
+    if isinstance(command, str):
+        return tuple(command.split())
+    patch, line = command
+    return (through, patch, *line.split())
 
 
-_PAIRS = _words("--evaluation.task pairs.tsv --evaluation.final pairs.tsv")
-_ADAPT = _words(
+_PAIRS = "--evaluation.task pairs.tsv --evaluation.final pairs.tsv"
+_ADAPT = (
     "adapt bert --data long.txt --output out --minutes 5 --device cpu --candidates dropout,crops "
     "--test pairs.tsv --dev pairs.tsv --train.batch_size 16 --train.precision fp32 "
     "--train.learning_rate 1e-3"
 )
-_TUNE = _words(
+_TUNE = (
     "tune unsup-simcse --encoder bert --data text.txt --device cpu --batch-size 16 --max-steps 1 "
-    "--precision fp32 --output out --space train.learning_rate=1e-4,1e-3"
+    f"--precision fp32 --output out --space train.learning_rate=1e-4,1e-3 {_PAIRS}"
 )
-_PRETRAIN = _words(
+_PRETRAIN = (
     "pretrain masked-lm --data text.txt --output out --data.max_tokens 32 --batch-size 16 "
     "--max-steps 2 --precision fp32"
 )
-_REPRODUCE = ("reproduce", "simcse/T3", "--rows", "dropout 0.5", "--scale", "smoke")
-_TRAIN = _words("train recipe.yaml --output out")
-_ENCODE = _words("encode bert text.txt --precision fp32 --shard-size 30")
-_BUILD = _words("index build bert text.txt out --precision fp32")
-_ADD = _words("index add out more.txt")
-_MILVUS = (*_BUILD, "--kind", "milvus")
-_OUT_OF_MILVUS = ((through, rows_of_index, *_words("index info out")),)
-_REMOVE = _words("index remove out 3")
+_REPRODUCE = "reproduce simcse/T3 --rows 0.5 --scale smoke --device cpu --output out"
+_TRAIN = "train recipe.yaml --output out"
+_ENCODE = "encode bert text.txt --precision fp32 --shard-size 30"
+_BUILD = "index build bert text.txt out --precision fp32"
+_ADD = "index add out more.txt"
+_MILVUS = f"{_BUILD} --kind milvus"
+_OUT_OF_MILVUS = ((rows_of_index, "index info out"),)
+_REMOVE = "index remove out 3"
 _INDEX = {"mark": "out/manifest.json", "after": (_REMOVE,)}
-_FETCH = _words("data fetch wiki1m --data-dir out --url wiki.txt")
-_MINE = _words("data mine bert anchors.tsv --corpus text.txt --margin 0 --output out.csv")
+_FETCH = "data fetch wiki1m --data-dir out --url wiki.txt"
+_MINE = "data mine bert anchors.tsv --corpus text.txt --margin 0 --output out.csv"
+_ANALYZE = "analyze bert --pairs pairs.tsv>2 --json out.jsonl --html out.html --figures figures"
+_EVALUATE = "evaluate bert --tasks pairs.tsv --json out.jsonl --html out.html --overwrite"
+_TWINS = {"encoder.encoders": "twin", "evaluation.geometry_every": 1}
+_TWINS["evaluation.geometry_pairs"] = "pairs.tsv>2"
 
 
-def _fit(kind, *more):
-    start = "words.txt" if kind == "sif" else "bert"
-    return Row(f"fit {kind}", (*_words(f"fit {kind} {start} --data text.txt --output out"), *more))
+def _train(name, words="", **more):
+    return Row(name, f"{_TRAIN} {words}", **{"recipe": "unsup-simcse", **more})
 
 
-ROWS = (
-    *(Row(f"train {name}", _TRAIN, "--resume", recipe=name) for name in recipes()),
-    Row(
-        "train twins",
-        _TRAIN,
-        "--resume",
-        recipe="unsup-simcse",
-        settings={
-            "encoder.encoders": "twin",
-            "evaluation.geometry_every": 1,
-            "evaluation.geometry_pairs": "pairs.tsv>2",
-        },
-    ),
-    Row("train seeds", (*_TRAIN, "--seeds", "1,2"), "--resume", recipe="unsup-simcse"),
-    Row(
-        "train overwrite",
-        (*_TRAIN, "--overwrite"),
-        before=((*_TRAIN, "--seed", 7),),
-        recipe="unsup-simcse",
-    ),
+def _fit(kind, start, more=""):
+    return Row(f"fit {kind}", f"fit {kind} {start} --data text.txt --output out {more}")
+
+
+_ROWS = (
+    *(_train(f"train {name}", again="--resume", recipe=name) for name in recipes()),
+    _train("train twins", again="--resume", settings=_TWINS),
+    _train("train seeds", "--seeds 1,2", again="--resume"),
+    _train("train overwrite", "--overwrite", before=(f"{_TRAIN} --seed 7",)),
     Row("pretrain", _PRETRAIN, "--resume"),
-    _fit("whitening"),
-    _fit("flow", "--levels", 2, "--epochs", 2),
-    _fit("sif"),
-    Row("adapt", (through, few_steps, *_ADAPT), "--resume"),
-    Row("tune", (*_TUNE, *_PAIRS), "--resume"),
-    Row("reproduce", (*_REPRODUCE, "--device", "cpu", "--output", "out")),
-    Row("encode npy", (*_ENCODE, "out.npy"), "--overwrite"),
-    Row("encode parquet", (*_ENCODE, "out.parquet"), "--overwrite"),
-    Row("encode shards", (*_ENCODE, "out", "--shards", "npy"), "--overwrite"),
-    Row("encode worker", (*_ENCODE, "out.npy", "--shard", "1/1"), after=((*_ENCODE, "out.npy"),)),
+    _fit("whitening", "bert"),
+    _fit("flow", "bert", "--levels 2 --epochs 2"),
+    _fit("sif", "words.txt"),
+    Row("adapt", (few_steps, _ADAPT), "--resume"),
+    Row("tune", _TUNE, "--resume"),
+    Row("reproduce", _REPRODUCE),
+    Row("encode npy", f"{_ENCODE} out.npy", "--overwrite"),
+    Row("encode parquet", f"{_ENCODE} out.parquet", "--overwrite"),
+    Row("encode shards", f"{_ENCODE} out --shards npy", "--overwrite"),
+    Row("encode worker", f"{_ENCODE} out.npy --shard 1/1", after=(f"{_ENCODE} out.npy",)),
     Row(
         "encode workers",
-        (*_ENCODE, "out.npy", "--workers", 2),
-        after=((*_ENCODE, "out.npy", "--overwrite"),),
+        f"{_ENCODE} out.npy --workers 2",
+        after=(f"{_ENCODE} out.npy --overwrite",),
     ),
-    Row("index build flat", (*_BUILD, "--kind", "flat"), "--overwrite"),
-    Row("index build hnsw", (*_BUILD, "--kind", "hnsw"), "--overwrite"),
+    Row("index build flat", f"{_BUILD} --kind flat", "--overwrite"),
+    Row("index build hnsw", f"{_BUILD} --kind hnsw", "--overwrite"),
     Row(
         "index build ivfpq",
-        (through, few_codes, *_BUILD, "--kind", "ivfpq"),
+        (few_codes, f"{_BUILD} --kind ivfpq"),
         "--overwrite",
-        after=((through, few_codes, *_ADD),),
+        after=((few_codes, _ADD),),
     ),
     Row("index add", _ADD, before=(_BUILD,), **_INDEX),
     Row(
         "index tune",
-        _words("index tune out --weight 0.3"),
-        before=((*_BUILD, "--no-words"), _ADD),
+        "index tune out --weight 0.3",
+        before=(f"{_BUILD} --no-words", _ADD),
         **_INDEX,
     ),
-    Row("index remove", _words("index remove out 5 8"), before=(_BUILD,), **_INDEX),
+    Row("index remove", "index remove out 5 8", before=(_BUILD,), **_INDEX),
     Row(
         "index optimize",
-        _words("index optimize out --kind hnsw"),
-        before=(_BUILD, _words("index remove out 5"), _ADD),
+        "index optimize out --kind hnsw",
+        before=(_BUILD, "index remove out 5", _ADD),
         **_INDEX,
     ),
     Row("index build milvus", _MILVUS, "--overwrite", after=_OUT_OF_MILVUS, needs="milvus_lite"),
@@ -181,21 +177,21 @@ ROWS = (
         after=(_REMOVE, *_OUT_OF_MILVUS),
         needs="milvus_lite",
     ),
-    Row("data fetch", (through, small_files, *_FETCH)),
-    Row("data build", _words("data build paraphrases pairs.tsv --output out.csv"), "--overwrite"),
+    Row("data fetch", (small_files, _FETCH)),
+    Row("data build", "data build paraphrases pairs.tsv --output out.csv", "--overwrite"),
     Row("data mine", _MINE, "--overwrite"),
-    Row("export onnx", _words("export bert out --format onnx"), "--overwrite"),
-    Row(
-        "evaluate",
-        _words("evaluate bert --tasks pairs.tsv --json out.jsonl --html out.html --overwrite"),
-    ),
-    Row(
-        "analyze",
-        _words(
-            "analyze bert --pairs pairs.tsv>2 --json out.jsonl --html out.html --figures figures "
-            "--overwrite"
-        ),
-    ),
+    Row("export onnx", "export bert out --format onnx", "--overwrite"),
+    Row("evaluate", _EVALUATE),
+    Row("analyze", f"{_ANALYZE} --overwrite"),
+)
+ROWS = tuple(
+    replace(
+        row,
+        words=_words(row.words),
+        before=tuple(map(_words, row.before)),
+        after=tuple(map(_words, row.after)),
+    )
+    for row in _ROWS
 )
 
 
@@ -209,8 +205,7 @@ def prepare(row, folder, starts):
     write(folder / "long.txt", dict.fromkeys(sentence(n, 12) for n in range(120)))
     write(folder / "more.txt", SENTENCES[100:110])
     write(folder / "wiki.txt", SENTENCES[:20])
-    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
-    write(folder / "pairs.tsv", pairs)
+    write_pairs(folder / "pairs.tsv")
     write(folder / "anchors.tsv", [f"{it}\t{it} ." for it in SENTENCES[:20]])
     if row.recipe:
         given = {"train.max_steps": 2, "evaluation.every": 1}

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 import pytest
 
-from contrasent.training import callbacks
+from contrasent.training import callbacks, loop, run_folder
 from contrasent.training import run as run_module
 
 
@@ -20,12 +20,14 @@ def cut(*_args):
 
 @contextmanager
 def kill_after(function, calls=1):
-    """Let a training run die once a function of ``training.run`` has been called so often.
+    """Let a training run die once a function has been called so often.
 
-    A dot leads into a class there, or of the callbacks: ``GeometryLog.after_update``.
+    It is of the run, its loop, its folder or the callbacks; a dot leads into a class there:
+    ``GeometryLog.after_update``.
     """
     *path, name = function.split(".")
-    module = callbacks if path and hasattr(callbacks, path[0]) else run_module
+    first = (*path, name)[0]
+    module = next(it for it in (run_module, loop, run_folder, callbacks) if hasattr(it, first))
     owner = attrgetter(".".join(path))(module) if path else module
     original, left = getattr(owner, name), calls
 

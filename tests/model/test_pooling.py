@@ -17,15 +17,9 @@ FROM_THE_FRONT = {
 }
 
 
-@pytest.fixture
-def states(rng):
-    """Five states, 0 the embedding layer, of seven tokens."""
-    return [rng(7, 6) for _ in range(DEPTH + 1)]
-
-
 @pytest.mark.parametrize("name", POOLERS)
-def test_a_pooler_is_its_loop(name, states):
-    batch = pack(SENTENCES)
+def test_a_pooler_is_its_loop(name, rng):
+    batch, states = pack(SENTENCES), [rng(7, 6) for _ in range(DEPTH + 1)]  # 0: the embeddings
     rows = []
     start = 0
     for sentence in SENTENCES:

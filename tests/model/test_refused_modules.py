@@ -34,13 +34,6 @@ def folder(tiny_encoder, tmp_path):
     return tmp_path / "saved"
 
 
-@pytest.fixture
-def layered(tiny_encoder, tmp_path):
-    tiny_encoder._pooler = pooler("mean_top2")
-    tiny_encoder.save(tmp_path / "layered")
-    return tmp_path / "layered"
-
-
 def change(path, **settings):
     content = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps({**content, **settings}))
@@ -243,7 +236,9 @@ def test_poolings_and_their_spellings(config, modes, folder):
         refused(folder, f"pools by {modes} the layers .*, which is none of the poolers cls")
 
 
-def test_layers_weighed_in_another_way(layered):
+def test_layers_weighed_in_another_way(tiny_encoder, tmp_path):
+    layered, tiny_encoder._pooler = tmp_path / "layered", pooler("mean_top2")
+    tiny_encoder.save(layered)
     path = layered / "1_WeightedLayerPooling"
     for weights in ([1.0, 2.0], [1.0], [0.0, 0.0], []):
         save_file({"layer_weights": torch.tensor(weights)}, path / "model.safetensors")

@@ -6,7 +6,6 @@ import pytest
 from helpers.careless import train
 from helpers.command_line import refused, tree, worked
 
-from contrasent.training import run as run_module
 from contrasent.training import run_folder
 
 pytestmark = pytest.mark.usefixtures("desk")
@@ -84,14 +83,14 @@ def test_a_run_that_was_killed_while_it_was_replaced_is_still_known_as_a_run(des
 
 def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch):
     """Both found the folder empty; the other was quicker, and is done."""
-    checked = run_module.run_folder.check_trackers
+    checked = run_folder.check_trackers
 
     def meanwhile(names):
-        monkeypatch.setattr(run_module.run_folder, "check_trackers", checked)
+        monkeypatch.setattr(run_folder, "check_trackers", checked)
         worked(*train("--train.seed", "7"))
         checked(names)
 
-    monkeypatch.setattr(run_module.run_folder, "check_trackers", meanwhile)
+    monkeypatch.setattr(run_folder, "check_trackers", meanwhile)
     assert "out holds a training run already" in refused(*train())
     assert "seed: 7" in (desk / "out" / "recipe.yaml").read_text()
 

@@ -21,11 +21,6 @@ def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypa
     assert not (desk / "out").exists()
 
 
-@pytest.fixture
-def copied(desk, tiny_bert):
-    return shutil.copytree(tiny_bert, desk / "copied")
-
-
 def test_selecting_by_a_test_split_is_warned_of(desk, monkeypatch):
     folder = desk / "senteval" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
@@ -36,7 +31,8 @@ def test_selecting_by_a_test_split_is_warned_of(desk, monkeypatch):
     assert "warning: the best step is selected by the test split of STS-B" in said.err
 
 
-def test_views_that_nothing_tells_apart_are_told(copied):
+def test_views_that_nothing_tells_apart_are_told(desk, tiny_bert):
+    copied = shutil.copytree(tiny_bert, desk / "copied")
     config = json.loads((copied / "config.json").read_text())
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     (copied / "config.json").write_text(json.dumps({**config, **rates}))

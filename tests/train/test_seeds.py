@@ -13,23 +13,16 @@ from contrasent.records import read_records
 from contrasent.training.run_folder import RunFolder
 
 
-@pytest.fixture
-def other_file(pairs_file):
-    rows = pairs_file.read_text().splitlines()
-    return write(pairs_file.with_name("other.tsv"), rows[3:] + rows[:2])
-
-
-@pytest.fixture
-def words(tiny_bert, text_file, pairs_file, other_file):
-    return (
+def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(
+    tiny_bert, text_file, pairs_file, tmp_path
+):
+    rated = pairs_file.read_text().splitlines()
+    other_file, output = write(tmp_path / "other.tsv", rated[3:] + rated[:2]), tmp_path / "runs"
+    words = (
         *("train", "unsup-simcse", "--encoder", tiny_bert, "--data", text_file, "--lr", "1e-3"),
         *("--batch-size", "8", "--device", "cpu", "--evaluation.every", "2"),
         *("--evaluation.task", pairs_file, "--evaluation.final", f"{pairs_file},{other_file}"),
     )
-
-
-def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(words, tmp_path):
-    output = tmp_path / "runs"
     said = worked(*words, "--output", output, "--seeds", "5,6")
     alone = tmp_path / "alone"
     worked(*words, "--output", alone, "--seed", "6")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.tiny_models import shaken
 from torch import nn
 from torch.nn import functional as F
 
@@ -12,23 +13,10 @@ USED = {"both": (1.0, 1.0), "the wide one": (1.0, 0.0), "the narrow one": (0.0, 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture
-def norm(rng):
-    norm = nn.LayerNorm(WIDTH, eps=1e-3)
-    with torch.no_grad():
-        norm.weight.copy_(1 + 0.3 * rng(WIDTH))
-        norm.bias.copy_(0.3 * rng(WIDTH))
-    return norm
-
-
-@pytest.fixture
-def state(rng):
-    return rng(ROWS, WIDTH).requires_grad_()
-
-
 @pytest.mark.parametrize("used", USED.values(), ids=USED)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm, rng):
+def test_values_and_gradients_are_those_of_three_steps(dtype, used, rng):
+    state, norm = rng(ROWS, WIDTH).requires_grad_(), shaken(nn.LayerNorm(WIDTH, eps=1e-3))
     x = rng(ROWS, WIDTH).to(dtype).requires_grad_()
     leaves = [state, x, norm.weight, norm.bias]
     torch.manual_seed(3)
