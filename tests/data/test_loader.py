@@ -1,6 +1,13 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,3 +189,53 @@ def test_a_mixture_goes_through_every_source_as_if_it_was_alone(numbered, weight
 )
 def test_shares_of_the_batches_follow_weights_and_sizes(sizes, weights, counts):
     assert tuple(batches_of_each(sizes, weights)) == counts
+
+
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+import transformers
+from contrasent.data.loader import Loader
+from contrasent.data.loader import tokenize
+from contrasent.data.examples import open_examples
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.loader import plain
+
+def peak():
+    status = Path("/proc/self/status")
+    if status.exists():  # what getrusage tells there includes the process that started this one
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+text, vocabulary = sys.argv[1:]
+imports = peak()
+store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32)
+loader = Loader(plain(store, 2), batch_size=64, seed=0)
+read = sum(batch.examples for batch in loader.stream(0, loader.steps_per_epoch))
+told = {"read": read, "tokens": store.manifest.tokens, "imports": imports, "peak": peak()}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.acceptance
+def test_two_hundred_thousand_lines_need_little_memory(shared, tmp_path):
+    lines = 200_000
+    text = tmp_path / "text.txt.gz"
+    with gzip.open(shared / "data/wiki/wiki1m_style.txt.gz") as whole:
+        text.write_bytes(gzip.compress(b"".join(islice(whole, lines)), 1))
+    vocabulary = shared / "data/tokenizers/bert-base-uncased"
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(text), str(vocabulary)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "true"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    )
+    told = json.loads(found.stdout)
+    assert (told["read"], told["tokens"]) == (lines, 4_777_211)
+    mebibyte = 1024 if sys.platform == "linux" else 1024**2
+    assert told["peak"] < 1000 * mebibyte
+    assert told["peak"] - told["imports"] < 200 * mebibyte

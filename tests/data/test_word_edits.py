@@ -1,10 +1,15 @@
+import shutil
+import sys
 from collections import Counter
 from itertools import combinations
 
 import numpy as np
 import pytest
+from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.data import views
+from contrasent.data.views import WordNet
+from contrasent.errors import DataError, MissingExtraError
 
 DRAWS = 4000
 
@@ -123,3 +128,39 @@ def test_the_studys_edits_are_those_of_its_notebook():
         assert len(kept) == max(1, int((1 - share) * 17))
         assert kept == sorted(kept, key=int) and set(kept) <= set(words)
     assert len({tuple(views.keep_whole_words(words, random, 0.5)) for _ in range(9)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("word", "synonyms"),
+    [
+        ("cat", {"true cat", "guy", "hombre"}),
+        ("cats", {"cat", "true cat", "guy", "hombre"}),
+        ("ran", {"run", "scat", "operate"}),
+        ("run", {"scat", "operate"}),
+        ("big", {"large"}),
+        ("quickly", {"fast"}),
+        ("true", set()),
+        ("", set()),
+        ("IN", set()),
+    ],
+)
+def test_synonyms_are_the_lemmas_of_all_meanings_without_the_word(word, synonyms, tmp_path):
+    pytest.importorskip("nltk")
+    with only_wordnet(tmp_path / "nltk_data"):
+        found = WordNet().synonyms(word)
+    assert set(found) == synonyms
+    assert len(found) == len(synonyms)
+
+
+def test_a_wordnet_that_is_missing_or_damaged_is_explained(tmp_path, monkeypatch):
+    pytest.importorskip("nltk")
+    with only_wordnet(tmp_path / "nltk_data"):
+        (tmp_path / "nltk_data/corpora/wordnet/lexnames").write_text("cat n\n")
+        with pytest.raises(DataError, match="which NLTK cannot read"):
+            WordNet()
+        shutil.rmtree(tmp_path / "nltk_data")
+        with pytest.raises(DataError, match="view synonym needs WordNet"):
+            WordNet()
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[synonyms\]'"):
+        WordNet()

@@ -1,14 +1,19 @@
-"""``contrasent evaluate`` through its command function, with the encoder of words."""
+"""Evaluation and analysis by their commands, with the encoder of words, and from Python."""
 
 from pathlib import Path
 
 import pytest
 from helpers.command_line import rows
 
-from contrasent import evaluate as evaluate_in_code
-from contrasent.errors import ConfigError
+from contrasent import evaluate
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.geometry import measure, read_geometry
+from contrasent.evaluation.sts_data import RatedPairs
+from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.records import read_records
+from contrasent.records import Record, json_lines, read_records
+from contrasent.report.figures import figure_kinds
 
 
 @pytest.fixture
@@ -21,7 +26,7 @@ def test_the_table_is_the_papers(command, encoder, senteval):
     assert result.exit_code == 0, result.output
     (heading, _, row), protocol = rows(result)
     assert heading == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R", "Avg."]
-    records = evaluate_in_code(encoder, ["sts"], data_dir=senteval)
+    records = evaluate(encoder, ["sts"], data_dir=senteval)
     values = [r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
     assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7])]
     assert "Spearman" in protocol and "test split" in protocol and "aggregation all" in protocol
@@ -78,3 +83,85 @@ def test_an_old_report_is_kept_and_nothing_is_measured(runner, words, tmp_path, 
     assert html.read_text() == "old"
     assert command(*words, "--html", html, "--overwrite").exit_code == 0
     assert "<title>m: contrasent report</title>" in html.read_text()
+
+
+FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs]
+
+
+def test_the_table_says_what_was_measured_on_what(runner, encoder, senteval):
+    result = runner("analyze")("org/model", "--pairs", "stsb>3")
+    assert result.exit_code == 0, result.output
+    table, _, said = result.stdout.partition("\n\n")
+    found = measure(EncoderUse(encoder), RatedPairs.read("stsb>3", senteval))
+    values = [f"{found.value(name):.4f}" for name in ("alignment", "uniformity")]
+    row = table.split("\n")[2].split()
+    assert row[:3] == ["model", *values]
+    assert row[-1] == f"{100 * found.value('spearman'):.2f}"
+    positive = found.records[0].pairs
+    assert f"STS-B all (train, dev and test): alignment over the {positive} of 24 pairs" in said
+    assert f"over the {found.sentences} distinct sentences" in said
+    assert "model: pooler mean, fp32, encoder org/model." in said
+
+
+def test_figures_are_drawn_again_from_the_json_alone(runner, tmp_path):
+    command = runner("analyze")
+    json_file, first, again = tmp_path / "g.jsonl", tmp_path / "first", tmp_path / "again"
+    options = ("--json", json_file, "--figures", first)
+    result = command("a/one", "b/two", "--pairs", "stsb-dev>2", *options)
+    assert result.exit_code == 0, result.output
+    assert [found.encoder for found in read_geometry(json_file)] == ["a/one", "b/two"]
+    names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png"))
+    assert sorted(path.name for path in first.iterdir()) == names
+    assert all(str(first / name) in result.stderr for name in names)
+    again_result = command("--from", json_file, "--figures", again)
+    assert again_result.stdout == result.stdout
+    for name in names:
+        assert (again / name).read_bytes() == (first / name).read_bytes()
+
+
+PAIRS = "red cat\tred dog\t5\nold\tnew\t1\ncat\thouse\t0\nred\told cat\t3\n"
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(PAIRS)
+    return str(path)
+
+
+def test_records_are_a_list_with_a_table(encoder, senteval, pairs):
+    records = evaluate(encoder, ["stsb", pairs], data_dir=senteval)
+    assert len(records) == 12 and isinstance(records[0], Record) and records[:2] == [*records][:2]
+    assert {record.task for record in records} == {"stsb", pairs}
+    assert json_lines(records).count("\n") == 12
+    whole = {r.task: r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")}
+    heading, _, row, *_ = records.table().splitlines()
+    assert heading.split() == ["STS-B", "pairs.tsv"]
+    assert row.split() == ["words", *(f"{100 * value:.2f}" for value in whole.values())]
+    assert "Spearman" in records.table() and repr(records) == "<12 records of some/words>"
+
+
+def test_records_become_a_data_frame(encoder, pairs):
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    records = evaluate(encoder, pairs)
+    frame = records.to_pandas()
+    assert len(frame) == len(records) and frame["value"].tolist() == [r.value for r in records]
+
+
+def test_a_suite_is_read_once_for_several_encoders(encoder, pairs):
+    suite = load_suite([pairs])
+    assert evaluate(encoder, suite, seed=3) == evaluate(encoder, [pairs], seed=3)
+    assert {r.seed for r in evaluate(encoder, suite, seed=3)} == {3}
+    with pytest.raises(ConfigError, match="a suite has its own confidence; give it to load_suite"):
+        evaluate(encoder, suite, confidence=0.9)
+
+
+def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs, tmp_path):
+    (tmp_path / "empty.tsv").write_text("")
+    suite = load_suite([pairs, str(tmp_path / "empty.tsv")])
+    with pytest.warns(UserWarning, match=r"empty.tsv has no score: "):
+        records = evaluate(encoder, suite)
+    with pytest.raises(DataError, match=r"empty.tsv is empty"):
+        evaluate(encoder, [pairs, str(tmp_path / "empty.tsv")])
+    assert {record.task for record in records} == {pairs}
+    assert records.problems == suite.problems != ()

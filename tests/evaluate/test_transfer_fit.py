@@ -1,4 +1,4 @@
-"""The stack of classifiers against one classifier after the other."""
+"""The stack of classifiers, and the three procedures, against one classifier after the other."""
 
 from dataclasses import replace
 
@@ -8,11 +8,19 @@ import torch
 from helpers.tiny_transfer import separable
 from sklearn.model_selection import StratifiedKFold
 
+from benchmarks.jobs import senteval
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError
-from contrasent.evaluation import logistic_regression
-from contrasent.evaluation.logistic_regression import Fold, Problems, stratified_folds
-from contrasent.evaluation.protocols import Preset
+from contrasent.evaluation import logistic_regression, protocols
+from contrasent.evaluation.logistic_regression import (
+    Fold,
+    LabelledFeatures,
+    Problems,
+    _best,
+    cross_validate,
+    stratified_folds,
+)
+from contrasent.evaluation.protocols import Preset, preset_named
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
 DECAYS = [1e-4, 1e-2, 1.0]
@@ -89,3 +97,62 @@ def test_folds_are_those_of_scikit_learn(folds, seed, classes):
     ours = stratified_folds(labels, folds, seed)
     for (train, test), (their_train, their_test) in zip(ours, theirs, strict=True):
         assert (train == their_train).all() and (test == their_test).all()
+
+
+QUICK = {
+    "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),
+    "dev": Preset("dev", 2, "rmsprop", 32, 1, 2, max_epochs=16),
+}
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(protocols, "PRESETS", QUICK)
+
+
+def parts(names, classes=2, sizes=(90, 40, 50)):
+    found = {}
+    features, labels = separable(sum(sizes), classes=classes)
+    for name, end in zip(names, np.cumsum(sizes), strict=False):
+        start = sum(len(part.labels) for part in found.values())
+        found[name] = LabelledFeatures(features[start:end], labels[start:end])
+    return found
+
+
+@pytest.mark.parametrize("preset", QUICK)
+@pytest.mark.parametrize("seed", [1111, 3])
+@pytest.mark.parametrize(
+    ("names", "theirs", "classes"),
+    [
+        ("all", senteval.nested, 2),
+        ("train test", senteval.by_folds, 2),
+        ("train test", senteval.by_folds, 4),
+        ("train dev test", senteval.by_dev_part, 2),
+    ],
+)
+def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
+    data = parts(names.split(), classes)
+    reached = cross_validate(data, classes, preset_named(preset, seed), "cpu")
+    given = [(part.features, part.labels) for part in data.values()]
+    rows = given[0] if names == "all" else given
+    dev, test, predicted = theirs(*rows, classes, QUICK[preset], seed)
+    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert reached.predicted.tolist() == predicted.tolist()
+    if names == "all":
+        assert sorted(np.unique(reached.folds)) == list(range(QUICK[preset].folds))
+        right = reached.predicted == data["all"].labels
+        of_folds = [right[reached.folds == fold].mean() for fold in np.unique(reached.folds)]
+        assert np.mean(of_folds) == pytest.approx(test, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "chosen"),
+    [
+        ([[0.5, 0.50004, 0.4]], 0),
+        ([[0.5, 0.5001, 0.4]], 1),
+        ([[0.6, 0.4], [0.4, 0.61]], 1),
+        ([[0.6, 0.4], [0.4, 0.60006]], 0),
+    ],
+)
+def test_means_that_round_to_the_same_hundredth_of_a_point_are_a_tie(accuracies, chosen):
+    assert _best(np.array(accuracies)) == chosen

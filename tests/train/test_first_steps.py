@@ -1,4 +1,10 @@
-"""The first steps, once more in transformers' padded forward, plain loops and torch's AdamW."""
+"""Training beside others': first steps in padded loops, and what the reference code reaches.
+
+The reference reached 70.9 and 71.0 (unsupervised, two seeds) and 74.7 (supervised) from this
+start, which has 67.2, on this data: mean of the seven STS test sets, Spearman, all, x 100. One seed
+of ours varies by some tenths; three seeds must reach 70.7 and 74.5 in the mean, one must not be far
+below. Half of the unsupervised steps reach 70.0.
+"""
 
 import pytest
 import torch
@@ -8,8 +14,11 @@ from helpers.padded import padded
 from helpers.run_files import logged_losses
 from safetensors.torch import load_file
 
+from contrasent import evaluate
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
+from contrasent.recipe import load_recipe
+from contrasent.training.run import train
 
 RATE, STEPS, BATCH = 1e-3, 3, 8
 PLAIN = {"data__shuffle": False, "encoder__dropout": 0.0, "evaluation__task": "none"}
@@ -95,3 +104,40 @@ def test_frozen_layers_stay_those_of_the_start(trained, tmp_path, tiny_bert):
     assert not last[trained_name].equal(start[trained_name])
     with pytest.raises(ConfigError, match="freeze_layers is 9, but the encoder has 2 layers"):
         trained(folder="other", encoder__freeze_layers=9)
+
+
+WIKI, NLI = "wiki/wiki1m_for_simcse.head11914.txt", "nli/nli_triplets.csv"
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize(
+    ("recipe", "text", "settings", "least"),
+    [
+        pytest.param(
+            *("unsup-simcse-bert-base", WIKI, {"train.max_steps": 93}, 69.6),
+            id="half",
+            marks=pytest.mark.acceptance,
+        ),
+        pytest.param(
+            *("unsup-simcse-bert-base", WIKI, {}, 70.4), id="unsup", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            *("sup-simcse", NLI, {"encoder.pooler": "cls"}, 74.2),
+            id="sup",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_training_reaches_the_reference(recipe, text, settings, least, shared, tmp_path):
+    data_dir = shared / "data" / "senteval"
+    common = {
+        "encoder.name": str(shared / "data" / "weights" / "minilm-mlm"),
+        "data.file": str(shared / "data" / text),
+        "evaluation.data_dir": str(data_dir),
+        "evaluation.final": "none",
+    }
+    result = train(load_recipe(recipe, {**common, **settings}), tmp_path / "run")
+    records = evaluate(str(result.best), ["sts"], data_dir=data_dir)
+    values = [r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
+    assert len(values) == 7
+    assert sum(values) / 7 * 100 >= least

@@ -1,12 +1,17 @@
-"""Settings of a recipe given on the command line, by their own options and by their names."""
+"""Settings of a recipe on the command line, and --device wherever an encoder is loaded."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 from helpers.careless import PLAIN
-from helpers.command_line import worked
+from helpers.command_line import refused, worked
+
+from contrasent.errors import CheckpointError
+from contrasent.model.backbones.base import training_device
+from contrasent.model.encoder import SentenceEncoder
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
@@ -60,3 +65,42 @@ def test_a_wrong_path_is_told_before_torch_is_imported(name):
     assert done.returncode == 2
     message = "error: there is no file none.txt; look for a misspelling, or give a full path\n"
     assert (done.stdout, done.stderr) == ("[]\n", message)
+
+
+FIT = ("--data", "text.txt", "--output", "fitted")
+LOADING = {
+    "evaluate": ("evaluate", "tiny", "--tasks", "pairs.tsv"),
+    "analyze": ("analyze", "tiny", "--pairs", "pairs.tsv>1"),
+    "neighbours": ("neighbours", "tiny", "--corpus", "text.txt"),
+    "encode": ("encode", "tiny", "text.txt", "rows.npy"),
+    "similarity": ("similarity", "tiny", "a dog", "a cat"),
+    "calibrate": ("calibrate", "tiny", "pairs.tsv>=2"),
+    "index build": ("index", "build", "tiny", "text.txt", "other"),
+    "index add": ("index", "add", "index", "text.txt"),
+    "search": ("search", "index", "a dog"),
+    "fit whitening": ("fit", "whitening", "tiny", *FIT, "--dimensions", 2),
+    "fit flow": ("fit", "flow", "tiny", *FIT),
+}
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_the_encoder_is_loaded_where_the_option_says(name, monkeypatch):
+    worked("index", "build", "tiny", "text.txt", "index")
+    named = []
+
+    def stop(*_, device=None, **__):
+        named.append(device)
+        raise CheckpointError("no more is asked")
+
+    monkeypatch.setattr(SentenceEncoder, "load", stop)
+    assert refused(*LOADING[name], "--device", "cpu") == "no more is asked"
+    assert named == ["cpu"]
+
+
+def test_the_accelerator_trains_unless_the_cpu_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert training_device(None).type == "cuda"
+    assert training_device("cpu").type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert training_device(None).type == "mps"

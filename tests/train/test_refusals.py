@@ -1,4 +1,4 @@
-"""Settings, data, packages and encoders that a run refuses or warns of."""
+"""What a run refuses, with value and remedy, or warns of: settings, data, packages, encoders."""
 
 import json
 import shutil
@@ -7,11 +7,16 @@ import pytest
 from helpers.careless import train
 from helpers.command_line import refused, worked
 from helpers.tiny_runs import TINY
+from torch import nn
 
+from contrasent.data.batch import Need
+from contrasent.data.documents import Spans
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives import Objective
+from contrasent.recipe import load_recipe
+from contrasent.training.compatibility import Combination, refuse, rows
 from contrasent.training.run import train as train_recipe
-
-pytestmark = pytest.mark.usefixtures("desk")
 
 
 def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypatch):
@@ -99,3 +104,153 @@ def test_what_does_not_go_together_is_refused(name, changes, message, tiny_start
     with pytest.raises((CheckpointError, ConfigError, DataError), match=message):
         train_recipe(TINY[name].load(tmp_path, tiny_starts, changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Stub(Objective):
+    """An objective of two views without a further need."""
+
+    views = 2
+
+    def __init__(self, **changes):
+        super().__init__()
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def forward(self, encoded, batch):
+        raise NotImplementedError
+
+
+def needing(need, **more):
+    return {"needs": frozenset({need}), **more}
+
+
+SINGLE, SPANS, OWN_VIEWS = {"views": 1}, {"spans": Spans()}, {"provides_views": True}
+STATES, TOKENS = needing(Need.TOKEN_STATES), needing(Need.TOKENS)
+SCORES, LABELS = needing(Need.SCORES), needing(Need.LABELS)
+LISTS = needing(Need.CANDIDATE_SCORES)
+ORDERED = needing(Need.POSITIONS, views=1, provides_views=True)
+CROP, FIXED = {"view.name": "crop"}, {"view.fixed_dropout": True}
+TWINS, CHUNKS = {"encoder.encoders": "twin"}, {"train.gradcache_chunk": 4}
+LONG = {"data.max_tokens": 60}
+EARLY = None
+# Settings, the objective (none where the settings alone are refused), further words of the
+# combination, and words of the message in their order.
+CASES = [
+    ({"train.rate_decay": 0.9}, EARLY, {}, "rate_decay is 0.9, but train.schedule linear has|out"),
+    ({"train.rate_shrink": 5}, EARLY, {}, "rate_shrink is 5|choose train.schedule plateau"),
+    ({"train.min_rate": 1e-5}, EARLY, {}, "train.min_rate is 1e-05|linear has no use"),
+    ({"train.rate_steps": {5: 0.1}}, EARLY, {}, "rate_steps is {5: 0.1}|train.schedule steps"),
+    (
+        {"train.optimizer": "rmsprop", "train.bias_correction": False},
+        *(EARLY, {}, "bias_correction is False|optimizer rmsprop has no use|adamw"),
+    ),
+    ({"encoder.keep": "better"}, EARLY, {}, "encoder.keep is better|encoder.encoders twin"),
+    ({"view.name": "delete_one_word", "view.share": 0.2}, EARLY, {}, "0.2|delete_one_word|crop,"),
+    ({"view.share": 0.2}, EARLY, {"data_views": 2}, "view.share is 0.2|view.name dropout has no"),
+    ({"view.name": "next_sentence", "view.sides": "both"}, EARLY, {}, "sides is both|crop,"),
+    ({**CROP, "view.generator": "b"}, EARLY, {}, "generator is b|view.name crop has no|name mlm"),
+    ({**CROP, **FIXED}, EARLY, {}, "fixed_dropout is True|view.name crop|view.name dropout"),
+    (
+        {"train.start_shares": [0.5], **TWINS},
+        *(EARLY, {}, "train.start_shares is|encoder.encoders twin has no use for it|shared"),
+    ),
+    (
+        {"train.warmup_steps": 3, "train.warmup_share": 0.1},
+        *(EARLY, {}, "warmup_steps is 3|warmup_share 0.1|give one of them"),
+    ),
+    (
+        {"evaluation.task": "held-out", "data.labels": "nli"},
+        *(EARLY, {}, "evaluation.task is held-out|data.labels is nli|pairs of your own, or none"),
+    ),
+    (
+        {"encoder.lora": 4, "train.start_shares": [0.5]},
+        *(EARLY, {}, "train.start_shares is [0.5]|encoder.lora is 4|leave one of the two out"),
+    ),
+    (CROP, EARLY, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
+    (CROP, SPANS, {}, "simcse draws spans of documents|leave them out"),
+    (FIXED, SPANS, {}, "simcse draws spans of documents|leave them out"),
+    (FIXED, {}, {"data_views": 2}, "one embedding stands for all|leave it out"),
+    ({**FIXED, **TWINS}, {}, {}, "one embedding stands for all|leave it out"),
+    (FIXED, OWN_VIEWS, {}, "one embedding stands for all|simcse|leave it out"),
+    (FIXED, STATES, {}, "one embedding stands for all|simcse|leave it out"),
+    *(
+        (TWINS, given, {}, "is twin|simcse has none of these|choose shared")
+        for given in (SPANS, SINGLE, STATES, needing(Need.ENCODER))
+    ),
+    (CROP, SINGLE, {}, "view.name is crop|one view of each|dropout"),
+    (
+        {"view.name": "crop_sentences"},
+        *(needing(Need.NEXT_SENTENCES), {}, "is crop_sentences|whole texts|of each|dropout"),
+    ),
+    ({}, ORDERED, {}, "simcse tells the neighbours|data.shuffle is true|set it to false"),
+    ({}, {}, {"recipe": "distil"}, "distil follows the embeddings of another|name a folder"),
+    ({}, {"needs_pairs": True}, {}, "simcse takes pairs here|1 sentence per|set data.file"),
+    ({}, LABELS, {}, "simcse reads labels|data.labels is none; set it to nli"),
+    ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
+    ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
+    ({}, LISTS, {}, "reads candidate scores: anchor, candidate 1|is none; set it to lists"),
+    ({"data.labels": "scores"}, {}, {}, "is scores|every pair for a positive|leave it out"),
+    ({"data.labels": "lists"}, {}, {}, "is lists|every pair for a positive|leave it out"),
+    ({"encoder.lstm": 4}, {}, {}, "encoder.lstm is 4|tiny is an encoder of its own; leave"),
+    (CHUNKS, {}, {"norm": True}, "chunk is 4|BatchNorm1d 'head.0'|without|LayerNorm"),
+    (CHUNKS, STATES, {}, "chunk is 4|states or the tokens|without train.gradcache_chunk"),
+    (CHUNKS, TOKENS, {}, "chunk is 4|states or the tokens|without train.gradcache_chunk"),
+    ({}, {}, {"norm": True, "processes": 2}, "2 processes|BatchNorm1d|in one process"),
+    ({}, STATES, {"processes": 2}, "2 processes|states|in one process"),
+    ({"data.max_tokens": 65}, {}, {}, "is 65, but tiny takes at most 64 tokens|lower it"),
+    (LONG, {"max_tokens": 50}, {}, "is 60, but the objective simcse takes at most 50|lower it"),
+    (LONG, {}, {"generator_tokens": 50}, "is 60, but the generator of view mlm|50 tokens|lower it"),
+]
+
+
+@pytest.fixture
+def combination(tiny_bert):
+    """Make a combination of settings, and of an objective if there is one."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+
+    def make(settings, objective, data_views=1, recipe="unsup-simcse", norm=False, **more):
+        loaded = load_recipe(recipe, {"encoder.name": "tiny", **settings})
+        if objective is None:
+            return Combination(loaded, data_views)
+        encoder.head = nn.Sequential(nn.BatchNorm1d(16)) if norm else None
+        return Combination(loaded, data_views, Stub(**objective), encoder, **more)
+
+    return make
+
+
+@pytest.mark.parametrize(("settings", "objective", "more", "words"), CASES, ids=str)
+def test_it_is_refused_with_value_reason_and_remedy(settings, objective, more, words, combination):
+    with pytest.raises(ConfigError) as caught:
+        refuse(combination(settings, objective, **more))
+    message, place = str(caught.value), 0
+    for said in words.split("|"):
+        assert said in message[place:]
+        place = message.index(said, place) + len(said)
+
+
+def test_every_row_has_a_case(combination):
+    seen = {False: set(), True: set()}
+    for settings, objective, more, _ in CASES:
+        looked_at = rows(combination(settings, objective, **more))
+        refused = next(number for number, (holds, _) in enumerate(looked_at) if holds)
+        seen[objective is not None].add(refused)
+        every = seen.setdefault((objective is not None, "rows"), set())
+        every |= set(range(len(looked_at)))
+    for late in (False, True):
+        assert seen[late] == seen[late, "rows"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "objective", "data_views"),
+    [
+        (TWINS, {"views": 3}, 3),
+        ({}, STATES, 2),
+        (CHUNKS, {**STATES, "in_parts": True}, 2),
+        ({"view.name": "mlm", "view.share": 0.2, "view.generator": "g"}, {}, 1),
+        ({"view.name": "synonym", "view.share": 0.3, "view.sides": "both"}, {}, 1),
+    ],
+    ids=str,
+)
+def test_what_goes_together_is_not_refused(settings, objective, data_views, combination):
+    for given in (None, objective):
+        refuse(combination(settings, given, data_views))

@@ -2,8 +2,9 @@ from itertools import combinations
 
 import pytest
 from helpers.building import built, premises, write
+from helpers.command_line import refused, worked
 
-from contrasent.data.examples import LABELS, NliLabels
+from contrasent.data.examples import LABELS, NliLabels, open_examples
 from contrasent.errors import ConfigError
 
 E, N, C = LABELS
@@ -189,3 +190,66 @@ def test_paraphrases_are_pairs_whatever_their_score(tmp_path):
     assert "".join(first[0] for first, _ in examples) == "ace"
     assert said["counts"]["identical"] == 1
     assert said["sources"][0]["columns"].endswith("column 2 as score (no header)")
+
+
+PAIRS = [[f"sentence {k}", f"paraphrase {k}"] for k in range(300)]
+
+
+def sample(source, count, seed, folder):
+    words = ("paraphrases", source, "--sample", count, "--seed", seed)
+    return built(*words, folder=folder)
+
+
+def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(tmp_path):
+    pairs = write(tmp_path / "pairs.tsv", PAIRS)
+    backwards = write(tmp_path / "backwards.tsv", PAIRS[::-1])
+    first, report = sample(pairs, 50, 1, tmp_path)
+    assert first == [row for row in map(tuple, PAIRS) if row in first] and len(first) == 50
+    assert (report["examples"], report["counts"]["unsampled"]) == (50, 250)
+    again, same = sample(pairs, 50, 1, tmp_path)
+    assert (again, same["sha256"]) == (first, report["sha256"])
+    assert sample(backwards, 50, 1, tmp_path)[0] == first[::-1]
+    assert sample(pairs, 50, 2, tmp_path)[0] != first
+    # A smaller sample of the same seed is a part of the larger one.
+    assert set(sample(pairs, 20, 1, tmp_path)[0]) < set(first)
+
+
+AWKWARD = [['say "x", y', "tab and\u00a0space"], ["comma, here", "émoji 😀"], ["=1", "'"]]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
+def test_every_form_reads_back_as_it_was(tmp_path, kind):
+    source = write(tmp_path / "f.jsonl", [{"sent0": a, "sent1": b} for a, b in AWKWARD])
+    output = tmp_path / f"made{kind}"
+    worked("data", "build", "paraphrases", source, "--output", output)
+    bits = output.read_bytes()
+    examples = open_examples(str(output))
+    assert list(examples) == [(a, b.replace("\u00a0", " ")) for a, b in AWKWARD]
+    assert examples.columns.startswith("sent0 as anchor, sent1 as positive")
+    text = bits.decode()
+    assert "\r" not in text
+    assert text.startswith({".csv": "sent0,sent1\n", ".tsv": "sent0\t"}.get(kind, '{"sent0": '))
+    assert refused("data", "build", "paraphrases", source, "--output", output).startswith(
+        f"{output} exists already"
+    )
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_entailed_sentences_share_as_many_words_as_the_paper_says(shared, tmp_path, split):
+    parts = [shared / "data" / "nli" / "snli" / f"{it}.{split}" for it in ("s1", "s2", "labels")]
+    rows = zip(*(part.read_text(encoding="utf-8").splitlines() for part in parts), strict=True)
+    source = write(tmp_path / "snli.tsv", [["premise", "hypothesis", "label"], *rows])
+    _, said = built("nli", source, "--make", "entailment", folder=tmp_path)
+    assert said["counts"]["rows"] == {"dev": 9842, "test": 9824}[split]
+    # 39 % of SNLI and MNLI together
+    assert said["overlap"] == pytest.approx(0.39, abs=0.01)
+
+
+@pytest.mark.acceptance
+def test_duplicate_questions_share_as_many_words_as_the_paper_says(shared, tmp_path):
+    source = shared / "data" / "paraphrase" / "qqp_sample.tsv"
+    examples, said = built("duplicates", source, folder=tmp_path)
+    assert said["counts"]["labels"] == {"not": 6110, "duplicate": 3490}
+    assert len(examples) + said["counts"]["repeated"] + said["counts"]["identical"] == 3490
+    assert said["overlap"] == pytest.approx(0.60, abs=0.01)

@@ -1,14 +1,152 @@
-"""Scores against SentEval's rules written in loops, and what must not change them."""
+"""Pairs with scores: what is read, and scores against SentEval's rules in loops."""
 
+import gzip
+import hashlib
 from math import sqrt
 
 import numpy as np
 import pytest
+from helpers import tables
 from helpers.tiny_sts import SUBSETS, sts_tasks
 
 from contrasent import evaluate
+from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.sts_data import load, read_pairs
+from contrasent.evaluation.task_names import TaskName
+
+
+def write(folder, text, name="pairs.tsv"):
+    path = folder / name
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return TaskName(str(path))
+
+
+def only(task):
+    (subset,) = task.subsets
+    return list(zip(subset.first, subset.second, subset.gold.tolist(), strict=True))
+
+
+def test_a_pair_without_a_score_is_left_out_together_with_it(senteval):
+    folder = senteval / "STS/STS15-en-test"
+    (folder / "STS.input.belief.txt").write_text("a\tb\nc\td\ne\tf\n g  h \ti\u00a0j\n")
+    (folder / "STS.gs.belief.txt").write_text("1.00\n\n3.00\n4.00\n")
+    task = load(TaskName("sts15"), senteval)
+    assert [subset.name for subset in task.subsets] == list(SUBSETS["sts15"])
+    belief = task.subsets[2]
+    assert belief.first == ("a", "e", "g h")
+    assert belief.second == ("b", "f", "i j")
+    assert belief.gold.tolist() == [1.0, 3.0, 4.0]
+
+
+def test_quotes_in_stsb_are_letters(senteval):
+    path = senteval / "STS/STSBenchmark/sts-dev.csv"
+    path.write_text('g\tf\t2012\t1\t2.5\t"he said\tso " what "\ng\tf\t2012\t2\t0.000\ta\tb\n')
+    assert only(load(TaskName("stsb", "dev"), senteval)) == [
+        ('"he said', 'so " what "', 2.5),
+        ("a", "b", 0.0),
+    ]
+
+
+def test_sick_has_a_header_and_its_test_file_ends_lines_with_crlf(senteval):
+    path = senteval / "SICK/SICK_test_annotated.txt"
+    path.write_bytes(b"id\tA\tB\tscore\tjudgment\r\n1\ta b\tc\t4.5\tX\r\n2\td\te f\t1.0\tX\r\n")
+    task = load(TaskName("sickr"), senteval)
+    assert only(task) == [("a b", "c", 4.5), ("d", "e f", 1.0)]
+    assert task.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_tasks_hash_is_over_its_files_one_after_the_other(senteval):
+    digest = hashlib.sha256()
+    for subset in SUBSETS["sts13"]:
+        for kind in ("input", "gs"):
+            path = senteval / f"STS/STS13-en-test/STS.{kind}.{subset}.txt"
+            digest.update(path.read_bytes())
+    assert load(TaskName("sts13"), senteval).sha256 == digest.hexdigest()
+
+
+@pytest.mark.parametrize("inside", ["", "downstream", "data/downstream"])
+def test_the_data_is_found(senteval, tmp_path, monkeypatch, inside):
+    named = tmp_path / "elsewhere"
+    (named / inside).parent.mkdir(parents=True, exist_ok=True)
+    senteval.rename(named / inside)
+    assert load(TaskName("stsb"), named)
+    monkeypatch.setenv("CONTRASENT_DATA", str(named))
+    assert load(TaskName("stsb"))
+
+
+ROWS = "a b\tc d\t1\ne\tf\t2.5\ng \t h  i\t-3e0\n"
+PARSED = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pairs.TSV", ROWS.replace("\n", "\r\n")),
+        ("pairs.tsv", "\ufeff" + ROWS + "\n\n"),
+        ("pairs.csv.gz", '"a b","c\nd","1"\n' + ROWS.replace("\t", ",").split("\n", 1)[1]),
+    ],
+)
+def test_a_users_file_is_a_task(tmp_path, name, text):
+    task = load(write(tmp_path, text, name))
+    assert only(task) == PARSED
+    assert task.note == ""
+
+
+NAMES = ["no", "left", "right", "rating"]
+
+
+def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
+    name = write(tmp_path, "a\tb\tScore\n" + ROWS)
+    task = load(name)
+    assert only(task) == PARSED
+    assert task.note == (
+        f"{name.name}: a as first sentence, b as second sentence, Score as score "
+        "(in this order, below a header)"
+    )
+    source = tables.write(tmp_path / "p.tsv", names=[*NAMES[:3], "how"], rows=PARSED)
+    with pytest.raises(DataError, match=r"p.tsv:1: the score must be a number, not 'how'"):
+        read_pairs(source, ["1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no\tleft\tright\trating\n1\ta\tb\t2\n", ":1: no column is known as the first"),
+        ("a\tb\n", ":1: no column is known as the first sentence; there are a, b; choose "),
+        (ROWS + "a\tb\t1\t2\n", ":4: 4 columns, but the first row has 3; mend the row or take"),
+        ("a good one\tnice\tgood\n" + ROWS, ":1: the score must be a number, not 'good'"),
+        ("h\th\tscore\na\tb\tmore\n" + ROWS, ":2: the score must be a number, not 'more'"),
+        (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),
+        (ROWS + " \tb\t1\n", ":4: a sentence is empty"),
+        ("a\tb\t1\nc\td\t2\n", " has 2 pairs; a correlation needs at least 3"),
+    ],
+)
+def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
+    name = write(tmp_path, text)
+    with pytest.raises(DataError) as caught:
+        load(name)
+    assert f"{name.name}{said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("STS12-en-test/STS.gs.MSRpar.txt", "1\n2\n", "has 2 lines, but"),
+        ("STS12-en-test/STS.input.MSRpar.txt", "a\tb\n" * 3 + "a b\na\tb\na\tb\n", ":4: 1 tab-sep"),
+        ("STS13-en-test/STS.gs.FNWN.txt", "\n" * 6, "FNWN.txt has no scored pair"),
+        ("STSBenchmark/sts-test.csv", "g\tf\ty\t1\t2.0\ta\n", ":1: 6 tab-separated columns, n"),
+    ],
+)
+def test_what_is_wrong_with_sentevals_files_is_told(senteval, path, text, said):
+    (senteval / "STS" / path).write_text(text)
+    task = "stsb" if path.startswith("STSB") else path[:5].lower()
+    with pytest.raises(DataError) as caught:
+        load(TaskName(task), senteval)
+    assert said in str(caught.value)
+    assert not isinstance(caught.value, MissingDataError)
 
 
 def looped(metric, x, y):
