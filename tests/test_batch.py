@@ -32,19 +32,6 @@ def test_the_longest_sentence_is_known_without_asking():
     assert Batch(token_ids, offsets, longest=5).longest == 5
 
 
-def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(monkeypatch):
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: pinned.append(t) or t.clone())
-    batch = pack(IDS, views=2)
-    ready = batch.pin()
-    assert len(pinned) == 3
-    assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
-    assert (ready.views, ready.longest) == (2, 3)
-    assert ready.same_text() is ready.duplicate_of and ready.duplicate_of.equal(batch.same_text())
-    moved = ready.to(torch.device("meta"))
-    assert moved.same_text().device.type == "meta"
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_view_is_the_sentences_of_that_view(number):
     sentences = [[1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]

@@ -99,8 +99,6 @@ def test_set_dropout_sets_every_rate():
     assert {module.p for module in dropouts(backbone).values()} == {0.25}
 
 
-# Gradients
-
 LENGTHS = {"ragged": [6, 1, 9, 3], "equal": [5, 5, 5]}
 STEP = 1e-5
 
@@ -140,16 +138,6 @@ def test_the_slope_along_each_parameter(model_type, first_only, lengths):
         quotient = (slopes[0] - slopes[1]) / (2 * STEP)
         slope = (gradient * direction).sum().item()
         assert slope == pytest.approx(quotient, rel=1e-5, abs=1e-5), name
-
-
-def test_the_same_seed_draws_the_same_masks_and_another_seed_others():
-    backbone, batch = PackedBert(tiny("bert")).train(), pack(ids_of([6, 2], 60))
-    draws = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        draws.append(backbone(batch, [-1])[-1])
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
 
 
 def test_spare_rows_change_no_state_and_no_gradient(tiny_encoder, monkeypatch):

@@ -68,7 +68,7 @@ REFUSED = {
         )
     ],
     "is-bert": [
-        ({"encoder.pooler": "cls"}, "for the mean over tokens .* has pooler cls"),
+        ({"encoder.pooler": "cls"}, "take pooler mean, .* has pooler cls"),
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
     ],
     "cmlm": [

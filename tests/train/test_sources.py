@@ -34,7 +34,9 @@ def test_a_run_on_several_sources_is_resumed_bit_for_bit(
     recipe, tmp_path, triplet_file, qa_file, text_file
 ):
     qa = {"file": str(qa_file), "columns": ["q", "a"], "weight": 0.4, "prompt": "faq: "}
-    loaded = recipe(data__file=[f"{triplet_file}:0.4", qa, str(text_file)], train__epochs=2)
+    loaded = recipe(
+        data__file=[f"{triplet_file}:0.4", qa, str(text_file)], train__epochs=2, evaluation__every=6
+    )
     result = train(loaded, tmp_path / "whole")
     whole = RunFiles.read(tmp_path / "whole")
     assert result.steps == 2 * (5 + 3 + 5)
