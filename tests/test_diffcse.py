@@ -167,9 +167,7 @@ def linear(objective, head, states):
 @pytest.mark.parametrize("source", ["same", "next", "both"])
 @pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
 @pytest.mark.parametrize("data_views", [1, 3])
-def test_which_sentences_are_edited_for_which_embedding(
-    data_views, task, source, encoder, noted, monkeypatch
-):
+def test_what_is_edited_for_which_embedding(data_views, task, source, encoder, noted, monkeypatch):
     """Each view of a sentence has to help with an edit of its own sentence, or of the next."""
     objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
     edited = []
@@ -302,10 +300,7 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
 AT_ODDS = [
     ({"contrast": False, "rtd_weight": 0}, "contrast false needs .* an rtd_weight above 0"),
     ({"contrast": False, "edit_role": "positives"}, "contrast false needs edit_role difference"),
-    (
-        {"edit_role": "negatives", "edit_source": "next"},
-        "edit_role negatives needs edit_source same",
-    ),
+    ({"edit_role": "negatives", "edit_source": "next"}, "role negatives needs edit_source same"),
     ({"edit_role": "positives", "task": "corrective"}, "edit_role positives .*task rtd"),
     ({"task": "cmlm", "edit_operation": "delete"}, "task cmlm .*edit_operation replace"),
     ({"task": "corrective", "rtd_reduction": "sum"}, "task corrective needs rtd_reduction mean"),

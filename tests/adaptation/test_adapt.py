@@ -223,9 +223,7 @@ def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_b
         ("a table of words", "no transformer"),
     ],
 )
-def test_what_hinders_training_is_told_and_the_start_is_the_answer(
-    adapt, monkeypatch, tmp_path, change, why
-):
+def test_what_hinders_training_is_told_beside_the_start(adapt, monkeypatch, tmp_path, change, why):
     options = {"candidates": ["dropout"]}
     if change == "too little text":
         monkeypatch.setattr(proxy, "FEWEST", 50)

@@ -35,9 +35,7 @@ def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views)
     report = facts("f.tsv", content, tokenizer=bert, max_tokens=6)
     words = [[len(row[view].split()) for row in rows] for view in range(views)]
     assert [as_dict(found) for found in report.words] == [lengths(column) for column in words]
-    assert [as_dict(found) for found in report.tokens] == [
-        lengths([n + 2 for n in column]) for column in words
-    ]
+    assert list(map(as_dict, report.tokens)) == [lengths([n + 2 for n in of]) for of in words]
     assert report.cut == sum(n + 2 > 6 for column in words for n in column)
     assert (report.examples, report.views, report.max_tokens) == (count, views, 6)
 

@@ -96,9 +96,7 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(open_text):
     for examples in (by_line, by_blank):
         found = long_documents(examples, str.split, 20, "")
         assert (len(found.documents), found.total) == (3, 4)
-        assert [found.parts(numbers) for numbers in found.documents] == [
-            texts[k].split() for k in (0, 1, 3)
-        ]
+        assert list(map(found.parts, found.documents)) == [texts[k].split() for k in (0, 1, 3)]
 
 
 def test_documents_that_are_too_short_are_refused(open_text):

@@ -1,15 +1,22 @@
-"""A disk that fills up, a real one where a small one can be mounted: what was saved stays whole,
-the message says what to do, and with room again the work goes on."""
+"""A disk that fills up (a real one where a small one can be mounted) and too little memory: what was
+saved stays whole, and the message says what to do."""
 
+import errno
 import os
+import re
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.command_line import refused, tree, worked
+from helpers.crash import run
+from helpers.crash_commands import through
 from helpers.run_files import weights
-from helpers.tiny_sentences import SENTENCES
+from helpers.tiny_sentences import SENTENCES, sentence, write
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training import loop
@@ -83,3 +90,68 @@ def test_encode_goes_on_when_there_is_room_again(unsupervised, shelf, small_disk
     worked(*command)
     assert [path.name for path in small_disk.iterdir()] == [output.name]
     assert np.load(output).shape == (len(SENTENCES), 16)
+
+
+def out_of(kind):
+    """Ask for more memory than there is."""
+    if kind == "torch":
+        return torch.empty(2**50)
+    if kind == "python":
+        return bytearray(2**60)
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize("kind", ["torch", "python", "system"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("encode", "text.txt", "rows.npy"), "try smaller batches or another --dev"),
+        (("index", "build", "text.txt", "index"), "try smaller batches or another --dev"),
+        (("train", "unsup-simcse"), "--train.gradcache_chunk 128 takes .* a smaller --batch-size"),
+    ],
+    ids=lambda it: it[0],
+)
+def test_an_allocation_that_fails_names_what_to_lower(
+    words, said, kind, shelf, tiny_bert, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("text.txt", "pairs.tsv"):
+        (tmp_path / name).symlink_to(shelf / name)
+    monkeypatch.setattr(SentenceEncoder, "forward", lambda *_, **__: out_of(kind))
+    command, rest = words[: 1 + (words[0] == "index")], words[1 + (words[0] == "index") :]
+    if words[0] == "train":
+        rest = (*rest, "--encoder", tiny_bert, "--data", "text.txt", "--batch-size", 8)
+        rest += ("--evaluation.task", "none", "--evaluation.final", "none")
+        message = refused(*command, *rest)
+    else:
+        message = refused(*command, tiny_bert, *rest)
+    assert message.startswith("out of memory")
+    assert re.search(said, message)
+
+
+def limited(megabytes, *words):
+    """Run a command with so much more memory than it starts with."""
+    status = Path("/proc/self/status").read_text()
+    data = int(re.search(r"VmData:\s+(\d+)", status)[1]) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (data + megabytes * 2**20,) * 2)
+    through(lambda: None, *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("megabytes", "words"),
+    [
+        (150, "encode bert text.txt rows.npy --batch-tokens 2000000"),
+        (20, "index build bert text.txt out"),
+    ],
+    ids=["encode", "index"],
+)
+def test_a_real_limit_is_told(megabytes, words, tiny_bert, tmp_path):
+    work = tmp_path / "desk" / "work"
+    work.mkdir(parents=True)
+    (work / "bert").symlink_to(tiny_bert)
+    write(work / "text.txt", [sentence(n, 30) for n in range(20_000)])
+    ended = run((limited, megabytes, *words.split(), "--precision", "fp32"), work)
+    assert ended.code == 2, ended.said
+    assert "\nerror: out of memory" in ended.said
+    assert "Traceback" not in ended.said

@@ -27,9 +27,7 @@ def pairs_file(tmp_path):
     return path
 
 
-def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_distinct_sentences(
-    encoder, pairs_file
-):
+def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_sentences(encoder, pairs_file):
     geometry = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
 
     def vectors(sentences):

@@ -85,9 +85,7 @@ class Fixed:
         ({"a": [0, 0], "b": [-1, 0], "c": [0, 1]}, "cb", 1),
     ],
 )
-def test_equal_cosines_are_in_the_order_of_the_corpus_and_zeros_near_nothing(
-    tmp_path, rows, expected, without
-):
+def test_equal_cosines_are_in_the_order_of_rows_and_zeros_apart(tmp_path, rows, expected, without):
     encoder = EncoderUse(Fixed({**rows, "q": [1, 0]}))
     corpus = neighbours.read_corpus(str(write(tmp_path / "lines.txt", rows)))
     found = neighbours.find_neighbours(encoder, corpus, neighbours.Queries(("q",), ""), 3)

@@ -45,9 +45,7 @@ def test_the_batch_budget_does_not_matter(batch_tokens, tiny_encoder, rows):
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 21, 1000])
-def test_a_stream_gives_chunks_in_order_and_reads_no_further_than_it_must(
-    chunk, tiny_encoder, rows
-):
+def test_a_stream_gives_chunks_in_order_and_reads_no_further_than_needed(chunk, tiny_encoder, rows):
     taken = []
     sentences = (taken.append(s) or s for s in MANY)
     stream = tiny_encoder.encode_stream(sentences, chunk=chunk, precision="fp32")

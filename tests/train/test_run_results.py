@@ -166,9 +166,7 @@ def long_text(tmp_path):
     return write(tmp_path / "long.txt", lines)
 
 
-def test_without_dev_data_a_tenth_of_the_text_selects_best(
-    recipe, long_text, tmp_path, caplog, monkeypatch
-):
+def test_without_dev_data_a_tenth_selects_best(recipe, long_text, tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "empty"))
     settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
     auto = recipe(**settings, evaluation__task="auto", evaluation__final="auto")
