@@ -1,5 +1,5 @@
-"""A disk that fills up (a real one where a small one can be mounted) and too little memory: what was
-saved stays whole, and the message says what to do."""
+"""A disk that fills up, a real one where a small one can be mounted, and too little memory: what
+was saved stays whole, and the message says what to do."""
 
 import errno
 import os
