@@ -109,9 +109,6 @@ def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
     assert all(len(sha256) == 64 for sha256 in listed.values())
 
 
-# The papers' training files
-
-
 def test_a_training_file_appears_whole_or_not_at_all(address, tmp_path, monkeypatch):
     monkeypatch.setitem(TRAINING_FILES, "wiki1m", ("wiki.txt", 500))
     words = ("wiki1m", "--data-dir", str(tmp_path / "new"), "--url")
