@@ -1,4 +1,4 @@
-"""A text without labels: tasks made of it, what a run holds out, the weight of BM25, planted texts."""
+"""A text without labels: tasks made of it, what a run holds out, the weight of BM25."""
 
 import json
 from collections import Counter
