@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.workers import processor_time
 
 import contrasent
 
@@ -259,12 +260,6 @@ def test_every_part_has_its_layer():
     assert {part(path) for path in FILES} == set(LEVEL) - {"__init__"}
 
 
-def processor_time():
-    """Seconds that processors worked for all children so far."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 HEAVY = {"torch", "transformers", "scipy", "faiss", "pyarrow", "accelerate", "datasets", "numpy"}
 WATCHED = """
 import atexit, sys
@@ -285,9 +280,9 @@ def test_the_package_and_its_help_are_quick_and_load_nothing_heavy(code, most, t
     times, environment = [], {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", WATCHED + code]
     for _ in range(3):
-        start = processor_time()
+        start = processor_time(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        times.append(processor_time() - start)
+        times.append(processor_time(resource.RUSAGE_CHILDREN) - start)
     said, _, loaded = done.stdout.partition("LOADED")
     assert text in said and "contrasent" in loaded.split()
     assert not HEAVY & set(loaded.split())

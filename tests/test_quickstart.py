@@ -16,6 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 from helpers.command_line import tree, worked
+from helpers.oracles import letters
 from helpers.shared_data import SHARED
 
 from contrasent import quickstart
@@ -123,10 +124,6 @@ def test_without_the_offline_encoder_it_names_the_extra(tmp_path, monkeypatch):
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contrasent" / "quickstart_data"
-
-
-def letters(text):
-    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def pairs():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -132,12 +133,11 @@ def sentence_encoder(tiny_bert, tmp_path):
 def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
     adapt, sentence_encoder, monkeypatch, tmp_path
 ):
+    with pytest.raises(ConfigError, match="distil needs a --teacher"):
+        adapt(candidates=["distil"])
     given = {"candidates": ["distil", "dropout"], "teacher": str(sentence_encoder)}
     assert tried(adapt("taught", **given).trials)[:2] == ["distil", "dropout"]
-
-    def breaks_off(*_, **__):
-        raise CheckpointError("the server does not answer")
-
+    breaks_off = Mock(side_effect=CheckpointError("the server does not answer"))
     monkeypatch.setattr(distil, "_kept_blocks", breaks_off)
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "empty"))
     result = adapt("alone", **given)

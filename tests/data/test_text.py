@@ -1,5 +1,6 @@
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pyarrow
 import pytest
@@ -252,10 +253,8 @@ def test_a_data_set_is_streamed_at_one_revision(hub):
 
 @pytest.mark.usefixtures("hub")
 def test_a_failure_while_loading_is_explained(monkeypatch):
-    def fail(*_, **__):
-        raise ValueError("Unknown split 'dev'.\nShould be one of ['train']")
-
-    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", fail)
+    error = ValueError("Unknown split 'dev'.\nShould be one of ['train']")
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", Mock(side_effect=error))
     with pytest.raises(DataError, match=r"data set 'org/name@dev': Unknown split 'dev'.; check"):
         open_examples("org/name@dev")
     monkeypatch.setitem(sys.modules, "datasets", None)

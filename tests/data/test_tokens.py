@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -252,10 +253,7 @@ def test_a_cache_that_cannot_be_written_is_explained(opened, cache, monkeypatch)
     with pytest.raises(ConfigError, match=r"cannot keep token ids in .*cache: .* CONTRASENT_CACHE"):
         tokenize(opened(["a"]), Letters(), None)
     cache.unlink()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(store_module, "portions", full)
     with pytest.raises(ConfigError, match="No space left on device; name a folder with room in"):
         tokenize(opened(["a"]), Letters(), None)

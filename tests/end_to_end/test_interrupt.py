@@ -118,10 +118,9 @@ def test_interrupting_the_first_steps_leaves_a_run_to_resume(arguments, tmp_path
 
 
 def test_before_the_folder_is_taken_there_is_nothing_to_resume(arguments, tmp_path, monkeypatch):
-    def press(*_args, **_settings):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(SentenceEncoder, "load", press)
+    monkeypatch.setattr(
+        SentenceEncoder, "load", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+    )
     said = call(*arguments("unsup-simcse", "text.txt", tmp_path / "run"))
     assert said.code == 130
     assert "stopped: interrupted; what was written is whole" in said.err

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.command_line import worked
+from helpers.oracles import letters
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.examples import open_examples, open_training
@@ -40,10 +41,6 @@ def here(tmp_path, monkeypatch):
     text = "".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS)
     (tmp_path / "own.tsv").write_text(text)
     return tmp_path
-
-
-def letters(text):
-    return "".join(c for c in text.lower() if c.isalnum())
 
 
 def counted_in_loops(form, rows=TRIPLETS):

@@ -12,7 +12,7 @@ import pytest
 import transformers
 from helpers.answering import answering
 from helpers.command_line import call, refused, started, worked
-from helpers.oracles import bm25
+from helpers.oracles import bm25, letters
 from helpers.tiny_models import WORDS, transformer, word_piece
 
 import contrasent
@@ -46,10 +46,6 @@ def markdown(sections=80):
 
 def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def letters(text):
-    return "".join(it for it in text.lower() if it.isalnum())
 
 
 def test_passages_are_sections_of_joined_lines(tmp_path):

@@ -292,6 +292,11 @@ def equal_gradients(ours, expected, given, rtol=1e-4, atol=1e-6):
         torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
 
 
+def letters(text):
+    """The letters and digits of a text, lower."""
+    return "".join(it for it in text.lower() if it.isalnum())
+
+
 def bm25(texts, query):
     """Robertson and Zaragoza's sum, with Lucene's weight of a word."""
     known = [words(text) for text in texts]

@@ -1,6 +1,7 @@
-"""How many processes pytest-xdist starts, and how many threads each may use."""
+"""How many processes pytest-xdist starts, how many threads each may use, and what they worked."""
 
 import os
+import resource
 
 
 def cores():
@@ -17,3 +18,12 @@ def threads():
     if not workers or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, cores() // workers))}
+
+
+def processor_time(*whose):
+    """Seconds that processors worked for this process, or its ended children, or both.
+
+    A clock would measure what else the machine does too.
+    """
+    used = [resource.getrusage(it) for it in whose]
+    return sum(it.ru_utime + it.ru_stime for it in used)
