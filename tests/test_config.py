@@ -202,7 +202,7 @@ def test_a_wrong_recipe_file_is_explained_with_its_line(text, file):
 def test_a_wrong_file_is_not_saved_by_an_override(file):
     with pytest.raises(ConfigError, match=r"mine\.yaml:2: train\.epochs cannot be 0"):
         load_recipe(file("train:\n  epochs: 0\n"), {"train.epochs": 1})
-    with pytest.raises(ConfigError, match="unknown setting of 'train': ''. Did you mean"):
+    with pytest.raises(ConfigError, match="unknown setting of 'train': ''"):
         load_recipe("unsup-simcse", {"train": 1})
 
 
