@@ -112,7 +112,7 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path, overwrite):
 
 
 def test_without_the_offline_encoder_it_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.model.hub.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     module.offline_folder.cache_clear()
     try:
         with pytest.raises(MissingExtraError, match=r"pip install '.*\[offline\]'"):

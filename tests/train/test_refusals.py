@@ -158,6 +158,7 @@ CASES = [
     ),
     (CROP, EARLY, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
     (CROP, SPANS, {}, "simcse draws spans of documents|leave them out"),
+    (CROP, {}, {"prompts": ("a: ",)}, "the prompt 'a: ' would be edited|leave it out"),
     (FIXED, SPANS, {}, "simcse draws spans of documents|leave them out"),
     (FIXED, {}, {"data_views": 2}, "one embedding stands for all|leave it out"),
     ({**FIXED, **TWINS}, {}, {}, "one embedding stands for all|leave it out"),
