@@ -165,9 +165,9 @@ class MilvusRows:
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
         """Append rows, remove those that are gone, and write the manifest; all or nothing."""
-        if changed := {*self.manifest.columns.items()} - {*then.columns.items()}:
-            name, kind = changed.pop()
-            raise DataError(f"metadata {name!r} is {kind} in {self.folder}; build the index anew")
+        for name, kind in self.manifest.columns.items():  # what is stored keeps its type
+            if then.columns[name] not in (kind, "double"):
+                raise DataError(f"metadata {name!r} is {kind} in {self.folder}; build it anew")
         number = first = then.next_number
         blocks = list(new or ()) if gone else new or ()  # refused before one takes another's place
         try:

@@ -83,10 +83,11 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
             except (ContrasentError, OSError) as error:
                 raise ToolError(str(error)) from error
 
-    known = "; ".join(
-        f"{name} ({len(index)} texts, columns: {', '.join(index.manifest.columns) or 'none'})"
-        for name, index in indexes.items()
-    )
+    about = list[str]()
+    for name, index in indexes.items():
+        columns = ", ".join(it for it in index.manifest.columns if not it.startswith("_"))
+        about.append(f"{name} ({len(index)} texts, columns: {columns or 'none'})")
+    known = "; ".join(about)
     named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
     first = next(iter(indexes))
     url = AnyHttpUrl(f"http://{options.host}")

@@ -83,6 +83,10 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
         tools, hits, by_words, near, count, [added], mistakes = asyncio.run(all_of_it(server))
     assert {*tools} == {"search", "similar", "add"}
     assert tools["search"].input_schema["properties"]["index"]["enum"] == ["first", "second"]
+    texts = len(SENTENCES)
+    assert tools["add"].input_schema["properties"]["index"]["description"] == (
+        f"One of first ({texts} texts, columns: none); second (2 texts, columns: year)"
+    )
     assert [(hit["id"], hit["text"]) for hit in hits] == [
         (hit["id"], hit["text"]) for hit in expected[:3]
     ]

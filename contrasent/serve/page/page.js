@@ -70,7 +70,8 @@ function hits(list, found, query) {
     const by = (name, side) => hit[side] ? `${name} ${hit[side].toFixed(3)}${rank(side)}` : "";
     const sides = "dense" in hit ? [by("meaning", "dense"), by("words", "words")] : [];
     const facts = Object.entries(more).map(([name, value]) => `${name} ${value}`);
-    const above = [title, heading].filter(Boolean).join(" › ");
+    const shown = title && heading && heading.startsWith(title) ? [heading] : [title, heading];
+    const above = shown.filter(Boolean).join(" › ");
     text.append(...marked(hit.text, words));
     if (above) body.append(element("strong", above));
     body.append(text, element("small", [path || hit.id, ...facts, ...sides].filter(Boolean).join(" · ")));
@@ -176,7 +177,7 @@ tell(async () => {
   if (about.index) {
     about.index = await call("/index");
     about.index.example = (about.index.example || "").split(/(?<=[.!?。])\s|\n/)[0].slice(0, 80);
-    const columns = Object.entries(about.index.columns);
+    const columns = Object.entries(about.index.columns).filter(([name]) => !name.startsWith("_"));
     const conditions = { string: '= "..."', bool: "= true" };
     at("mode").hidden = !about.index.words;
     at("filtered").hidden = !columns.length;
