@@ -15,10 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter
 
-from contrasent.adaptation.trials import Search, Settings, Trial
+from contrasent.adaptation.trials import ROWS, Search, Settings, Trial
 from contrasent.data import plural
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import Suite, load_suite
@@ -55,13 +54,12 @@ class Candidate:
     frozen_share: float = 0.0  # of the layers, the lowest ones, that stay as they are
 
 
-_ROWS = yaml.safe_load(Path(__file__).with_name("candidates.yaml").read_text(encoding="utf-8"))
-_CANDIDATES = TypeAdapter(list[Candidate]).validate_python(_ROWS["candidates"])
+_CANDIDATES = TypeAdapter(list[Candidate]).validate_python(ROWS["candidates"])
 CANDIDATES = {it.name: it for it in _CANDIDATES}
 """What is tried, by name."""
 
-NEEDS: Mapping[str, str] = _ROWS["needs"]
-FIXED: Mapping[str, str] = _ROWS["fixed"]
+NEEDS: Mapping[str, str] = ROWS["needs"]
+FIXED: Mapping[str, str] = ROWS["fixed"]
 """What a candidate may need, in words; settings of the search, and what to give instead."""
 
 

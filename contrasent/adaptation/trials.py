@@ -18,6 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from pydantic import TypeAdapter
 
 from contrasent import training
@@ -187,15 +188,8 @@ class Search:
         return max(self.succeeded, key=lambda it: (it.score or 0.0, -it.number), default=None)
 
 
-GRIDS = {
-    "simcse": ("train.batch_size=64,128,256,512", "train.learning_rate=1e-5,3e-5,5e-5"),
-    "diffcse": (
-        "train.batch_size=64,128",
-        "train.learning_rate=2e-6,3e-6,5e-6,7e-6,1e-5",
-        "objective.mask_rate=0.15,0.20,0.30,0.40",
-        "objective.rtd_weight=0.1,0.05,0.01,0.005,0.001",
-    ),
-}
+ROWS = yaml.safe_load(Path(__file__).with_name("candidates.yaml").read_text(encoding="utf-8"))
+GRIDS: Mapping[str, Sequence[str]] = ROWS["grids"]
 """The papers' grids (Gao et al. 2021, appendix A; Chuang et al. 2022, appendix A)."""
 
 _USUAL_TRIALS = 20

@@ -254,12 +254,7 @@ class ColumnSpec:
 
 
 def choose_columns(
-    first: Sequence[str],
-    kind: str,
-    columns: Sequence[str] | None,
-    where: str,
-    *,
-    named: bool,
+    first: Sequence[str], kind: str, columns: Sequence[str] | None, where: str, *, named: bool
 ) -> ColumnMap:
     """The columns of a kind of data; other arguments and errors: :func:`sentence_columns`."""
     names = [cell.strip() for cell in first]

@@ -237,17 +237,13 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
         places = {k: read_geometry(path)[0] for k, path in paths.items()}
         averages = {row.label: row.cells["Avg"].mean for row in filled.rows if "Avg" in row.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
-        data = FigureData(places, _panels(table, places), title="STS Avg.", colours=colours)
+        panels: dict[str, dict[str, Geometry]] = {}
+        for number, row in enumerate(load_tables()[table.name].rows):
+            title = _PANELS[number // table.panels] if table.panels else ""
+            if row.label in places:
+                panels.setdefault(title, {})[row.label] = places[row.label]
+        data = FigureData(places, panels, title="STS Avg.", colours=colours)
     return replace(kind.draw(data), name=filled.name) if paths else None
-
-
-def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:
-    panels: dict[str, dict[str, Geometry]] = {}
-    for k, row in enumerate(load_tables()[table.name].rows):
-        if row.label in places:
-            title = _PANELS[k // table.panels] if table.panels else ""
-            panels.setdefault(title, {})[row.label] = places[row.label]
-    return panels
 
 
 def known_models() -> list[str]:
