@@ -71,7 +71,10 @@ class ReproduceCommand(DataFolder, OnDevice, Replacing):
         if self.from_records is not None:
             records = reproduce.read_records(self.from_records, data_dir)
             chosen = reproduce.choose(names or list(records), self.rows, self.tasks)
-            filled = [records[pick("record", it.name, records)] for it in chosen]
+            chosen = [it for it in chosen if it.name in records]
+            if not chosen:
+                pick("record", names[0], records)
+            filled = [records[it.name] for it in chosen]
             if what == "verdicts":
                 _show(reproduce.verdicts_document(filled))
             else:
