@@ -15,5 +15,6 @@ from .recipe import load_recipe as load_recipe
 from .records import Record as Record
 from .search.index import Index as Index
 from .search.mining import mine as mine
+from .search.sync import sync_index as sync_index
 
 __version__: str

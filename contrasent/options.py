@@ -165,6 +165,20 @@ class MovedEncoder(OnDevice):
 
 
 @settings
+class SyncOptions:
+    """How files become passages."""
+
+    tokens: PositiveInt = 224
+    """Longest passage, in tokens of the encoder; at most what it reads."""
+
+    overlap: NonNegativeInt = 0
+    """Tokens that a passage shares with the one before."""
+
+    columns: Annotated[str | None, Spelling(metavar="COLUMN")] = None
+    """The column of the texts in tables; else a well-known name. Others are metadata."""
+
+
+@settings
 class SearchOptions:
     """How an index is searched."""
 

@@ -219,6 +219,25 @@ class AddCommand(options.OfIndex, options.IndexedText, options.MovedEncoder):
 
 
 @settings
+class SyncCommand(options.OfIndex, options.SyncOptions, options.MovedEncoder):
+    """Let an index follow files: embed what is new or changed, and remove what disappeared."""
+
+    paths: Annotated[list[str], ARGUMENT]
+    """Files and folders of text, Markdown, HTML, JSON lines, Parquet, CSV and TSV."""
+
+    encoder: str | None = None
+    """The encoder of a new index; or where that of the index is, if it has moved."""
+
+    def __call__(self) -> None:
+        how = shared(self, options.SyncOptions)
+        work = search.sync_index(
+            self.index, self.paths, self.encoder, device=self.device, show_progress=True, **how
+        )
+        counts = f"{work.files} files, {work.changed} new or changed, {work.removed} removed"
+        tell(f"{self.index}: {counts}; {work.passages} passages written, {work.embedded} embedded")
+
+
+@settings
 class RemoveCommand(options.OfIndex):
     """Remove texts from an index, all of them or none."""
 

@@ -227,6 +227,35 @@ class Index:
         removed, numbers = self._change(gone, new, names, metadata, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
 
+    def replace(
+        self,
+        encoder: Encoder | None,
+        remove: Iterable[str | int],
+        texts: Sequence[str],
+        ids: Sequence[str | int],
+        metadata: Metadata = None,
+        *,
+        show_progress: bool = False,
+    ) -> int:
+        """Remove texts and `add` others in one write, all or none; how many had to be embedded.
+
+        Texts that are in the index already keep their vectors, and need no encoder.
+        """
+        manifest, vectors = self.manifest, self._rows.vectors_of(texts)
+        new = [text for text in dict.fromkeys(texts) if text not in vectors]
+        if encoder is not None:
+            self.require(encoder)
+            how = manifest.encoder.precision, manifest.similarity, show_progress
+            for rows, some in _embedded(encoder, new, *how):
+                vectors |= zip(some, rows, strict=True)
+        matrix = np.array([vectors[text] for text in texts]).reshape(-1, manifest.encoder.width)
+        self.change(remove, matrix, texts, ids, metadata=metadata, missing_ok=True)
+        return len(new)
+
+    def columns(self, *names: str) -> Any:
+        """The ids of all texts, and columns of their metadata, as a table of pyarrow."""
+        return self._rows.columns(names)
+
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove texts, all or none; how many. DataError if an id is missing, unless that is ok."""
         none = np.empty((0, self.manifest.encoder.width))

@@ -263,9 +263,9 @@ def _metadata_column(values: Sequence[Any]) -> Any:
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Kind]:
+def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Any]:
     """The columns of metadata of an index that a table of new metadata is added to."""
-    joint = dict(first)
+    joint: dict[str, Any] = {**first}
     for column in () if metadata is None else metadata.schema:
         kind: Any = str(column.type)
         joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
@@ -453,19 +453,31 @@ class Snapshot:
             raise ConfigError(f"the filter {condition!r}: {first_line(error)}") from error
         return matching
 
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """The numbers of the rows that have any of ``ids``."""
+    def rows_of(self, values: Sequence[str], name: str = "id") -> dict[str, int]:
+        """The numbers of the rows that have any of some ids, or values of another column."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        column = self.table.column("id")
-        equal = pc.is_in(column, value_set=pa.array(ids, pa.string())).to_numpy()
+        column = self.table.column(name)
+        equal = pc.is_in(column, value_set=pa.array(values, pa.string())).to_numpy()
         return {column[row].as_py(): row for row in np.flatnonzero(self.live & equal).tolist()}
 
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
         """The vectors ``(n, D)`` of rows, which are sorted."""
         of_each = split_rows(map(len, self.vectors), np.array(rows))
         return np.concatenate([part[own] for part, own in zip(self.vectors, of_each, strict=True)])
+
+    def columns(self, names: Sequence[str]) -> Any:
+        """The ids and other columns of the rows that were not removed."""
+        return self.table.select(["id", *names]).filter(self.live)
+
+    def vectors_of(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """The vectors ``(D,)`` of the texts that are there."""
+        rows = sorted((row, text) for text, row in self.rows_of(texts, "text").items())
+        numbers = split_rows(map(len, self.vectors), np.array([row for row, _ in rows], int))
+        parts = zip(self.vectors, numbers, strict=True)
+        vectors = chain.from_iterable(vectors[part] for vectors, part in parts)
+        return dict(zip((text for _, text in rows), vectors, strict=True))
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""

@@ -1,0 +1,262 @@
+"""An index that follows files: what changed in them is embedded, what disappeared is removed.
+
+A file is split into passages by headings and paragraphs. Each is a row with the path of its file
+and a hash of all that it was made from: a file whose hash is there is left alone.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from contrasent.data.clean import CONTROL, without_markup
+from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
+from contrasent.data.rows import open_source, require_text
+from contrasent.errors import DataError, first_line, require_extra, warn
+from contrasent.files import sha256_of
+from contrasent.model.loading import load_encoder
+from contrasent.model.protocol import Encoder
+from contrasent.options import SyncOptions
+from contrasent.search.index import Index
+from contrasent.search.words import words
+from contrasent.settings import checked, takes
+
+_TABLES, _HTML = (".jsonl", ".parquet", ".csv", ".tsv"), (".html", ".htm")
+_KINDS = (".txt", ".md", ".markdown", *_HTML, *_TABLES)
+_TEXT = ColumnSpec(("text",), ("text,passage,contents,content,document,body,sentence,answer",))
+_OURS = ("id", "text", "path", "_file")
+_FORMAT = 1
+_AT_ONCE = 16_384
+"""Passages after which the index is written, so that a kill loses no more."""
+_ROOM = 32
+"""Tokens that a passage leaves for its heading and special ones."""
+_HEADING = re.compile(r"^(```|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S)
+_HEADING_TAG = re.compile(r"<h([1-6])\b[^>]*>(.*?)</h\1\s*>", re.I | re.S)
+_BLOCK_TAG = re.compile(r"(?=</?(?:p|div|li|ul|ol|tr|section|article|d[dlt])\b)", re.I)
+_MARK = "\x01"  # of headings, until what merely looks like one is no longer at a line's start
+_TITLE_TAG = re.compile(r"<title\b[^>]*>(.*?)</title\s*>", re.I | re.S)
+
+Section = tuple[str, str, dict[str, Any]]
+"""A heading, the text below it, and what is known of them, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The files that an index follows, and what became of them."""
+
+    files: int
+    changed: int  # files that are new, or not as before
+    removed: int  # files that disappeared
+    passages: int  # of those that changed
+    embedded: int  # texts whose vectors were computed
+
+
+@takes(SyncOptions)
+def sync_index(
+    index: str | Path,
+    paths: Sequence[str | Path],
+    encoder: Encoder | str | None = None,
+    *,
+    device: str | None = None,
+    show_progress: bool = False,
+    **options: Any,
+) -> Synced:
+    """Make an index follow files, as ``contrasent index sync`` does.
+
+    Texts that came from elsewhere are left alone. The next call finishes what a death cut off.
+
+    Args:
+        index: the folder of an index, which need not be there yet.
+        paths: files and folders of text, Markdown, HTML, JSON lines, Parquet, CSV and TSV.
+        encoder: the encoder of a new index, or its name; else the one that the index names.
+        device: where it computes.
+        show_progress: a progress bar on standard error.
+        **options: by name.
+
+    Example:
+        >>> contrasent.sync_index("my-index", ["docs"], "runs/mine").embedded  # doctest: +SKIP
+    """
+    require_extra("splitting files into passages", "sync", "semchunk")
+    how, folder = checked(SyncOptions, options), Path(index)
+    base, roots = folder.resolve().parent, [Path(path).resolve() for path in paths]
+    files = {_name(path, base): path for root in roots for path in _files(root)}
+    writer = _Writer(folder, encoder, device, how, show_progress)
+    rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
+    for identity, name, digest in writer.rows():
+        rows.setdefault(name, []).append(identity)
+        hashes[name] = digest
+    for name, path in files.items():
+        try:
+            made_of = f"{_FORMAT} {how.tokens} {how.overlap} {how.columns} {sha256_of(path)}"
+            digest = hashlib.sha256(made_of.encode()).hexdigest()
+            sections = [] if hashes.get(name) == digest else [*_sections(path, how.columns)]
+        except (OSError, ValueError) as error:
+            warn(f"{path} is left as it was: {first_line(error)}")
+            continue
+        if hashes.get(name) != digest:
+            changed += 1
+            writer.replace(rows.get(name, []), sections, name, digest)
+    gone = [it for it in rows.keys() - files if any((base / it).is_relative_to(r) for r in roots)]
+    writer.removed += [identity for name in gone for identity in rows[name]]
+    writer.write()
+    return Synced(len(files), changed, len(gone), writer.passages, writer.embedded)
+
+
+@dataclass
+class _Writer:
+    """Passages that wait to be written, and the encoder, which is loaded for the first one."""
+
+    folder: Path
+    named: Encoder | str | None
+    device: str | None
+    how: SyncOptions
+    show_progress: bool
+    passages: int = 0
+    embedded: int = 0
+    removed: list[str] = field(default_factory=list)
+    new: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> Index | None:
+        """The index; None if it is still to be built."""
+        is_new = self.named is not None and not self.folder.exists()
+        return None if is_new else Index.open(self.folder)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder of the index."""
+        if not isinstance(self.named, str | None):
+            return self.named
+        if self.index is not None:
+            return self.index.encoder(self.named, self.device)
+        return load_encoder(str(self.named), device=self.device)
+
+    @cached_property
+    def split(self) -> Callable[[str], list[str]]:
+        """Split a text into pieces that the encoder can read."""
+        from semchunk import chunkerify
+
+        tokenizer = getattr(self.encoder.route("document"), "tokenizer", None)
+
+        def count(text: str) -> int:
+            return len(words(text) if tokenizer is None else tokenizer.pieces([text])[0])
+
+        size = min(self.how.tokens, max(1, (self.encoder.limit("document") or inf) - _ROOM))
+        return partial(chunkerify(count, size, memoize=False), overlap=self.how.overlap or None)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """The id, path and hash of every row that came from a file."""
+        if self.index is not None and "_file" in self.index.manifest.columns:
+            columns = self.index.columns("path", "_file").to_pydict().values()
+            yield from (row for row in zip(*columns, strict=True) if row[1] is not None)
+
+    def replace(self, rows: list[str], sections: list[Section], name: str, digest: str) -> None:
+        """Take the passages of a file in place of its rows."""
+        self.removed += rows
+        for heading, body, known in sections:
+            for piece in self.split(body) if body else ():
+                text = f"{heading}\n{piece}" if heading else piece
+                content = hashlib.sha256(f"{sorted(known.items())}\n{text}".encode()).hexdigest()
+                self.new[f"{name}#{content[:12]}"] = text, {**known, "path": name, "_file": digest}
+        if len(self.new) >= _AT_ONCE:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits, all or nothing."""
+        ids, texts = [*self.new], [text for text, _ in self.new.values()]
+        metadata = [known for _, known in self.new.values()]
+        if self.index is None:
+            self.index = Index.build(
+                self.encoder,
+                texts,
+                self.folder,
+                ids,
+                metadata=metadata,
+                show_progress=self.show_progress,
+            )
+            self.embedded += len(texts)
+        elif texts or self.removed:
+            encoder, shown = self.encoder if texts else None, self.show_progress
+            self.embedded += self.index.replace(
+                encoder, self.removed, texts, ids, metadata, show_progress=shown
+            )
+        self.passages += len(texts)
+        self.new, self.removed = {}, []
+
+
+def _files(root: Path) -> list[Path]:
+    """The files below a folder whose kind is known, without hidden ones; or a file itself."""
+    if root.is_dir():
+        below = (path for path in root.rglob("*") if path.suffix.lower() in _KINDS)
+        shown = (it for it in below if not any(map(_is_hidden, it.relative_to(root).parts)))
+        return sorted(path for path in shown if path.is_file())
+    if not root.is_file() or root.suffix.lower() not in _KINDS:
+        raise DataError(f"{root} is no folder, and no file of {', '.join(_KINDS)}")
+    return [root]
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _name(path: Path, base: Path) -> str:
+    """The path as an index knows it, which can be moved together with what lies beside it."""
+    return (path.relative_to(base) if path.is_relative_to(base) else path).as_posix()
+
+
+def _sections(path: Path, columns: str | None) -> Iterator[Section]:
+    """The sections of a file: those between headings, or the rows of a table."""
+    kind = path.suffix.lower()
+    if kind in _TABLES:
+        yield from _table_rows(path, kind, columns)
+        return
+    text, title = path.read_text(encoding="utf-8-sig"), None
+    if kind in _HTML:
+        if named := _TITLE_TAG.search(text):
+            title = _plain(named[1])
+        text = _as_markdown(_TITLE_TAG.sub("", text))
+    marks = [] if kind == ".txt" else [it for it in _HEADING.finditer(text) if it[3]]
+    title = title or next((mark[3] for mark in marks if mark[2] == "#"), None)
+    headings, starts = dict[int, str](), [0, *(mark.end() for mark in marks)]
+    for start, mark in zip(starts, [*marks, None], strict=True):
+        body = CONTROL.sub("", text[start : mark.start() if mark else None]).strip()
+        known = {"title": title, "heading": " > ".join(headings.values()) or None}
+        yield next(reversed(headings.values()), ""), body, known
+        if mark:
+            level = len(mark[2])
+            headings = {n: it for n, it in headings.items() if n < level} | {level: mark[3]}
+
+
+def _as_markdown(html: str) -> str:
+    """HTML as text with headings as in Markdown, and blank lines between paragraphs."""
+
+    def heading(tag: re.Match[str]) -> str:
+        return f"\n\n{_MARK * int(tag[1])} {_plain(tag[2])}\n\n"
+
+    text, *_ = without_markup(_BLOCK_TAG.sub("\n\n", _HEADING_TAG.sub(heading, html)))
+    tidy = re.sub(r"[^\S\n]*\n\s*\n[^\S\n]*", "\n\n", text)
+    return re.sub(r"^(?=#|```|~~~)", " ", tidy, flags=re.MULTILINE).replace(_MARK, "#")
+
+
+def _plain(html: str) -> str:
+    return " ".join(without_markup(html)[0].split())
+
+
+def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]:
+    """The text of each row, with its other columns."""
+
+    def choose(names: Sequence[str]) -> ColumnMap:
+        named = None if columns is None else [columns]
+        [place] = choose_columns(names, _TEXT, named, str(path), named=True).positions
+        others = [number for number in range(len(names)) if number != place]
+        return ColumnMap((place, *others), True, "", "order", len(others))
+
+    rows = open_source(str(path), kind).choose(choose)
+    names = [f"row_{name}" if name in _OURS else name for name in rows.names[1:]]
+    for where, (text, *cells) in rows.rows():
+        require_text(text, where)
+        yield "", (text or "").strip(), dict(zip(names, cells, strict=True))

@@ -1,0 +1,185 @@
+"""An index that follows files, against what a look at the files and at the encoder's calls says."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.dummy_encoder import DummyEncoder
+
+from contrasent.errors import DataError
+from contrasent.search import sync
+from contrasent.search.index import Index
+from contrasent.search.sync import sync_index
+
+pytest.importorskip("semchunk")
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git/hidden.md").write_text("hidden")
+    (folder / "photo.jpg").write_bytes(b"\xff")
+    for n in range(10):
+        (folder / f"sub/note {n}.txt").write_text(f"Note {n}.\n\nIts second paragraph.")
+    (folder / "guide.md").write_text(
+        "Before.\n\n# Guide\nFirst words.\n\n## Install\nRun it.\n```\n# no heading\n```\n"
+        "## Use\nAsk.\n# Other\nLast."
+    )
+    (folder / "page.html").write_text(
+        "<html><head><title>A &amp; B</title><style>p {}</style></head><body>"
+        "<h1>One\n <b>two</b></h1><p>First &lt;p&gt;.</p><p>Second.</p>"
+        "<h2>Deep</h2><pre>\n# code</pre></body></html>"
+    )
+    rows = [{"text": f"question {n}", "year": 2015 + n, "id": f"q{n}"} for n in range(6)]
+    (folder / "faq.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows[:3]) + '{"text": "odd"}\n'
+    )
+    pq.write_table(pa.Table.from_pylist(rows[3:]), folder / "faq.parquet")
+    return folder
+
+
+def contents(folder):
+    """Every live row: its metadata by id, path and text."""
+    index = Index.open(folder)
+    [hits] = index.search_vectors(DummyEncoder().vector("q")[None], max(1, len(index)))
+    assert len({hit.id for hit in hits}) == len(hits)
+    return {(hit.metadata["path"], hit.text): hit.metadata for hit in hits if hit.metadata}
+
+
+def test_passages_have_their_text_title_heading_and_columns(encoder, files, folder):
+    work = sync_index(folder, [files], encoder)
+    rows = contents(folder)
+    assert (work.files, work.changed, work.removed) == (14, 14, 0)
+    assert work.passages == work.embedded == len(rows) == len(Index.open(folder))
+
+    def of(name):
+        return {
+            text: (known.get("title"), known.get("heading"))
+            for (path, text), known in rows.items()
+            if path == f"files/{name}"
+        }
+
+    assert of("guide.md") == {
+        "Before.": ("Guide", None),
+        "Guide\nFirst words.": ("Guide", "Guide"),
+        "Install\nRun it.\n```\n# no heading\n```": ("Guide", "Guide > Install"),
+        "Use\nAsk.": ("Guide", "Guide > Use"),
+        "Other\nLast.": ("Guide", "Other"),
+    }
+    assert of("page.html") == {
+        "One two\nFirst <p>.\n\nSecond.": ("A & B", "One two"),
+        "Deep\n# code": ("A & B", "One two > Deep"),
+    }
+    assert of("sub/note 3.txt") == {"Note 3.\n\nIts second paragraph.": (None, None)}
+    assert rows["files/faq.jsonl", "question 1"] == {
+        "path": "files/faq.jsonl",
+        "year": 2016,
+        "row_id": "q1",
+    }
+    assert rows["files/faq.jsonl", "odd"] == {"path": "files/faq.jsonl"}
+    index = Index.open(folder)
+    hits = index.search(encoder, ["q"], 50, filter='year >= 2017 and path like "%.parquet"')[0]
+    assert {hit.text for hit in hits} == {"question 3", "question 4", "question 5"}
+    assert {
+        hit.id for of in index.search(encoder, ["q"], 50, only="files/guide.md#%") for hit in of
+    }
+
+
+def test_only_what_changed_is_embedded_and_what_disappeared_is_removed(files, folder):
+    encoder = DummyEncoder()
+    sync_index(folder, [files], encoder)
+    Index.open(folder).add(encoder, ["by hand"], ["mine"])
+    encoder.embedded.clear()
+    before = contents(folder)
+    assert sync_index(folder, [files]).embedded == 0  # nor is the encoder of that name loaded
+    (files / "sub/note 1.txt").write_text("Note 1 is new.")
+    (files / "sub/note 2.txt").unlink()
+    (files / "sub/note 3.txt").rename(files / "moved.txt")
+    shutil.copy(files / "sub/note 4.txt", files / "copied.txt")
+    guide = (files / "guide.md").read_text()
+    (files / "guide.md").write_text("Now before all.\n\n" + guide.replace("Ask.", "Ask twice."))
+    work = sync_index(folder, [files], encoder)
+    assert {*encoder.embedded} == {
+        "Note 1 is new.",
+        "Now before all.\n\nBefore.",
+        "Use\nAsk twice.",
+    }
+    assert (work.changed, work.removed, work.embedded) == (4, 2, 3)
+    fresh = folder.with_name("fresh")
+    sync_index(fresh, [files], DummyEncoder())
+    assert contents(folder) == contents(fresh) != before
+    assert "mine" in Index.open(folder).columns()["id"].to_pylist()
+    for block in Index.open(folder).blocks():
+        for text, row in zip(block.texts, block.vectors, strict=True):
+            vector = encoder.vector(text)
+            assert row @ vector == pytest.approx((vector @ vector) ** 0.5, rel=1e-5)
+
+
+def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
+    sync_index(folder, [files / "sub", files / "guide.md"], encoder)
+    shutil.rmtree(files / "sub")
+    (files / "sub").mkdir()
+    assert sync_index(folder, [files / "guide.md"]).removed == 0
+    assert sync_index(folder, [files / "sub"]).removed == 10
+    assert {path for path, _ in contents(folder)} == {"files/guide.md"}
+    with pytest.raises(DataError, match="no-such"):
+        sync_index(folder, [files / "no-such"])
+
+
+def test_long_text_is_split_with_overlap_and_other_settings_split_anew(files, folder):
+    text = " ".join(f"w{n}." for n in range(100))
+    shutil.rmtree(files)
+    files.mkdir()
+    (files / "long.txt").write_text(text)
+    encoder = DummyEncoder(max_tokens=1000)
+    assert sync_index(folder, [files], encoder, tokens=10).passages == 10
+    pieces = [text for _, text in contents(folder)]
+    assert sorted(" ".join(pieces).split()) == sorted(text.split())
+    assert sync_index(folder, [files], encoder, tokens=10).changed == 0
+    work = sync_index(folder, [files], encoder, tokens=10, overlap=5)
+    assert work.changed == 1 and work.passages > 15
+    assert max(len(text.split()) for _, text in contents(folder)) <= 10
+
+
+def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
+    sync_index(folder, [files], encoder)
+    (files / "guide.md").write_bytes(b"\xff\xfe\x00")
+    (files / "faq.jsonl").write_text("{")
+    with pytest.warns(UserWarning, match="left as it was") as warned:
+        assert sync_index(folder, [files]).changed == 0
+    assert len(warned) == 2
+    assert {"files/guide.md", "files/faq.jsonl"} <= {path for path, _ in contents(folder)}
+
+
+@pytest.mark.parametrize("write", range(7))
+def test_a_kill_at_any_write_loses_and_doubles_nothing(write, files, folder, monkeypatch):
+    """Writes are counted at the moment at which a whole file would get its name."""
+    monkeypatch.setattr(sync, "_AT_ONCE", 5)
+    encoder = DummyEncoder()
+    sync_index(folder, [files], encoder)
+    for n in range(3):
+        (files / f"sub/note {n}.txt").rename(files / f"{n}.txt")
+        (files / f"sub/note {n + 3}.txt").write_text(f"Changed {n}.")
+    left, moved = [write], Path.replace
+
+    def dies(path, target):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return moved(path, target)
+
+    monkeypatch.setattr(Path, "replace", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sync_index(folder, [files], encoder)
+    monkeypatch.setattr(Path, "replace", moved)
+    kept = contents(folder)
+    for name in ("guide.md", "page.html", "sub/note 9.txt"):
+        assert any(path == f"files/{name}" for path, _ in kept)
+    sync_index(folder, [files], encoder)
+    sync_index(folder.with_name("fresh"), [files], DummyEncoder())
+    assert contents(folder) == contents(folder.with_name("fresh"))
