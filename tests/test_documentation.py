@@ -178,6 +178,9 @@ def named_files(desk, tiny_masked_lm, monkeypatch):
         ends = [end for end in lines if name.endswith(end)]
         if ends and "/" not in name:
             write(desk / name, lines[max(ends, key=len)])
+    write(desk / "faq.jsonl", [json.dumps({"text": it, "year": 2020}) for it in texts[:9]])
+    (desk / "notes").mkdir()
+    write(desk / "notes/guide.md", ["# Guide", "## Install", *texts[:20], "## Use", *texts[20:40]])
     for name in MODELS:
         (desk / name).unlink(missing_ok=True)
         (desk / name).symlink_to(tiny_masked_lm)

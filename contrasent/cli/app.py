@@ -37,7 +37,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "fit": ("export", "push", "serve", "mcp"),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},
-    "index": {"search": ("build", "add", "sync", "remove", "optimize", "tune", "info")},
+    "index": {"search": ("build", "add", "sync", "remove", "optimize", "reembed", "tune", "info")},
     "data": {"data": ("check", "fetch", "leaks", "mine", "synthesize")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }

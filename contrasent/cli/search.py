@@ -266,6 +266,21 @@ class OptimizeCommand(options.OfIndex):
 
 
 @settings
+class ReembedCommand(options.OfIndex, options.Loading, options.InPrecision):
+    """Embed all texts of an index by another encoder, and replace the index when that is done."""
+
+    encoder: str
+    """The new encoder: a folder, a training run or a Hugging Face id."""
+
+    def __call__(self) -> None:
+        opened, encoder = search.Index.open(self.index), load(self, self.encoder)
+        opened.reembed(encoder, precision=self.precision, show_progress=True)
+        _report(self.index, opened)
+        if opened.manifest.words is not None:
+            _tell_fusion(evaluation.tune_index(opened, encoder))
+
+
+@settings
 class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
     """Choose the weight of words in hybrid search, and if it is better than vectors alone."""
 

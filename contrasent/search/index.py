@@ -117,20 +117,9 @@ class Index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         if not (is_index and overwrite):
             refuse_existing(folder, remedy)
-        with exclusive(folder), writing_folder(folder.resolve()) as partial:
-            if kind in MILVUS:
-                from contrasent.search.milvus import MilvusRows
-
-                manifest = MilvusRows.build(partial, manifest, rows)
-            else:
-                first = write_segment(partial, manifest, rows, words)
-                fusion = WordsInfo() if words else None
-                manifest = replace(manifest, segments=(first,), words=fusion)
-                with progress_bar("indexing", first.rows, shown=show_progress) as advance:
-                    asked = None if kind == "auto" else kind
-                    manifest = Snapshot.open(partial, manifest).optimized(asked, advance)
-            write_manifest(partial, manifest)
-            close_milvus(folder)  # of what is replaced
+        manifest = replace(manifest, words=WordsInfo() if words else None)
+        with exclusive(folder):
+            _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)
         return cls.open(folder)
 
     @classmethod
@@ -241,20 +230,49 @@ class Index:
 
         Texts that are in the index already keep their vectors, and need no encoder.
         """
-        manifest, vectors = self.manifest, self._rows.vectors_of(texts)
+        manifest, vectors = self.manifest, self._snapshot.vectors_of(texts)
         new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if encoder is not None:
             self.require(encoder)
             how = manifest.encoder.precision, manifest.similarity, show_progress
             for rows, some in _embedded(encoder, new, *how):
-                vectors |= zip(some, rows, strict=True)
+                vectors |= dict(zip(some, rows, strict=True))
         matrix = np.array([vectors[text] for text in texts]).reshape(-1, manifest.encoder.width)
         self.change(remove, matrix, texts, ids, metadata=metadata, missing_ok=True)
         return len(new)
 
     def columns(self, *names: str) -> Any:
         """The ids of all texts, and columns of their metadata, as a table of pyarrow."""
-        return self._rows.columns(names)
+        return self._snapshot.columns(names)
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        if not isinstance(self._rows, Snapshot):
+            raise ConfigError(f"{self.folder} is {self.kind}; only other kinds can do that")
+        return self._rows
+
+    def reembed(
+        self, encoder: Encoder, *, precision: str = "auto", show_progress: bool = False
+    ) -> None:
+        """Embed all texts by another encoder, beside what is there, which is replaced in the end.
+
+        Ids, metadata and the kind of index stay. Others can search meanwhile, but not write, and
+        open it again afterwards.
+        """
+        with self._lock, exclusive(self.folder, self.patience):
+            self.refresh()
+            was, table = self.manifest, self._snapshot.columns(["text", *self.manifest.columns])
+            texts = (text for part in table.column("text").chunks for text in part.to_pylist())
+            similarity = similarity_of(encoder)
+            kind_for(inf, was.kind, similarity)
+            words, identity = was.words and WordsInfo(), EncoderIdentity.of(encoder, precision)
+            manifest = replace(was, encoder=identity, similarity=similarity, words=words)
+            manifest = replace(manifest, given=was.next_number, segments=(), ann=None, removed=None)
+            blocks = _embedded(encoder, texts, precision, similarity, show_progress)
+            metadata = table.drop_columns(["id", "text"]) if was.columns else None
+            rows = _numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
+            _write_index(self.folder, manifest, rows, None, show_progress)
+            self._rows = _opened(self.folder)
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove texts, all or none; how many. DataError if an id is missing, unless that is ok."""
@@ -473,6 +491,28 @@ class Index:
             if rows or new is not None:
                 then = now.changed(then, [*rows.values()], new)
         return len(rows), range(first, then.next_number)
+
+
+def _write_index(
+    folder: Path,
+    manifest: IndexManifest,
+    rows: Iterator[IndexRows],
+    kind: str | None,
+    show_progress: bool,
+) -> None:
+    """Write rows as an index in place of what is there, as a whole or not at all."""
+    with writing_folder(folder.resolve()) as partial:
+        if manifest.kind in MILVUS:
+            from contrasent.search.milvus import MilvusRows
+
+            manifest = MilvusRows.build(partial, replace(manifest, words=None), rows)
+        else:
+            first = write_segment(partial, manifest, rows, manifest.words is not None)
+            manifest = replace(manifest, segments=(first,))
+            with progress_bar("indexing", first.rows, shown=show_progress) as advance:
+                manifest = Snapshot.open(partial, manifest).optimized(kind, advance)
+        write_manifest(partial, manifest)
+        close_milvus(folder)  # of what is replaced
 
 
 def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:

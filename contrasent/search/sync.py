@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.clean import CONTROL, without_markup
-from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
+from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.data.rows import open_source, require_text
+from contrasent.encode.shards import FILE
 from contrasent.errors import DataError, first_line, require_extra, warn
 from contrasent.files import sha256_of
 from contrasent.model.loading import load_encoder
@@ -27,7 +27,6 @@ from contrasent.settings import checked, takes
 
 _TABLES, _HTML = (".jsonl", ".parquet", ".csv", ".tsv"), (".html", ".htm")
 _KINDS = (".txt", ".md", ".markdown", *_HTML, *_TABLES)
-_TEXT = ColumnSpec(("text",), ("text,passage,contents,content,document,body,sentence,answer",))
 _OURS = ("id", "text", "path", "_file")
 _FORMAT = 1
 _AT_ONCE = 16_384
@@ -86,9 +85,12 @@ def sync_index(
     files = {_name(path, base): path for root in roots for path in _files(root)}
     writer = _Writer(folder, encoder, device, how, show_progress)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
-    for identity, name, digest in writer.rows():
-        rows.setdefault(name, []).append(identity)
-        hashes[name] = digest
+    if writer.index is not None and "_file" in writer.index.manifest.columns:
+        columns = writer.index.columns("path", "_file").to_pydict().values()
+        for identity, name, digest in zip(*columns, strict=True):
+            if digest is not None:
+                rows.setdefault(name, []).append(identity)
+                hashes[name] = digest
     for name, path in files.items():
         try:
             made_of = f"{_FORMAT} {how.tokens} {how.overlap} {how.columns} {sha256_of(path)}"
@@ -103,6 +105,8 @@ def sync_index(
     gone = [it for it in rows.keys() - files if any((base / it).is_relative_to(r) for r in roots)]
     writer.removed += [identity for name in gone for identity in rows[name]]
     writer.write()
+    if writer.index is not None and 2 * writer.passages > len(writer.index):
+        writer.index.optimize(show_progress=show_progress)
     return Synced(len(files), changed, len(gone), writer.passages, writer.embedded)
 
 
@@ -123,7 +127,7 @@ class _Writer:
     @cached_property
     def index(self) -> Index | None:
         """The index; None if it is still to be built."""
-        is_new = self.named is not None and not self.folder.exists()
+        is_new = self.named is not None and not (self.folder / FILE).exists()
         return None if is_new else Index.open(self.folder)
 
     @cached_property
@@ -138,21 +142,17 @@ class _Writer:
     @cached_property
     def split(self) -> Callable[[str], list[str]]:
         """Split a text into pieces that the encoder can read."""
-        from semchunk import chunkerify
+        from semchunk.semchunk import chunkerify
 
         tokenizer = getattr(self.encoder.route("document"), "tokenizer", None)
 
         def count(text: str) -> int:
             return len(words(text) if tokenizer is None else tokenizer.pieces([text])[0])
 
-        size = min(self.how.tokens, max(1, (self.encoder.limit("document") or inf) - _ROOM))
-        return partial(chunkerify(count, size, memoize=False), overlap=self.how.overlap or None)
-
-    def rows(self) -> Iterator[tuple[str, str, str]]:
-        """The id, path and hash of every row that came from a file."""
-        if self.index is not None and "_file" in self.index.manifest.columns:
-            columns = self.index.columns("path", "_file").to_pydict().values()
-            yield from (row for row in zip(*columns, strict=True) if row[1] is not None)
+        most = self.encoder.limit("document")
+        size = min(self.how.tokens, max(1, most - _ROOM)) if most else self.how.tokens
+        splitter: Any = chunkerify(count, size, memoize=False)
+        return partial(splitter, overlap=self.how.overlap or None)
 
     def replace(self, rows: list[str], sections: list[Section], name: str, digest: str) -> None:
         """Take the passages of a file in place of its rows."""
@@ -168,19 +168,14 @@ class _Writer:
     def write(self) -> None:
         """Write what waits, all or nothing."""
         ids, texts = [*self.new], [text for text, _ in self.new.values()]
-        metadata = [known for _, known in self.new.values()]
+        metadata, shown = [known for _, known in self.new.values()], self.show_progress
         if self.index is None:
             self.index = Index.build(
-                self.encoder,
-                texts,
-                self.folder,
-                ids,
-                metadata=metadata,
-                show_progress=self.show_progress,
+                self.encoder, texts, self.folder, ids, metadata=metadata, show_progress=shown
             )
             self.embedded += len(texts)
         elif texts or self.removed:
-            encoder, shown = self.encoder if texts else None, self.show_progress
+            encoder = self.encoder if texts else None
             self.embedded += self.index.replace(
                 encoder, self.removed, texts, ids, metadata, show_progress=shown
             )
@@ -192,15 +187,11 @@ def _files(root: Path) -> list[Path]:
     """The files below a folder whose kind is known, without hidden ones; or a file itself."""
     if root.is_dir():
         below = (path for path in root.rglob("*") if path.suffix.lower() in _KINDS)
-        shown = (it for it in below if not any(map(_is_hidden, it.relative_to(root).parts)))
+        shown = (it for it in below if not re.search(r"(^|/)\.", it.relative_to(root).as_posix()))
         return sorted(path for path in shown if path.is_file())
     if not root.is_file() or root.suffix.lower() not in _KINDS:
         raise DataError(f"{root} is no folder, and no file of {', '.join(_KINDS)}")
     return [root]
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
 
 
 def _name(path: Path, base: Path) -> str:
@@ -251,7 +242,7 @@ def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]
 
     def choose(names: Sequence[str]) -> ColumnMap:
         named = None if columns is None else [columns]
-        [place] = choose_columns(names, _TEXT, named, str(path), named=True).positions
+        [place] = choose_columns(names, "passages", named, str(path), named=True).positions
         others = [number for number in range(len(names)) if number != place]
         return ColumnMap((place, *others), True, "", "order", len(others))
 

@@ -260,3 +260,31 @@ def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, fol
             use()
     assert index.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
     assert texts_of(Index.open(folder)) == {"0": "other"}
+
+
+def test_an_index_can_be_embedded_by_another_encoder(encoder, folder, tmp_path, monkeypatch):
+    texts, metadata = [f"t{n}" for n in range(12)], [{"n": n} for n in range(12)]
+    index = Index.build(encoder, texts, folder, metadata=metadata)
+    index.remove(["3"])
+    other = DummyEncoder(5, salt="other", name="other")
+    kept = [n for n in range(12) if n != 3]
+    fresh = Index.build(
+        other,
+        [texts[n] for n in kept],
+        tmp_path / "fresh",
+        kept,
+        metadata=[metadata[n] for n in kept],
+    )
+    old = Index.open(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(DummyEncoder, "vector", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index.reembed(other)
+    assert old.search(encoder, ["a"]) == Index.open(folder).search(encoder, ["a"])
+    index.reembed(other)
+    for opened in (index, Index.open(folder)):
+        assert opened.search(other, ["a", "t5"], 12) == fresh.search(other, ["a", "t5"], 12)
+    index.add(other, ["new"])  # numbers go on where they were
+    assert index.search(other, ["new"], 1)[0][0].id == "12"
+    with pytest.raises(CheckpointError, match="built anew"):
+        old.refresh()

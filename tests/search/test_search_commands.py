@@ -119,3 +119,24 @@ def test_mistakes_are_one_message_and_change_nothing(run, tmp_path, words, said)
     told = run(*words, expect=2)
     assert said in told.stderr and told.stdout == "" and "Traceback" not in told.stderr
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_is_followed_and_moves_to_another_encoder(run, tmp_path, loaded):
+    pytest.importorskip("semchunk")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.md").write_text("# Fish\nRed fish swim.\n# Birds\nBlue birds fly.")
+    sync = ("index", "sync", "index", "notes")
+    assert "2 passages written, 2 embedded" in run(*sync, "--encoder", "m").stderr
+    loaded.clear()
+    assert "0 new or changed" in run(*sync).stderr
+    assert loaded == []
+    asked = ("search", "index", "fish", "--json", "--filter", 'heading = "Birds"')
+    hit = json.loads(run(*asked).stdout)
+    known = {"path": "notes/a.md", "title": "Fish", "heading": "Birds"}
+    assert (hit["text"], hit["metadata"]) == ("Birds\nBlue birds fly.", known)
+    assert "cannot be read" in run(*asked[:-1], "heading =", expect=2).stderr
+    run("index", "reembed", "index", "--encoder", "other")
+    assert json.loads(run("info", "index").stdout)["encoder"]["name"] == "other"
+    assert json.loads(run(*asked).stdout)["metadata"] == known
+    (tmp_path / "notes/a.md").unlink()
+    assert "1 removed" in run(*sync).stderr
