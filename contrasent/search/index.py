@@ -230,7 +230,10 @@ class Index:
 
         Texts that are in the index already keep their vectors, and need no encoder.
         """
-        manifest, vectors = self.manifest, self._snapshot.vectors_of(texts)
+        manifest, now = self.manifest, self._snapshot
+        stored = {row: text for text, row in now.rows_of(texts, "text").items()}
+        known = now.vectors_at(sorted(stored)) if stored else ()
+        vectors = dict(zip((stored[row] for row in sorted(stored)), known, strict=True))
         new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if encoder is not None:
             self.require(encoder)

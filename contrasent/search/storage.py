@@ -471,14 +471,6 @@ class Snapshot:
         """The ids and other columns of the rows that were not removed."""
         return self.table.select(["id", *names]).filter(self.live)
 
-    def vectors_of(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """The vectors ``(D,)`` of the texts that are there."""
-        rows = sorted((row, text) for text, row in self.rows_of(texts, "text").items())
-        numbers = split_rows(map(len, self.vectors), np.array([row for row, _ in rows], int))
-        parts = zip(self.vectors, numbers, strict=True)
-        vectors = chain.from_iterable(vectors[part] for vectors, part in parts)
-        return dict(zip((text for _, text in rows), vectors, strict=True))
-
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""
         starts = [0, *accumulate(map(len, self.vectors))]
