@@ -5,6 +5,7 @@ and a hash of all that it was made from: a file whose hash is there is left alon
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -183,20 +184,22 @@ class _Writer:
         self.new, self.removed = {}, []
 
 
-def _files(root: Path) -> list[Path]:
+def _files(root: Path) -> Iterator[Path]:
     """The files below a folder whose kind is known, without hidden ones; or a file itself."""
-    if root.is_dir():
-        below = (path for path in root.rglob("*") if path.suffix.lower() in _KINDS)
-        shown = (it for it in below if not re.search(r"(^|/)\.", it.relative_to(root).as_posix()))
-        return sorted(path for path in shown if path.is_file())
-    if not root.is_file() or root.suffix.lower() not in _KINDS:
+    if not root.is_dir() and not (root.is_file() and root.suffix.lower() in _KINDS):
         raise DataError(f"{root} is no folder, and no file of {', '.join(_KINDS)}")
-    return [root]
+    if root.is_file():
+        yield root
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(_KINDS) and not name.startswith("."):
+                yield Path(folder, name)
 
 
 def _name(path: Path, base: Path) -> str:
     """The path as an index knows it, which can be moved together with what lies beside it."""
-    return (path.relative_to(base) if path.is_relative_to(base) else path).as_posix()
+    return path.as_posix().removeprefix(f"{base.as_posix()}/")
 
 
 def _sections(path: Path, columns: str | None) -> Iterator[Section]:
