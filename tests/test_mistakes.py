@@ -5,8 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from helpers.careless import PLAIN, QUIET, prepare
-from helpers.command_line import call, tree
+from helpers.command_line import PLAIN, QUIET, call, prepare, tree
 
 TEXT = "".join(f"My printer does not work since Monday, ticket {n}.\n" for n in range(20))
 ROWS = [

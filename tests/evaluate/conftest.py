@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.dummy_encoder import WORDS, WordEncoder
 from helpers.tiny_sts import SUBSETS
-from helpers.tiny_words import WORDS, WordEncoder
 from typer.testing import CliRunner
 
 from contrasent.cli import app as tree

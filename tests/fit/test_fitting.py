@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.command_line import worked
-from helpers.inverse_flow import inverse_flow
+from helpers.oracles import inverse_flow
 from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.errors import CheckpointError, ConfigError, DataError

@@ -1,4 +1,4 @@
-"""The real command line, run in this process and its output kept."""
+"""The real command line, run in this process with its output kept, and where mistakes are made."""
 
 import io
 import os
@@ -79,3 +79,24 @@ def rows(result):
     """The table's cells, row by row, and what stands beneath it."""
     table, _, protocol = result.stdout.partition("\n\n")
     return [line.split() for line in table.split("\n")], protocol
+
+
+PLAIN = ("--encoder", "tiny", "--data", "text.txt", "--output", "out")
+QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps", "2")
+
+
+def train(*words):
+    """The words of a command that works, unless later words spoil it."""
+    return ("train", "unsup-simcse", *PLAIN, *QUIET, *words)
+
+
+def prepare(tmp_path, monkeypatch, encoder):
+    """Make the folder one works in, with an encoder, text and scored pairs, and go there."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(f"a dog and {n} cats\n" for n in range(20)))
+    (folder / "pairs.tsv").write_text("a dog\tthe dog\t5\na cat\tsad\t1\nred\tgreen\t2\n")
+    (folder / "tiny").symlink_to(encoder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    return folder

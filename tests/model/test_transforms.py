@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.inverse_flow import inverse_flow
+from helpers.oracles import inverse_flow
 from helpers.tiny_models import SENTENCES, shaken
 
 from contrasent.errors import CheckpointError, ConfigError, DataError

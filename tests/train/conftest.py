@@ -1,7 +1,7 @@
 """A recipe over tiny text that trains in a second."""
 
 import pytest
-from helpers.careless import prepare
+from helpers.command_line import prepare
 from helpers.tiny_sentences import sentence, write, write_pairs
 
 from contrasent.recipe import load_recipe

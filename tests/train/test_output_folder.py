@@ -3,8 +3,7 @@
 import shutil
 
 import pytest
-from helpers.careless import train
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import refused, train, tree, worked
 
 from contrasent.training import run_folder
 

@@ -6,8 +6,7 @@ import sys
 import pytest
 import torch
 import yaml
-from helpers.careless import PLAIN
-from helpers.command_line import refused, worked
+from helpers.command_line import PLAIN, refused, worked
 
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.base import training_device

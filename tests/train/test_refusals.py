@@ -4,8 +4,7 @@ import json
 import shutil
 
 import pytest
-from helpers.careless import train
-from helpers.command_line import refused, worked
+from helpers.command_line import refused, train, worked
 from helpers.tiny_runs import TINY
 from torch import nn
 
