@@ -273,7 +273,9 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("code", "most", "text"), [("import contrasent", 0.2, ""), (HELP, 0.6, "train")]
+    ("code", "most", "text"),
+    [("import contrasent", 0.2, ""), (HELP, 0.6, "train")],
+    ids=["import", "help"],
 )
 def test_the_package_and_its_help_are_quick_and_load_nothing_heavy(code, most, text):
     """By processor seconds of the quickest of three: a clock would measure other work too."""

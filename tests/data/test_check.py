@@ -140,18 +140,10 @@ def test_the_command_prints_facts_and_writes_clean_text(run, write, tmp_path):
 
 READY = "ready\ntrain with: contrasent "
 VERDICTS = [
-    ("my printer fails {n}", (), READY + "adapt all-MiniLM-L6-v2 --data {path}"),
-    (
-        "my printer fails {n}",
-        ("--lines", "--clean"),
-        READY + "adapt all-MiniLM-L6-v2 --data {path} --lines --clean",
-    ),
-    (
-        "{n}-x,my printer fails {n},turn it off {n}",
-        ("--columns", "1,2"),
-        READY + "train sup-adapt --encoder all-MiniLM-L6-v2 --data {path} --columns 1,2",
-    ),
-    ("- - -", (), "train unsup-simcse --encoder all-MiniLM-L6-v2 --data {path}"),
+    ("my printer fails {n}", "", f"{READY}adapt"),
+    ("my printer fails {n}", "--lines --clean", f"{READY}adapt"),
+    ("{n}-x,my printer fails {n},off {n}", "--columns 1,2", f"{READY}train sup-adapt --encoder"),
+    ("- - -", "", "train unsup-simcse --encoder"),
 ]
 
 
@@ -159,6 +151,7 @@ VERDICTS = [
 def test_the_command_ends_with_a_verdict_and_what_to_run(run, write, row, words, verdict):
     name = "a.csv" if "," in row else "a.txt"
     path = write(name, "".join(row.format(n=n) + "\n" for n in range(600)))
-    said = run(path, *words).stdout
-    assert said.endswith(verdict.format(path=path) + "\n"), said[-400:]
+    said = run(path, *words.split()).stdout
+    whole = f"{verdict} all-MiniLM-L6-v2 --data {path} {words}".rstrip()
+    assert said.endswith(f"{whole}\n"), said[-400:]
     assert ("600 (100%) with no word" in said and "599 (100%) repeats" in said) == (row == "- - -")

@@ -68,40 +68,28 @@ def error(effects, pairs):
 def sharing(senteval):
     """Tasks of unlike sizes whose sentences come often; the last has most of the first's pairs."""
 
-    def short(sentences):
-        return tuple(" ".join(it.split()[:2]) for it in sentences)
-
-    tasks = [
-        replace(
-            task,
-            subsets=tuple(
-                replace(it, first=short(it.first), second=short(it.second)) for it in task.subsets
-            ),
+    def short(subset):
+        first, second = (
+            tuple(" ".join(it.split()[:2]) for it in side) for side in (subset.first, subset.second)
         )
-        for task in sts_tasks(["sts12", "sts13", "stsb"], senteval).tasks
-    ]
-    return [*tasks[:2], replace(tasks[2], subsets=tasks[0].subsets[1:])]
+        return replace(subset, first=first, second=second)
+
+    tasks = sts_tasks(["sts12", "sts13", "stsb"], senteval).tasks
+    one, two, three = (replace(it, subsets=tuple(map(short, it.subsets))) for it in tasks)
+    return [one, two, replace(three, subsets=one.subsets[1:])]
 
 
 def covariances(tasks, effects):
     """Of one estimate per task: pairs of two tasks are dependent if they share a sentence."""
-    pairs = [list(zip(*task.sides, strict=True)) for task in tasks]
-    return np.array(
-        [
-            [
-                error(effects[i], one) ** 2
-                if i == j
-                else sum(
-                    effects[i][a] * effects[j][b]
-                    for a, first in enumerate(one)
-                    for b, second in enumerate(other)
-                    if set(first) & set(second)
-                )
-                for j, other in enumerate(pairs)
-            ]
-            for i, one in enumerate(pairs)
-        ]
-    )
+    pairs, found = [list(zip(*task.sides, strict=True)) for task in tasks], np.zeros((3, 3))
+    for i, one in enumerate(pairs):
+        for j, other in enumerate(pairs):
+            for a, first in enumerate(one):
+                for b, second in enumerate(other):
+                    if set(first) & set(second):
+                        found[i, j] += effects[i][a] * effects[j][b]
+        found[i, i] = error(effects[i], one) ** 2
+    return found
 
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])

@@ -142,11 +142,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_do(trained):
     [
         ("unsup-simcse", {"learning_rate": 1e38, "max_steps": 1}, []),
         ("pretrain-mlm", {"learning_rate": 1e38, "max_steps": 1}, []),
-        (
-            "unsup-simcse",
-            {"schedule": "steps", "rate_steps": {2: 1e38}, "max_steps": 3},
-            ["step-000000002"],
-        ),
+        ("unsup-simcse", {"schedule": "steps", "rate_steps": {2: 1e38}, "max_steps": 3}, [2]),
     ],
 )
 def test_an_update_that_ruins_the_weights_is_not_saved(name, changes, kept, tmp_path, tiny_starts):
@@ -155,7 +151,7 @@ def test_an_update_that_ruins_the_weights_is_not_saved(name, changes, kept, tmp_
     with pytest.raises(ContrasentError, match="gives numbers that are not finite; nothing was"):
         train(recipe, tmp_path / "run", device="cpu")
     states = tmp_path / "run" / "state"
-    assert [path.name for path in states.glob("*")] == kept
+    assert [path.name for path in states.glob("*")] == [f"step-{step:09}" for step in kept]
     assert not (tmp_path / "run" / "last").exists()
 
 

@@ -116,46 +116,33 @@ def needing(need, **more):
 SINGLE, SPANS, OWN_VIEWS = {"views": 1}, {"spans": Spans()}, {"provides_views": True}
 STATES, TOKENS = needing(Need.TOKEN_STATES), needing(Need.TOKENS)
 SCORES, LABELS = needing(Need.SCORES), needing(Need.LABELS)
-LISTS = needing(Need.CANDIDATE_SCORES)
+LISTS, NEXT = needing(Need.CANDIDATE_SCORES), needing(Need.NEXT_SENTENCES)
 ORDERED = needing(Need.POSITIONS, views=1, provides_views=True)
 CROP, FIXED = {"view.name": "crop"}, {"view.fixed_dropout": True}
 TWINS, CHUNKS = {"encoder.encoders": "twin"}, {"train.gradcache_chunk": 4}
 LONG = {"data.max_tokens": 60}
-EARLY = None
-# Settings, the objective (none where the settings alone are refused), further words of the
-# combination, and words of the message in their order.
+# Settings that are refused alone, and words of the message in their order.
+ALONE = [
+    ({"train.rate_decay": 0.9}, "rate_decay is 0.9, but train.schedule linear has|out"),
+    ({"train.rate_shrink": 5}, "rate_shrink is 5|choose train.schedule plateau"),
+    ({"train.min_rate": 1e-5}, "train.min_rate is 1e-05|linear has no use"),
+    ({"train.rate_steps": {5: 0.1}}, "rate_steps is {5: 0.1}|train.schedule steps"),
+    ({"train.optimizer": "rmsprop", "train.bias_correction": False}, "False|rmsprop has no use"),
+    ({"encoder.keep": "better"}, "encoder.keep is better|encoder.encoders twin"),
+    ({"view.name": "delete_one_word", "view.share": 0.2}, "0.2|delete_one_word|crop,"),
+    ({"view.name": "next_sentence", "view.sides": "both"}, "sides is both|crop,"),
+    ({**CROP, "view.generator": "b"}, "generator is b|view.name crop has no|name mlm"),
+    ({**CROP, **FIXED}, "fixed_dropout is True|view.name crop|view.name dropout"),
+    ({"train.start_shares": [0.5], **TWINS}, "start_shares is|twin has no use for it|shared"),
+    ({"train.warmup_steps": 3, "train.warmup_share": 0.1}, "steps is 3|share 0.1|give one of"),
+    ({"evaluation.task": "held-out", "data.labels": "nli"}, "is held-out|labels is nli|, or none"),
+    ({"encoder.lora": 4, "train.start_shares": [0.5]}, "shares is [0.5]|lora is 4|leave one of"),
+]
+# Settings, the objective (none before one is built), further words of the combination, words.
 CASES = [
-    ({"train.rate_decay": 0.9}, EARLY, {}, "rate_decay is 0.9, but train.schedule linear has|out"),
-    ({"train.rate_shrink": 5}, EARLY, {}, "rate_shrink is 5|choose train.schedule plateau"),
-    ({"train.min_rate": 1e-5}, EARLY, {}, "train.min_rate is 1e-05|linear has no use"),
-    ({"train.rate_steps": {5: 0.1}}, EARLY, {}, "rate_steps is {5: 0.1}|train.schedule steps"),
-    (
-        {"train.optimizer": "rmsprop", "train.bias_correction": False},
-        *(EARLY, {}, "bias_correction is False|optimizer rmsprop has no use|adamw"),
-    ),
-    ({"encoder.keep": "better"}, EARLY, {}, "encoder.keep is better|encoder.encoders twin"),
-    ({"view.name": "delete_one_word", "view.share": 0.2}, EARLY, {}, "0.2|delete_one_word|crop,"),
-    ({"view.share": 0.2}, EARLY, {"data_views": 2}, "view.share is 0.2|view.name dropout has no"),
-    ({"view.name": "next_sentence", "view.sides": "both"}, EARLY, {}, "sides is both|crop,"),
-    ({**CROP, "view.generator": "b"}, EARLY, {}, "generator is b|view.name crop has no|name mlm"),
-    ({**CROP, **FIXED}, EARLY, {}, "fixed_dropout is True|view.name crop|view.name dropout"),
-    (
-        {"train.start_shares": [0.5], **TWINS},
-        *(EARLY, {}, "train.start_shares is|encoder.encoders twin has no use for it|shared"),
-    ),
-    (
-        {"train.warmup_steps": 3, "train.warmup_share": 0.1},
-        *(EARLY, {}, "warmup_steps is 3|warmup_share 0.1|give one of them"),
-    ),
-    (
-        {"evaluation.task": "held-out", "data.labels": "nli"},
-        *(EARLY, {}, "evaluation.task is held-out|data.labels is nli|pairs of your own, or none"),
-    ),
-    (
-        {"encoder.lora": 4, "train.start_shares": [0.5]},
-        *(EARLY, {}, "train.start_shares is [0.5]|encoder.lora is 4|leave one of the two out"),
-    ),
-    (CROP, EARLY, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
+    *((settings, None, {}, words) for settings, words in ALONE),
+    ({"view.share": 0.2}, None, {"data_views": 2}, "view.share is 0.2|view.name dropout has no"),
+    (CROP, None, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
     (CROP, SPANS, {}, "simcse draws spans of documents|leave them out"),
     (CROP, {}, {"prompts": ("a: ",)}, "the prompt 'a: ' would be edited|leave it out"),
     (FIXED, SPANS, {}, "simcse draws spans of documents|leave them out"),
@@ -168,10 +155,7 @@ CASES = [
         for given in (SPANS, SINGLE, STATES, needing(Need.ENCODER))
     ),
     (CROP, SINGLE, {}, "view.name is crop|one view of each|dropout"),
-    (
-        {"view.name": "crop_sentences"},
-        *(needing(Need.NEXT_SENTENCES), {}, "is crop_sentences|whole texts|of each|dropout"),
-    ),
+    ({"view.name": "crop_sentences"}, NEXT, {}, "is crop_sentences|whole texts|of each|dropout"),
     ({}, ORDERED, {}, "simcse tells the neighbours|data.shuffle is true|set it to false"),
     ({}, {}, {"recipe": "distil"}, "distil follows the embeddings of another|name a folder"),
     ({}, {"needs_pairs": True}, {}, "simcse takes pairs here|1 sentence per|set data.file"),
