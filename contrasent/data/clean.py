@@ -4,6 +4,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 Row = tuple[str, tuple[str, ...]]
 """Where an example stands, and its texts."""
@@ -15,17 +16,10 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\u2060\
 CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff"
 # Without its semicolon, `&copy` may be part of an address.
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
-_INLINE = """
-a abbr b bdi big cite code del em font i ins kbd mark q s samp small span strike strong sub sup tt
-u var wbr
-"""
-_BLOCKS = """
-address article aside audio blockquote body br button canvas caption center col colgroup dd details
-div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html iframe img
-input label legend li link main meta nav noscript ol option p path picture pre script section select
-source style summary svg table tbody td textarea tfoot th thead time title tr ul video
-"""
-_NAMES = "|".join(f"{_INLINE} {_BLOCKS}".split())
+# Tags within a text, and those around a block of text.
+_TAGS = Path(__file__).with_name("html_tags.txt").read_text(encoding="utf-8")
+_INLINE, _BLOCKS = map(str.split, _TAGS.split("\n\n"))
+_NAMES = "|".join([*_INLINE, *_BLOCKS])
 # Comments and the like, scripts and styles with all they hold, and tags of HTML: `List<String>` has
 # none, and in a quoted attribute `>` ends no tag.
 _MARKUP = re.compile(
@@ -44,7 +38,7 @@ def without_markup(text: str) -> tuple[str, bool, bool]:
 
 def _space(markup: re.Match[str]) -> str:
     name = (markup[1] or markup[2] or "").lower()
-    return " " if name in _BLOCKS.split() else ""
+    return " " if name in _BLOCKS else ""
 
 
 def clean(rows: Iterable[Row], texts: int) -> tuple[Iterator[Row], Counter[str]]:

@@ -1,9 +1,7 @@
 """Views: from the recipe's ``view`` and the data to the sentences of every batch.
 
 A view is a row of `VIEWS`; most are random edits of a sentence's words (Gao et al. 2021, Table 1).
-Words are what stands between white space. The numbers drawn come from the generator that is passed
-in, and at least one word always stays. A number of each example that objectives may need is a row
-of ``examples.SIDE_COLUMNS``, if it is read; documents give positions.
+Words are what stands between white space, and at least one always stays.
 """
 
 import logging

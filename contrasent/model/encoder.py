@@ -19,11 +19,10 @@ from torch import nn
 from contrasent.data.batch import Batch, pack
 from contrasent.data.loader import prefetch
 from contrasent.data.tokenizer import require_text
-from contrasent.errors import DataError, warn
+from contrasent.errors import DataError, pick, warn
 from contrasent.model import checkpoint
 from contrasent.model.backbones import base
-from contrasent.model.heads import MlpHead
-from contrasent.model.heads import pooler as pooler_named
+from contrasent.model.heads import POOLERS, MlpHead
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 from contrasent.progress import sentence_progress
 
@@ -98,7 +97,7 @@ class SentenceEncoder(nn.Module, Encoder):
         stated_limit = parts.max_tokens or parts.tokenizer.max_tokens
         self.max_tokens = min(filter(None, (parts.backbone.max_tokens, stated_limit)))
         self.name = str(name) if loads else ""
-        self._pooler = pooler_named(parts.pooler)
+        self._pooler = POOLERS[pick("pooler", parts.pooler, POOLERS)]
         self._serving = base.SharedContext(partial(base.evaluating, self))
         stated = parts.conventions
         self.conventions = replace(
@@ -222,7 +221,7 @@ class SentenceEncoder(nn.Module, Encoder):
             return token_ids(self, texts, before, *how)
 
         total = len(sentences) if isinstance(sentences, Sequence) else None
-        is_fast = overlaps(self)
+        is_fast = self.device.type != "cpu"  # which tokenizing leaves free to compute
         usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
         budget = options.batch_tokens or usual
         rest = iter(sentences)
@@ -254,11 +253,6 @@ class SentenceEncoder(nn.Module, Encoder):
         """
         with self._serving, self.backbone.serving():
             yield self
-
-
-def overlaps(encoder: SentenceEncoder) -> bool:
-    """True if tokenizing leaves the device of ``encoder`` free to compute."""
-    return encoder.device.type != "cpu"
 
 
 def token_ids(

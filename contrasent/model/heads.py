@@ -82,11 +82,6 @@ POOLERS = {
 ``mean_embed_last`` the embedding layer and the last (the printed 56.70 of their Table 5)."""
 
 
-def pooler(name: str) -> Pooler:
-    """Look a pooler up by name; ConfigError if there is none."""
-    return POOLERS[pick("pooler", name, POOLERS)]
-
-
 _STD = 0.02
 
 

@@ -1,13 +1,10 @@
 """Distillation: a student whose embeddings follow those of a teacher (Reimers and Gurevych 2020).
 
-The teacher embeds every sentence once, before the first step. It is followed in its own space,
-through a linear layer of the student (LEAF, Vujanic and Rueckstiess 2025, arXiv:2509.12539), or in
-the student's: there the principal components of a wider teacher, as in sentence-transformers' model
-distillation; of a narrower one, the student's other dimensions are to be 0, which leaves cosines as
-they are.
+The teacher embeds every sentence once. It is followed in its own space, through a linear layer of
+the student (LEAF, Vujanic and Rueckstiess 2025, arXiv:2509.12539), or in the student's: a wider
+teacher by its principal components, of a narrower one the student's other dimensions are to be 0.
 
-Shapes: B examples of V sentences, N sentences in all, D dimensions of the student, E of the
-teacher.
+Shapes: B examples of V sentences, N in all, D dimensions of the student, E of the teacher.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """SBERT's classification objective (Reimers and Gurevych 2019, arXiv:1908.10084).
 
-A premise and a hypothesis are embedded by one encoder, and a softmax classifier on their
-embeddings tells entailment, neutral and contradiction apart. The classifier is dropped after
-training. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders so before.
+A softmax classifier of both embeddings, which is dropped after training, tells three
+classes apart. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders so before.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,8 @@
 """Prompts: PromptBERT (Jiang et al. 2022, arXiv:2201.04337), CoT-BERT (Zhang et al. 2024).
 
-An embedding is the state at the mask token of a prompt around the sentence. The views of a sentence
-differ by their prompts. What a prompt gives without a sentence, its bias, is taken away from the
-embedding in training (PromptBERT, section 4.2); the saved encoder has the anchor's prompt and no
-bias, so that it is an ordinary encoder.
+An embedding is the state at the mask token of a prompt around the sentence; views differ by their
+prompts. What a prompt gives without a sentence, its bias, is taken away in training (PromptBERT,
+section 4.2); the saved encoder has the anchor's prompt and no bias.
 
 Shapes: B examples, V views, S = V * B sentences, T tokens, N tokens of the longest text, D width.
 """

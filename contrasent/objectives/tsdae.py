@@ -1,11 +1,8 @@
 """TSDAE (Wang et al. 2021, arXiv:2104.06979): sentences rebuilt from embeddings of damaged ones.
 
-Most words of a sentence are deleted. The encoder embeds what is left, and a decoder, which is
-dropped after training, predicts each token of the whole sentence from the tokens before it and
-from that one embedding.
-
-Its cross-attention has a single key, so the softmax over it is 1, and what it adds to every token
-is the same linear map of the embedding. Queries and keys would have no effect and no gradient.
+The encoder embeds what is left of a sentence, and a decoder, which is dropped after training,
+predicts each token of the whole one from those before it and from that embedding. A softmax over
+this single key is 1, so cross-attention adds the same linear map of the embedding to every token.
 
 Shapes: S sentences, T tokens end to end, V tokens of the vocabulary, D width.
 """

@@ -1,8 +1,7 @@
 """Compatibility: the combinations of settings, data and objective that a run refuses.
 
-Rows of a condition and a message, read from top to bottom: those of the settings before anything
-is loaded, those of the objective and the encoder once they are. A message says what was asked for,
-why it cannot be, and what to do.
+Rows of a condition and a message (what was asked for, why it cannot be, what to do), from top to
+bottom: those of the settings before anything is loaded, of objective and encoder once they are.
 """
 
 from collections.abc import Iterator, Sequence
