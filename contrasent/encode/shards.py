@@ -1,9 +1,8 @@
 """Embeddings of a source on disk: resumable shards, and the file made of them.
 
 Shards lie in a hidden folder beside the final file, or in a folder that is the result. A shard
-counts once its note, with its hash, is there, and the note is written after the shard. Which
-sentences are in a shard does not depend on who writes it, so any number of workers may share them,
-and go on with what others left.
+counts once its note, with its hash, is there. Which sentences it has does not depend on who writes
+it, so any number of workers may share them, and go on with what others left.
 
 Shapes: N sentences, D embedding width.
 """

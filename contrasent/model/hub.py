@@ -82,10 +82,9 @@ def _download(name: str) -> Path:
         if kept is not None:
             return kept
         raise CheckpointError(
-            f"{name!r} is not a local folder and was not found on the Hugging Face Hub"
-            f"{_near(Path(name))} ({first_line(error)}); check the name, the network, and the "
-            "login if it is private, or give a folder. Without a network, "
-            f"{OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
+            f"{name!r} is not a local folder and was not found on the Hub{_near(Path(name))} "
+            f"({first_line(error)}); check the name, the network, and the login if it is private. "
+            f"Without a network, {OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
         ) from error
 
 

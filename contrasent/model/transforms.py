@@ -146,9 +146,8 @@ def require_enough(sentences: int, kept: int | None, width: int) -> None:
     """Raise DataError for more dimensions than the encoder, or a covariance of them, has."""
     if sentences <= (wanted := kept or width) or wanted > width:
         raise DataError(
-            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, and "
-            f"the encoder {width} dimensions: too few to whiten {wanted}; give more sentences, or "
-            "keep fewer dimensions (--dimensions)"
+            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, "
+            f"the encoder {width} dimensions: too few to whiten {wanted} (--dimensions)"
         )
 
 
@@ -168,11 +167,8 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
         kept = rank
     kept = kept or len(variances)
     if rank < kept:
-        raise DataError(
-            f"the covariance of {moments.count} embeddings is singular: its rank is {rank} of "
-            f"{len(variances)}, which is less than the {kept} dimensions to keep; give sentences "
-            "that differ more, or keep fewer dimensions (--dimensions)"
-        )
+        what = f"the covariance of {moments.count} embeddings is singular: its rank is {rank}"
+        raise DataError(f"{what}; give sentences that differ more, or keep fewer (--dimensions)")
     chosen = directions[:, :kept]
     chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), range(kept)])
     weight = (chosen / np.sqrt(variances[:kept])).T.astype(np.float32)

@@ -136,9 +136,8 @@ def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
     moved = float((again - first).norm() / first.norm())
     if not moved <= _ROUNDING and bool(first.isfinite().all()):
         raise ContrasentError(
-            f"gradient caching encodes every sentence twice, and the second embeddings differ "
-            f"from the first by {moved:.0%}: this encoder does not draw the same dropout with and "
-            "without gradients. Train without train.gradcache_chunk, or with encoder.dropout 0"
+            f"the second embeddings of gradient caching differ by {moved:.0%}: this encoder does not "
+            "draw the same dropout; leave train.gradcache_chunk out, or set encoder.dropout to 0"
         )
 
 

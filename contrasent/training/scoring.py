@@ -120,10 +120,8 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
         return None
     unranked = any(METRICS[0] not in it.metrics for it in suite.tasks("retrieval"))
     if len(suite.kinds) > 1 or unranked:
-        raise ConfigError(
-            f"evaluation.task must be of one metric: {settings.task!r} has several, whose mean "
-            "says nothing; name STS tasks, transfer tasks, or retrieval but stsb-retrieval"
-        )
+        what = f"evaluation.task must be of one metric, but {settings.task!r} has several"
+        raise ConfigError(f"{what}; name STS, transfer or retrieval tasks, not stsb-retrieval")
     for name in suite.names if settings.task != "auto" else ():
         if name.in_senteval and name.split == "test":
             logger.warning(

@@ -3,9 +3,8 @@
 ``aten::_flash_attention_forward`` computes attention without padding. It is called here, as
 ``torch.nn.attention.varlen.varlen_attn`` takes no dropout. Elsewhere tokens are moved to blocks.
 
-Drawing one random number per element took a fifth of a training step on a CPU. Here each element
-takes 15 bits of its own of a 64-bit number of NumPy's SFC64, and the rate is the asked one to 1 in
-65,536. Accelerators draw masks inside their kernels, and keep torch's own dropout.
+Drawing a number per element took a fifth of a training step on a CPU. Here each element takes 15
+bits of a number of NumPy's SFC64, and the rate is the asked one to 1 in 65,536.
 
 Shapes: T tokens end to end, R >= T packed rows, D width, S sentences, H heads, N = S * H, L tokens
 of the longest sentence, Q queries (L, or 1 where only first tokens are asked for), P parts (query,

@@ -2,8 +2,7 @@
 
 A layer is written once, for training and for inference, and :data:`PACKED` says where each
 architecture keeps its parts. For inference the weights are laid out once, and the residual is added
-inside oneDNN's products: a short sentence takes as long as reading the weights and starting the
-operators.
+inside oneDNN's products.
 
 Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads. All but
 attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few of them spare.
