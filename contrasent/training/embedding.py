@@ -136,7 +136,7 @@ def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
     moved = float((again - first).norm() / first.norm())
     if not moved <= _ROUNDING and bool(first.isfinite().all()):
         raise ContrasentError(
-            f"the second embeddings of gradient caching differ by {moved:.0%}: this encoder does not "
+            f"second embeddings of gradient caching differ by {moved:.0%}: this encoder does not "
             "draw the same dropout; leave train.gradcache_chunk out, or set encoder.dropout to 0"
         )
 
