@@ -30,11 +30,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:
-    settings = {
-        "folder": str(material.encoder),
-        "texts": material.texts_file,
-        "pooler": given.pooler,
-    }
+    settings = material.settings(pooler=given.pooler)
     backends = options.chosen(given.peer, contestants.PEERS)
     engines = options.chosen(given.engine, options.ENGINES)
     ours = contestants.ours("Encode", settings, engines)

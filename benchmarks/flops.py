@@ -26,13 +26,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The shape of a transformer.
-
-    Attributes:
-        width: D.
-        inner: I.
-        depth: K.
-    """
+    """The shape of a transformer: D, I and K."""
 
     width: int
     inner: int
@@ -62,12 +56,9 @@ class Model:
 
 
 def forward_flops(model: Model, lengths: Sequence[int], *, first_only: bool) -> int:
-    """Operations of the forward pass on sentences of ``lengths`` tokens.
+    """Operations of the forward pass on sentences of ``lengths`` tokens, special ones included.
 
-    Args:
-        model: its shape.
-        lengths: l of each of the S sentences, special tokens included.
-        first_only: whether only the first token of each sentence is pooled.
+    With ``first_only`` only the first token of each sentence is pooled.
     """
     width, inner, tokens = model.width, model.inner, sum(lengths)
     maps = 8 * tokens * width**2 + 4 * tokens * width * inner

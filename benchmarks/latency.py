@@ -31,11 +31,7 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:
-    settings = {
-        "folder": str(material.encoder),
-        "texts": material.texts_file,
-        "calls": given.calls,
-    }
+    settings = material.settings(calls=given.calls)
     engines = options.chosen(given.engine, options.ENGINES)
     backends = options.chosen(given.peer, contestants.PEERS)
     ours = contestants.ours("One", settings, engines)

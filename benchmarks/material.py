@@ -34,24 +34,17 @@ _VOCABULARY_OF = "all-MiniLM-L6-v2"  # BERT's, uncased
 
 @dataclass(frozen=True)
 class Material:
-    """Sentences, an encoder, and a folder for what contestants exchange.
-
-    Attributes:
-        texts: the sentences.
-        encoder: the folder of the encoder.
-        place: a folder that goes when the benchmark is done.
-    """
+    """Sentences, an encoder, and a folder for what contestants exchange."""
 
     texts: Sequence[str]
     encoder: Path
-    place: Path
+    place: Path  # which goes when the benchmark is done
 
-    @cached_property
-    def texts_file(self) -> str:
-        """The sentences as a JSON list, for contestants to read."""
+    def settings(self, **others: Any) -> dict[str, Any]:
+        """Settings of a contestant, which reads the sentences from a JSON list."""
         path = self.place / "texts.json"
         path.write_text(json.dumps(list(self.texts)), encoding="utf-8")
-        return str(path)
+        return {"folder": str(self.encoder), "texts": str(path), **others}
 
     @cached_property
     def model(self) -> Model:
@@ -77,10 +70,7 @@ def gathered(encoder: str, source: str | None, count: int) -> Iterator[Material]
 def sentences(source: str | None, count: int) -> list[str]:
     """The first ``count`` sentences of a text file, by default of the text of the quickstart.
 
-    Blank lines are left out; a file that has fewer is read again.
-
-    Raises:
-        DataError: the file has no sentence.
+    Blank lines are left out; a file that has fewer is read again, one without any is a DataError.
     """
     path = Path(source or str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
     opened = gzip.open if path.suffix == ".gz" else open

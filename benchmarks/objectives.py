@@ -57,15 +57,8 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Resu
 
 
 def _race(given: argparse.Namespace, material: Material) -> Race:
-    settings = {
-        "folder": str(material.encoder),
-        "texts": material.texts_file,
-        "batch_size": given.batch_size,
-        "steps": given.steps,
-        "tokens": given.tokens,
-        "pooler": "cls",
-        "precision": given.precision,
-    }
+    sizes = {"batch_size": given.batch_size, "steps": given.steps, "tokens": given.tokens}
+    settings = material.settings(pooler="cls", precision=given.precision, **sizes)
     specs = [
         Spec(
             name=name,

@@ -51,14 +51,9 @@ def add_engines(made: argparse.ArgumentParser) -> None:
 
 
 def chosen(given: str, known: Sequence[str]) -> list[str]:
-    """The names in a comma-separated list; ``none`` is none of them.
-
-    Raises:
-        ConfigError: one of them is not known.
-    """
-    if given == "none":
-        return []
-    return [pick("contestant", name.strip(), known) for name in given.split(",")]
+    """The names in a comma-separated list; ``none`` is none of them, another a ConfigError."""
+    names = [] if given == "none" else given.split(",")
+    return [pick("contestant", name.strip(), known) for name in names]
 
 
 def publish(result: Result, path: str | None) -> None:

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-PARTS = (
+PARTS = [
     "encoder",
     "generator",
     "vocabulary",
@@ -12,7 +12,7 @@ PARTS = (
     "backward",
     "communication",
     "update",
-)
+]
 """Names of the spans that a training step marks in a trace; none lies in another."""
 
 OUTSIDE = "Python and waiting"
@@ -45,11 +45,10 @@ def kind_of(operator: str) -> str:
 
 
 def kind_shares(operators: Iterable[tuple[str, float]], seconds: float) -> dict[str, float]:
-    """Shares of the time by kind of work, the largest first.
+    """Shares of ``seconds`` by kind of work, the largest first.
 
-    Args:
-        operators: names, each with the seconds it took itself, what it called left out.
-        seconds: that passed meanwhile; what the operators leave of it is :data:`OUTSIDE`.
+    ``operators`` are names, each with the seconds it took itself, what it called left out; what
+    they leave is :data:`OUTSIDE`.
     """
     totals: dict[str, float] = {}
     for name, spent in operators:
@@ -60,11 +59,9 @@ def kind_shares(operators: Iterable[tuple[str, float]], seconds: float) -> dict[
 
 
 def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Run ``work`` under torch's profiler.
+    """Shares of the time of ``work`` under torch's profiler: ``kinds``, which add up to 1.
 
-    Returns:
-        Shares of its time: ``kinds`` of work, which add up to 1, and ``parts`` of a training step
-        of ours, where it has any and no accelerator computes them.
+    And ``parts`` of a training step of ours, where it has any and no accelerator computes them.
     """
     import torch
     from torch.profiler import profile

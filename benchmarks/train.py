@@ -41,14 +41,8 @@ def _race(given: argparse.Namespace, material: Material) -> Race:
     precisions = given.precisions.split(",")
     peers = options.chosen(given.peer, list(PEERS))
     jobs = {"contrasent": "ours"} | {name: PEERS[name] for name in peers}
-    settings = {
-        "folder": str(material.encoder),
-        "texts": material.texts_file,
-        "batch_size": given.batch_size,
-        "steps": given.steps,
-        "tokens": given.tokens,
-        "pooler": given.pooler,
-    }
+    sizes = {"batch_size": given.batch_size, "steps": given.steps, "tokens": given.tokens}
+    settings = material.settings(pooler=given.pooler, **sizes)
     specs = [
         Spec(
             name=f"{name} {precision}",
