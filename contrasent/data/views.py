@@ -234,8 +234,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     """Read the data once, and make the source of all batches.
 
     The view ``mlm`` is made of tokens later, on the device: here it is the sentence V times.
-    ``needs`` is what the objective reads of an example besides ``views`` sentences. DataError if
-    the data lacks what the view needs, ConfigError if it has other numbers of sentences.
+    ``needs`` is what the objective reads of an example besides ``views`` sentences.
     """
     if settings.name == "crop_sentences":
         return _open_crops(settings, examples, tokenizer, max_tokens, views)

@@ -126,17 +126,12 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     on_step: OnStep | None = None,
     on_evaluation: Callable[[DevScore], object] | None = None,
 ) -> Result | None:
-    """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does.
+    """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does, with its errors.
 
-    ``data`` in memory takes the place of ``data.file``, of several sources by name: rows, a file,
-    or a mapping as in a recipe. ``resume`` goes on with the run in
-    ``output``, on a CPU bit-equal to one that was never cut off. Started by torchrun or another
-    launcher, all processes train one run: each embeds its share of every batch and evaluation, and
-    the first writes. Nothing is written before the first step can be made.
-
-    Returns where it ended; None if ``resume`` finds the run complete, and in all but the first
-    process. ContrasentError as :func:`contrasent.training.setup.prepare`, if ``output`` holds
-    another run, or if the loss is not finite.
+    ``data`` in memory takes the place of ``data.file``, of several sources by name. Started by
+    torchrun or another launcher, all processes train one run: each embeds its share of every batch
+    and evaluation, and the first writes. Nothing is written before the first step can be made. None
+    is returned if ``resume`` finds the run complete, and in all but the first process.
     """
     if data is not None:
         recipe = replace(recipe, data=replace(recipe.data, file=keep_data(data)))

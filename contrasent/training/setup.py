@@ -68,10 +68,9 @@ def prepare(
 ) -> RunParts:
     """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
 
-    ConfigError if settings are missing, wrong or at odds with each other or with the data;
-    DataError if the training or evaluation data is missing or damaged; CheckpointError if the
-    encoder cannot be loaded. ``holds_out`` says whether the run that goes on keeps text out of
-    training, None for a new one; ``split`` which process of a run this is.
+    ContrasentError if settings, data or encoder cannot be used, or not together. ``holds_out`` says
+    if the run that goes on keeps text out of training, None for a new one; ``split`` which process
+    this is.
     """
     if not recipe.encoder.name or not recipe.data.file:
         raise ConfigError(
@@ -277,7 +276,6 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
 
     A sentence encoder's stored head is taken on; the layer over [CLS] of a masked language model is
     not: SimCSE starts anew. Of word vectors it is a new LSTM, with the largest outputs.
-    ConfigError if a setting has no sense for it, or it has a fitted map.
     """
     if are_words(settings.name):
         path = Path(settings.name).expanduser()
