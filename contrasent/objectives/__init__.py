@@ -273,7 +273,7 @@ def build(
     encoder: SentenceEncoder | None = None,
     batch_size: int | None = None,
 ) -> Objective:
-    """Make the objective ``name`` of fields of its ``Config``, and of ``matryoshka`` if asked for."""
+    """Make the objective ``name`` of fields of its ``Config``, and ``matryoshka`` if asked for."""
     config, kind = config_of(name, settings), objective_class(name)
     start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
     return (
