@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, groupby
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -120,25 +122,16 @@ def own_draws(device: torch.device) -> Iterator[None]:
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all processes; all have gradients of the same parameters."""
-    waiting: list[Tensor] = []
-    for parameter in parameters:
-        if parameter.grad is not None:
-            waiting.append(parameter.grad)
-        if sum(gradient.numel() for gradient in waiting) >= _BUCKET:
-            _sum_together(waiting)
-    _sum_together(waiting)
-
-
-def _sum_together(gradients: list[Tensor]) -> None:
-    if not gradients:
-        return
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    distributed.all_reduce(flat)
-    for gradient, summed in zip(
-        gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True
-    ):
-        gradient.copy_(summed.view_as(gradient))
-    gradients.clear()
+    gradients = [it.grad for it in parameters if it.grad is not None]
+    ends = accumulate(gradient.numel() for gradient in gradients)
+    numbered = zip((end // _BUCKET for end in ends), gradients, strict=True)
+    for _, bucket in groupby(numbered, key=itemgetter(0)):
+        together = [gradient for _, gradient in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in together])
+        distributed.all_reduce(flat)
+        sums = torch.split(flat, [gradient.numel() for gradient in together])
+        for gradient, summed in zip(together, sums, strict=True):
+            gradient.copy_(summed.view_as(gradient))
 
 
 # The group of a run.

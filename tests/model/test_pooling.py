@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.model.heads import POOLERS, pooler
+from contrasent.model.heads import POOLERS
 
 SENTENCES = [[5, 6], [7, 8, 9, 10], [11]]
 DEPTH = 4
@@ -33,5 +33,5 @@ def test_a_pooler_is_its_loop(name, rng):
             row = torch.stack([max(states[4][t][d] for t in tokens) for d in range(6)])
         rows.append(row)
         start += len(sentence)
-    given = {layer: states[layer] for layer in pooler(name).layers}
-    torch.testing.assert_close(pooler(name)(given, batch), torch.stack(rows))
+    given = {layer: states[layer] for layer in POOLERS[name].layers}
+    torch.testing.assert_close(POOLERS[name](given, batch), torch.stack(rows))

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead, pooler
+from contrasent.model.heads import POOLERS, MlpHead
 
 st = pytest.importorskip("sentence_transformers")
 
@@ -237,7 +237,7 @@ def test_poolings_and_their_spellings(config, modes, folder):
 
 
 def test_layers_weighed_in_another_way(tiny_encoder, tmp_path):
-    layered, tiny_encoder._pooler = tmp_path / "layered", pooler("mean_top2")
+    layered, tiny_encoder._pooler = tmp_path / "layered", POOLERS["mean_top2"]
     tiny_encoder.save(layered)
     path = layered / "1_WeightedLayerPooling"
     for weights in ([1.0, 2.0], [1.0], [0.0, 0.0], []):

@@ -15,7 +15,7 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.heads import POOLERS, pooler
+from contrasent.model.heads import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
@@ -45,7 +45,7 @@ def test_a_step_asks_the_device_nothing(name, varlen, monkeypatch):
     scored = objectives.build(
         "simcse", {"hard_negative_weight": 2.0}, width=backbone.width, data_views=3
     ).to(META)
-    pool = pooler(name)
+    pool = POOLERS[name]
     batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(12)], views=scored.views)
     batch = scored.prepare(replace(batch, duplicate_of=batch.same_text()).to(META))
     states = backbone(batch, pool.layers, first_only=pool.first_only)
