@@ -221,7 +221,7 @@ class SentenceEncoder(nn.Module, Encoder):
             return token_ids(self, texts, before, *how)
 
         total = len(sentences) if isinstance(sentences, Sequence) else None
-        is_fast = self.device.type != "cpu"  # which tokenizing leaves free to compute
+        is_fast = overlaps(self)
         usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
         budget = options.batch_tokens or usual
         rest = iter(sentences)
@@ -253,6 +253,11 @@ class SentenceEncoder(nn.Module, Encoder):
         """
         with self._serving, self.backbone.serving():
             yield self
+
+
+def overlaps(encoder: SentenceEncoder) -> bool:
+    """True if tokenizing leaves the device of ``encoder`` free to compute."""
+    return encoder.device.type != "cpu"
 
 
 def token_ids(

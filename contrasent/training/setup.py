@@ -251,7 +251,7 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
             unsuited = True
         if unsuited:
             raise ConfigError(
-                "encoder.convolutions take pooler mean, head none and no other convolutions, but "
+                "encoder.convolutions are for the mean over tokens without a head or others, but "
                 f"{settings.name} has pooler {encoder.pooler}, head {encoder.head_name} and "
                 f"{'other' if present else 'no'} convolutions; set the first two, or leave them out"
             )
