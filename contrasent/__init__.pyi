@@ -13,6 +13,8 @@ from .model.loading import Router as Router
 from .model.loading import load_encoder as load_encoder
 from .recipe import load_recipe as load_recipe
 from .records import Record as Record
+from .search.groups import cluster as cluster
+from .search.groups import duplicates as duplicates
 from .search.index import Index as Index
 from .search.mining import mine as mine
 from .search.sync import sync_index as sync_index

@@ -207,6 +207,31 @@ class SearchOptions:
 
 
 @settings
+class GroupedText(IndexedText, OnDevice):
+    """The texts that are grouped."""
+
+    encoder: str | None = None
+    """The encoder of a text; an index has vectors already."""
+
+
+@settings
+class DuplicatesOptions(GroupedText):
+    """Which texts are duplicates."""
+
+    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Texts with this cosine or a larger one are duplicates; 'contrasent calibrate' suggests one
+    from labelled pairs; else it is chosen from the nearest neighbours of the texts."""
+
+
+@settings
+class ClusterOptions(GroupedText):
+    """How texts are divided into clusters."""
+
+    clusters: Annotated[int, Field(ge=2)] | None = None
+    """So many clusters; else as many, up to 100, as have the best silhouette."""
+
+
+@settings
 class AsJson:
     """The form of what is printed."""
 

@@ -33,7 +33,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "train": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes"),
         "evaluate": ("evaluate", "analyze", "neighbours", "calibrate", "mteb"),
         "reproduce": ("reproduce",),
-        "search": ("encode", "similarity", "search"),
+        "search": ("encode", "similarity", "search", "duplicates", "cluster"),
         "fit": ("export", "push", "serve", "mcp"),
     },
     "fit": {"fit": ("whitening", "flow", "sif")},

@@ -1,4 +1,4 @@
-"""``contrasent encode``, ``similarity``, ``index`` and ``search``."""
+"""``contrasent encode``, ``similarity``, ``index``, ``search``, ``duplicates``, ``cluster``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, StringConstraints
 
-from contrasent import data, encode, evaluation, model, options, search
+from contrasent import data, encode, evaluation, model, options, report, search
 from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import load, print_json
+from contrasent.cli.parameters import load, print_json, write_html
 from contrasent.errors import ConfigError
+from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, settings, shared
+
+_SHOWN = 20
 
 
 @settings
@@ -350,3 +353,70 @@ class SearchCommand(options.OfIndex, options.MovedEncoder, options.SearchOptions
                     say(f"{rank:>4} {hit.score:>7.4f}  {found}")
             if not hits and not self.json:
                 say("no hit")
+
+
+@settings
+class Grouping(options.AsJson, options.Replacing):
+    """Texts, of which a command makes groups."""
+
+    source: Annotated[str, Spelling(argument=True, metavar="TEXT")]
+    """A file or data set with one text per row; - reads lines of standard input; or the folder of
+    an index, whose vectors are taken."""
+
+    groups: Path | None = None
+    """Write the groups, a row for each of their texts: .csv, .tsv or .jsonl."""
+
+    def require_outputs(self, output: Path | None = None) -> None:
+        """Refuse files that cannot be written, before the work."""
+        for file, columns in ((self.groups, 2), (output, 1)):
+            if file is not None:
+                data.build.require_output(file, [self.source], self.overwrite, columns)
+
+    def show(self, made: search.Groups) -> None:
+        """Write and print groups."""
+        members = [*zip(made.names, made.members(), strict=True)]
+        if self.groups is not None:
+            numbered = enumerate(members)
+            cells = ((n, name, *it.values()) for n, (name, group) in numbered for it in group)
+            header = ("group", "name", "similarity", "id", "text")
+            data.build.write_rows(self.groups, header, (tuple(map(str, it)) for it in cells))
+        if self.json:
+            print_json(made.facts(), indent=2)
+            return
+        tell(made.source)
+        say(f"{len(members):,} groups: {made.chosen}")
+        for name, group in members[:_SHOWN]:
+            say(f"{len(group):>7,}  {one_line(name)}")
+            for it in group[group[0]["text"] == name :][:3]:
+                say(f"{it['similarity']:>16.4f}  {one_line(it['text'])}")
+
+
+@settings
+class DuplicatesCommand(options.DuplicatesOptions, Grouping):
+    """Find texts that repeat others, by their letters or by an encoder, and leave them out."""
+
+    output: Path | None = None
+    """Write the text with one of each group: .txt, .csv, .tsv or .jsonl."""
+
+    def __call__(self) -> None:
+        self.require_outputs(self.output)
+        asked = shared(self, options.DuplicatesOptions)
+        made = search.duplicates(self.source, show_progress=True, **asked)
+        if self.output is not None:
+            left_out = {row for rows in made.groups for row in rows[1:]}
+            kept = ((text,) for row, text in enumerate(made.texts) if row not in left_out)
+            data.build.write_rows(self.output, ("text",), kept)
+        self.show(made)
+
+
+@settings
+class ClusterCommand(options.ClusterOptions, Grouping, options.AsHtml):
+    """Divide texts into clusters, and name each by its words."""
+
+    def __call__(self) -> None:
+        refuse_existing_file(self.html, overwrite=self.overwrite)
+        self.require_outputs()
+        asked = shared(self, options.ClusterOptions)
+        made = search.cluster(self.source, show_progress=True, **asked)
+        write_html(self.html, report.Contents(clusters=made))
+        self.show(made)

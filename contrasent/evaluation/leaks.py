@@ -1,7 +1,6 @@
 """Leaks: evaluation text that stands in training text too."""
 
 import json
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.hub import INFO_FILE, encoder_folder, find_download, places_of, section
 from contrasent.records import Record
+from contrasent.search.mining import letters
 
 _SHOWN = 3
-_NO_LETTER = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +53,13 @@ class Leaks:
     tasks: tuple[TaskOverlap, ...]
 
 
-def normalised(text: str) -> str:
-    """Letters and digits of a sentence in lower case, without anything between them."""
-    return _NO_LETTER.sub("", text.lower())
-
-
 def find_leaks(
     training: Examples, suite: Suite, advance: Callable[[int], None] = lambda _: None
 ) -> Leaks:
     """Look for the text of tasks in training text, which is read once and not kept."""
     texts = list(suite.texts())
-    forms = {it: normalised(it) for text in texts for it in (*text.sentences, *chain(*text.pairs))}
-    sentences = {forms[sentence] for text in texts for sentence in text.sentences} - {""}
+    forms = {it: letters(it) for text in texts for it in (*text.sentences, *chain(*text.pairs))}
+    sentences = {forms[sentence] for text in texts for sentence in text.sentences}
     pairs = [[tuple(sorted((forms[a], forms[b]))) for a, b in text.pairs] for text in texts]
     wanted, together = {pair for of_task in pairs for pair in of_task}, set[tuple[str, ...]]()
     found: dict[str, tuple[str, str]] = {}
@@ -75,7 +69,7 @@ def find_leaks(
         advance(1)
         known = []
         for sentence in example:
-            if (form := normalised(sentence)) in sentences:
+            if (form := letters(sentence)) in sentences:
                 found.setdefault(form, (where, sentence))
                 known.append(form)
         together.update(wanted.intersection(combinations(sorted(known), 2)))

@@ -28,13 +28,13 @@ from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
-from contrasent.evaluation.leaks import normalised
 from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive
 from contrasent.model.endpoint import KEY, post
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
+from contrasent.search.mining import letters
 from contrasent.search.words import WordIndex, without_words, words
 from contrasent.settings import checked, takes
 
@@ -124,7 +124,7 @@ def synthesize(
     use = None
     if encoder is not None:
         use = EncoderUse.of(encoder, show_progress=show_progress, device=chosen.device)
-    excluded = {normalised(it) for it in chain(*chain(*map(open_examples, chosen.exclude or ())))}
+    excluded = {letters(it) for it in chain(*chain(*map(open_examples, chosen.exclude or ())))}
     sample, documents = passages_of(examples, chosen.words)
     if chosen.endpoint:
         queries = _written(sample, kinds, chosen, Path(f"{output}.answers"), show_progress)
@@ -282,23 +282,23 @@ def kept_pairs(
 ) -> tuple[list[Pair], dict[str, int]]:
     """The pairs that pass the filters, and how many do not, by the reason.
 
-    ``excluded`` are the :func:`~contrasent.evaluation.leaks.normalised` texts that are no query.
+    ``excluded`` are the :func:`~contrasent.search.mining.letters` of texts that are no query.
     """
     left_out, candidates = Counter[str](), list[tuple[Pair, Ask]]()
     asked = [(kind, ask) for kind, asks in queries.items() for ask in asks]
     repeats = _repeats([ask.query for _, ask in asked])
     for (kind, ask), repeat in zip(asked, repeats, strict=True):
         query = _MARKUP.sub("", ask.query)
-        form, size = normalised(query), len(words(query))
+        form, size = letters(query), len(words(query))
         for row in ask.wanted:
             passage = ask.masked.get(row, sample.texts[row])
             reasons = {
-                f"without a query of 1 to {_MOST} words or a passage of {_FEWEST}": not form
+                f"without a query of 1 to {_MOST} words or a passage of {_FEWEST}": not size
                 or size > _MOST
                 or len(words(passage)) < _FEWEST,
                 "with nearly the query of another": repeat,
                 "with a query that is to be excluded": form in excluded,
-                "with a query that stands in the passage": form in normalised(passage),
+                "with a query that stands in the passage": form in letters(passage),
             }
             if why := [reason for reason, holds in reasons.items() if holds]:
                 left_out[why[0]] += 1

@@ -17,6 +17,7 @@ from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
 from contrasent.records import Compared, Record, Usage, read_records
 from contrasent.report.table import ABSENT, Table, text_table
+from contrasent.search.groups import Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Contents:
     answer: tuple[str, ...] = ()  # what it comes to, in sentences
     tables: tuple[Table, ...] = ()  # of what was tried
     queries: tuple[ExampleQuery, ...] = ()  # what the encoder and BM25 find on a text
+    clusters: Groups | None = None  # of a text, with a map
     command: str = ""  # the command line that writes the report
     # what its reader has to know, such as why a model has no numbers
     warnings: tuple[str, ...] = ()

@@ -14,7 +14,8 @@ from contrasent.report.comparison import comparison_tables
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
 from contrasent.report.figures import draw_figures, figure_data
 from contrasent.report.scores_table import numbered, score_tables
-from contrasent.report.table import Cell, Table, number, score
+from contrasent.report.table import Cell, Table, number, score, text_table
+from contrasent.search.groups import Groups
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAMED = 4
@@ -41,7 +42,8 @@ def page(contents: Contents) -> str:
     edits = embedding_tables.edits_table(measured, "edits", "Sensitivity to edits")
     geometry += [edits] if edits.rows else []
     drawn = _figures(contents, by_pairs)
-    heading = ", ".join(labels) or ("Adaptation" if contents.answer else "Training runs")
+    kind = "Clusters" if contents.clusters else "Adaptation" if contents.answer else "Training runs"
+    heading = ", ".join(labels) or kind
     if len(labels) > _NAMED:
         heading = f"{len(labels)} encoders: {labels[0]} and others"
     counted = [f"{len(drawn)} figure{'' if len(drawn) == 1 else 's'}"] if drawn else []
@@ -60,6 +62,8 @@ def page(contents: Contents) -> str:
         heading=heading,
         overview=" ".join(contents.answer)
         or "; ".join([*(table.title for table in scores), *counted]),
+        clusters=contents.clusters,
+        cluster_table=contents.clusters and _cluster_table(contents.clusters),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         summary=_key_numbers(labels, scores, geometry),
         scores=scores,
@@ -115,6 +119,13 @@ def _key_numbers(
     headings = ("encoder", *(heading for _, heading, _ in columns))
     table = Table(headings, cells, title="Key numbers", name="summary-table")
     return table.with_best(lower=range(len(scores) + 1, len(headings)))
+
+
+def _cluster_table(made: Groups) -> Table:
+    named = enumerate(zip(made.names, made.groups, strict=True))
+    rows = ((str(n), f"{len(it):,}", name, made.texts[it[0]]) for n, (name, it) in named)
+    headings = ("cluster", "texts", "words", "nearest to the centre")
+    return text_table(headings, rows, "cluster-table", "Clusters")
 
 
 _WIDE = 2.0

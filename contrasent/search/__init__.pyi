@@ -1,3 +1,6 @@
+from .groups import Groups as Groups
+from .groups import cluster as cluster
+from .groups import duplicates as duplicates
 from .index import Index as Index
 from .mining import mine as mine
 from .nearest import MILVUS as MILVUS

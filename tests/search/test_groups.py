@@ -1,0 +1,143 @@
+"""Duplicates as loops over all texts find them; planted clusters, named by their words."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, worked
+from helpers.dummy_encoder import DummyEncoder
+
+import contrasent
+from contrasent.search import groups
+from contrasent.search.mining import letters
+
+
+def planted(copies=40, others=200, width=12, seed=0):
+    """Texts with vectors: some near an earlier one, some equal to it but for case and marks."""
+    draw, vectors = np.random.default_rng(seed), dict[str, np.ndarray]()
+    for n in range(others):
+        vectors[f"text {n}"] = draw.standard_normal(width)
+    names = list(vectors)
+    for n in range(copies):
+        near = vectors[names[draw.integers(others)]]
+        vectors[f"near {n}"] = near + draw.standard_normal(width) * draw.uniform(0, 0.3)
+    texts = [*vectors, "Text 7!", "TEXT 11", "near-3"]
+    return [texts[n] for n in draw.permutation(len(texts))], DummyEncoder(width, vectors=vectors)
+
+
+def by_hand(texts, encoder, threshold):
+    """The text that stays in the place of each, text by text."""
+    unit = [vector / np.linalg.norm(vector) for vector in map(encoder.vector, texts)]
+    stays, of = [], []
+    for n, text in enumerate(texts):
+        equal = [of[m] for m in range(n) if letters(texts[m]) == letters(text)]
+        near = [(unit[n] @ unit[m], -m) for m in stays if unit[n] @ unit[m] >= threshold]
+        of.append(equal[0] if equal else -max(near)[1] if near else n)
+        if of[n] == n:
+            stays.append(n)
+    return of
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("block", [16, 1024])
+def test_duplicates_are_those_of_loops(threshold, block, monkeypatch):
+    monkeypatch.setattr(groups, "_BLOCK", block)
+    texts, encoder = planted()
+    made = contrasent.duplicates(texts, encoder=encoder, threshold=threshold)
+    expected = by_hand(texts, encoder, threshold)
+    rows = {n: [m for m, of in enumerate(expected) if of == n] for n in set(expected)}
+    assert sorted(made.groups) == sorted(members for members in rows.values() if len(members) > 1)
+    for group in made.groups:
+        first, *others = (encoder.vector(texts[row]) for row in group)
+        for row, vector, cosine in zip(group[1:], others, made.similarity[group[1:]], strict=True):
+            if texts[row] in encoder.vectors:
+                true = first @ vector / np.linalg.norm(first) / np.linalg.norm(vector)
+                assert cosine == pytest.approx(true, abs=1e-5)
+
+
+WORDS = ("ferry harbour", "oven flour", "orbit comet", "goal striker")
+
+
+@pytest.fixture
+def blobs():
+    """Texts of four subjects of different sizes, and what embeds them near four centres."""
+    draw, texts = np.random.default_rng(0), {}
+    for n, (subject, size) in enumerate(zip(WORDS, (60, 50, 40, 30), strict=True)):
+        for k in range(size):
+            vector = draw.standard_normal(16) * 0.1
+            vector[n] += 1
+            texts[f"the {subject} and the {k}"] = vector
+    names = list(texts)
+    draw.shuffle(names)
+    return names, DummyEncoder(16, vectors=texts)
+
+
+@pytest.mark.parametrize("tree", [8_192, 64], ids=["all", "a sample"])
+@pytest.mark.parametrize("clusters", [4, None])
+def test_clusters_are_the_planted_ones_with_their_words(clusters, tree, blobs, monkeypatch):
+    monkeypatch.setattr(groups, "_TREE", tree)
+    texts, encoder = blobs
+    made = contrasent.cluster(texts, encoder=encoder, clusters=clusters)
+    assert len(made.groups) == 4
+    for group, name, subject in zip(made.groups, made.names, WORDS, strict=True):
+        assert set(name.split(", ")[:2]) == set(subject.split())
+        assert sorted(group) == [n for n, it in enumerate(texts) if subject in it]
+        unit = np.stack([encoder.vector(texts[row]) for row in group])
+        unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+        centre = unit.mean(axis=0) / np.linalg.norm(unit.mean(axis=0))
+        np.testing.assert_allclose(made.similarity[group], unit @ centre, atol=1e-3)
+        assert (np.diff(made.similarity[group]) <= 0).all()
+    assert set(made.places) == set(range(len(texts)))
+
+
+def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypatch, tiny_bert):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Two men sit, <b>\n")
+    worked("index", "build", tiny_bert, "text.csv", "index", "--columns", "text", "--ids", "id")
+    asked = ("--encoder", tiny_bert, "--columns", "text", "--ids", "id")
+    for source in (("text.csv", *asked), ("index",)):
+        given = (*source, "--threshold", "0.9999", "--overwrite")
+        told = worked("duplicates", *given, "--output", "kept.txt", "--groups", "groups.csv").out
+        assert "threshold 1.000" in told and "A dog runs." in told
+        assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nTwo men sit, <b>\n"
+        rows = list(csv.DictReader((tmp_path / "groups.csv").open()))
+        assert [(it["group"], it["id"]) for it in rows] == [("0", "a"), ("0", "b")]
+        [group] = json.loads(worked("duplicates", *given, "--json").out)["groups"]
+        assert [it["text"] for it in group["texts"]] == ["A dog runs.", "a DOG runs"]
+        assert (
+            "2 clusters"
+            in worked(
+                "cluster", *source, "--clusters", "2", "--html", "map.html", "--overwrite"
+            ).out
+        )
+        page = (tmp_path / "map.html").read_text()
+        assert page.count("<circle") == 3 and "Two men sit, &lt;b&gt;" in page
+
+
+def test_what_cannot_be_grouped_is_refused(tmp_path, monkeypatch, tiny_bert):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    asked = ("text.txt", "--encoder", tiny_bert)
+    for words, held in [
+        (("duplicates", "text.txt"), "--encoder"),
+        (("duplicates", *asked, "--threshold", "2"), "--threshold cannot be"),
+        (("duplicates", *asked, "--output", "text.txt", "--overwrite"), "is one of the sources"),
+        (("cluster", *asked), "2 texts are too few for 2 clusters"),
+        (("cluster", *asked, "--clusters", "1"), "--clusters cannot be"),
+        (("cluster", *asked, "--groups", "a.txt"), "unknown kind of file"),
+    ]:
+        assert held in refused(*words)
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["text.txt"]
+
+
+def test_the_suggested_threshold_parts_copies_from_the_rest_and_finds_none_where_none_are():
+    draw = np.random.default_rng(0)
+    texts = {f"text {n}": draw.standard_normal(16) for n in range(400)}
+    encoder = DummyEncoder(16, vectors=texts)
+    assert not contrasent.duplicates(list(texts), encoder=encoder).groups
+    for n in range(40):
+        texts[f"copy {n}"] = texts[f"text {n}"] + 0.05 * draw.standard_normal(16)
+    made = contrasent.duplicates(list(texts), encoder=encoder)
+    assert sorted(made.groups) == [[n, 400 + n] for n in range(40)]
+    assert "as the nearest neighbours of 440 texts suggest" in made.chosen
