@@ -78,28 +78,27 @@ def _embedded(
     """Texts of a source, and their vectors ``(N, D)`` of length 1, mapped from disk."""
     with ExitStack() as stack:
         folder, ids, texts = Path(stack.enter_context(scratch("groups"))), list[str](), list[str]()
-        index, source = text if isinstance(text, Index) else None, ""
+        source = ""
         if isinstance(text, str | Path) and manifest_in(Path(text), "contrasent-index-"):
-            index = Index.open(text)
-        if index is None:
+            text = Index.open(text)
+        if not isinstance(text, Index):
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             reading = open_sentences(str(keep_data(text)), how.columns, how.ids, clean=how.clean)
             sentences = stack.enter_context(reading)
-            source = (
-                f"{sentences.source}: {sentences.count():,} texts; {sentences.examples.columns}"
-            )
+            count, columns = sentences.count(), sentences.examples.columns
+            source = f"{sentences.source}: {count:,} texts; {columns}"
             if isinstance(encoder, str | Path):
                 encoder = load_encoder(encoder, device=how.device)
             to = folder / "index", sentences.ids()
             shown: dict[str, Any] = {"show_progress": show_progress}
-            index = Index.build(encoder, sentences, *to, kind="flat", words=False, **shown)
-        with npy_writer(folder / "rows.npy", index.manifest.encoder.width) as append:
-            for block in index.blocks():
+            text = Index.build(encoder, sentences, *to, kind="flat", words=False, **shown)
+        with npy_writer(folder / "rows.npy", text.manifest.encoder.width) as append:
+            for block in text.blocks():
                 append(unit_rows(np.array(block.vectors, np.float32)), ())
                 ids += block.ids
                 texts += block.texts
-        source = source or f"{index.folder}: {len(texts):,} texts"
+        source = source or f"{text.folder}: {len(texts):,} texts"
         yield Groups(source, ids, texts), np.load(folder / "rows.npy", mmap_mode="r")
 
 
@@ -146,7 +145,9 @@ def duplicates(
     how = checked(DuplicatesOptions, options)
     with _embedded(text, encoder, how, show_progress) as (known, vectors):
         places = dict[str, int]()
-        first = np.array([places.setdefault(letters(it), n) for n, it in enumerate(known.texts)])
+        first = np.array(
+            [places.setdefault(letters(it), n) for n, it in enumerate(known.texts)], int
+        )
         distinct = np.unique(first)
         threshold, why = how.threshold, "as it was given"
         if threshold is None:
