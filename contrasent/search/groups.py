@@ -33,8 +33,8 @@ Vectors = NDArray[np.float32]
 
 MEMBER = ("similarity", "id", "text")
 _BLOCK = 1_024
-_NEIGHBOURS, _CHANCE, _FLOOR = 4_096, 0.1, 0.8  # of a threshold that is suggested
-_TREE, _SCORED, _MOST = 8_192, 4_096, 100  # texts of a tree, and that score its cuts; clusters
+_NEIGHBOURS, _CHANCE, _FLOOR = 4_096, 0.2, 0.8  # of a threshold that is suggested
+_TREE, _MOST = 4_096, 100  # texts of a tree, and clusters of its finest cut
 _WORDS, _LIFT, _MAP = 4, 1.5, 2_000
 
 
@@ -165,7 +165,7 @@ def suggested_threshold(vectors: Vectors, distinct: Numbers) -> tuple[float, str
     """A cosine that texts without a duplicate rarely have with their nearest neighbour.
 
     These cosines are taken to be normal, as the lower half of what a sample has is (the empirical
-    null of Efron 2004), and at most a tenth of all that are so large to be of these texts
+    null of Efron 2004), and at most a fifth of all that are so large to be of these texts
     (Benjamini and Hochberg 1995). It is at least 0.8: of few texts, those of one subject stand out.
     """
     from scipy.stats import norm
@@ -216,7 +216,7 @@ def cluster(
 ) -> Groups:
     """Divide texts into clusters, as ``contrasent cluster`` does.
 
-    They are those of spherical k-means, from the clusters of up to 8,192 texts (Ward 1963).
+    They are those of spherical k-means, from the clusters of up to 4,096 texts (Ward 1963).
 
     Args:
         text: text as `train` takes it, one in a row, or an index, or its folder.
@@ -268,11 +268,11 @@ def _best_cut(tree: Any, vectors: Vectors) -> tuple[int, str]:
     from scipy.cluster.hierarchy import fcluster
     from sklearn.metrics import silhouette_score
 
-    scored, most = _sample(len(vectors), _SCORED), min(_MOST, len(vectors) // 2)
-    distances, scores = np.maximum(1 - vectors[scored] @ vectors[scored].T, 0), {2: -1.0}
+    most, scores = min(_MOST, len(vectors) // 2), {2: -1.0}
+    distances = np.maximum(1 - vectors @ vectors.T, 0)
     np.fill_diagonal(distances, 0)
     for clusters in np.unique(np.geomspace(2, most, 25).astype(int)).tolist():
-        labels = fcluster(tree, clusters, "maxclust")[scored]
+        labels = fcluster(tree, clusters, "maxclust")
         if 1 < len(np.unique(labels)) < len(labels):
             scores[clusters] = float(silhouette_score(distances, labels, metric="precomputed"))
     best = max(scores, key=lambda clusters: scores[clusters])

@@ -73,7 +73,7 @@ def blobs():
     return names, DummyEncoder(16, vectors=texts)
 
 
-@pytest.mark.parametrize("tree", [8_192, 64], ids=["all", "a sample"])
+@pytest.mark.parametrize("tree", [4_096, 64], ids=["all", "a sample"])
 @pytest.mark.parametrize("clusters", [4, None])
 def test_clusters_are_the_planted_ones_with_their_words(clusters, tree, blobs, monkeypatch):
     monkeypatch.setattr(groups, "_TREE", tree)
