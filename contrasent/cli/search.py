@@ -387,7 +387,8 @@ class Grouping(options.AsJson, options.Replacing):
         say(f"{len(members):,} groups: {made.chosen}")
         for name, group in members[:_SHOWN]:
             say(f"{len(group):>7,}  {one_line(name)}")
-            for it in group[group[0]["text"] == name :][:3]:
+            others = group[1:] if group[0]["text"] == name else group
+            for it in others[:3]:
                 say(f"{it['similarity']:>16.4f}  {one_line(it['text'])}")
 
 
