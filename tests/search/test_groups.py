@@ -93,14 +93,14 @@ def test_clusters_are_the_planted_ones_with_their_words(clusters, tree, blobs, m
 
 def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypatch, tiny_bert):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Two men sit, <b>\n")
+    (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Two men sit: <b>\n")
     worked("index", "build", tiny_bert, "text.csv", "index", "--columns", "text", "--ids", "id")
     asked = ("--encoder", tiny_bert, "--columns", "text", "--ids", "id")
     for source in (("text.csv", *asked), ("index",)):
         given = (*source, "--threshold", "0.9999", "--overwrite")
         told = worked("duplicates", *given, "--output", "kept.txt", "--groups", "groups.csv").out
         assert "threshold 1.000" in told and "A dog runs." in told
-        assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nTwo men sit, <b>\n"
+        assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nTwo men sit: <b>\n"
         rows = list(csv.DictReader((tmp_path / "groups.csv").open()))
         assert [(it["group"], it["id"]) for it in rows] == [("0", "a"), ("0", "b")]
         [group] = json.loads(worked("duplicates", *given, "--json").out)["groups"]
@@ -112,7 +112,7 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
             ).out
         )
         page = (tmp_path / "map.html").read_text()
-        assert page.count("<circle") == 3 and "Two men sit, &lt;b&gt;" in page
+        assert page.count("<circle") == 3 and "Two men sit: &lt;b&gt;" in page
 
 
 def test_what_cannot_be_grouped_is_refused(tmp_path, monkeypatch, tiny_bert):
@@ -133,11 +133,11 @@ def test_what_cannot_be_grouped_is_refused(tmp_path, monkeypatch, tiny_bert):
 
 def test_the_suggested_threshold_parts_copies_from_the_rest_and_finds_none_where_none_are():
     draw = np.random.default_rng(0)
-    texts = {f"text {n}": draw.standard_normal(16) for n in range(400)}
-    encoder = DummyEncoder(16, vectors=texts)
+    texts = {f"text {n}": draw.standard_normal(64) for n in range(400)}
+    encoder = DummyEncoder(64, vectors=texts)
     assert not contrasent.duplicates(list(texts), encoder=encoder).groups
     for n in range(40):
-        texts[f"copy {n}"] = texts[f"text {n}"] + 0.05 * draw.standard_normal(16)
+        texts[f"copy {n}"] = texts[f"text {n}"] + 0.05 * draw.standard_normal(64)
     made = contrasent.duplicates(list(texts), encoder=encoder)
     assert sorted(made.groups) == [[n, 400 + n] for n in range(40)]
     assert "as the nearest neighbours of 440 texts suggest" in made.chosen
