@@ -94,6 +94,10 @@ class Sharding(InPrecision):
     shard_size: PositiveInt = 65536
     """Sentences written at a time; a kill loses no more than that."""
 
+    vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
+    """Numbers in a .npy: int8 and binary (bits) are those of sentence-transformers, the ranges of
+    int8 in a second file."""
+
     shards: Literal["npy", "parquet"] | None = None
     """npy or parquet: leave a folder of shards of this kind, with manifest.json."""
 

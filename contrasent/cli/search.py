@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, StringConstraints
 
@@ -37,7 +37,7 @@ class EncodeCommand(
     them, as s3://bucket/folder; - reads standard input. Blank lines have no row in OUTPUT."""
 
     output: Annotated[Path, ARGUMENT]
-    """.npy: a float32 matrix; .parquet: columns text, embedding; with --shards a folder."""
+    """.npy: a matrix; .parquet: columns text, embedding; with --shards a folder."""
 
     workers: PositiveInt = 1
     """Processes that share the work; on GPUs, one for each."""
@@ -65,7 +65,7 @@ class EncodeCommand(
             )
         if problem:
             raise ConfigError(problem)
-        encode.require_output(self.output, self.overwrite, self.shards, shared=shared)
+        encode.require_output(self.output, self, self.overwrite, shared=shared)
         encode.keep_few_compiled_products()
         with encode.open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")
@@ -151,7 +151,11 @@ class BuildCommand(
 
     kind: str = "auto"
     """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
-    texts; milvus (exact) or milvus-hnsw: in Milvus Lite."""
+    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; binary: candidates by bits."""
+
+    vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
+    """How vectors are kept: int8 takes a quarter; binary is int8 and bits that are searched first.
+    What is lost is measured on the texts."""
 
     words: Annotated[bool, Spelling(flag="--words/--no-words")] = True
     """Keep what searches by words need, and measure on the texts if these help."""
@@ -162,6 +166,7 @@ class BuildCommand(
     def __call__(self) -> None:
         building: dict[str, Any] = {
             "kind": self.kind,
+            "vectors": self.vectors,
             "words": self.words,
             "overwrite": self.overwrite,
         }
@@ -177,7 +182,7 @@ class BuildCommand(
             with encode.open_sentences(
                 self.source, self.columns, self.ids, clean=self.clean
             ) as sentences:
-                search.kind_for(_announce(sentences), self.kind)
+                search.kind_for(_announce(sentences), self.kind, vectors=self.vectors)
                 building |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
                 built = search.Index.build(
@@ -199,8 +204,10 @@ def _tell_fusion(words: search.WordsInfo) -> None:
 
 def _report(folder: Path, index: search.Index) -> None:
     ann, width = index.manifest.ann, index.manifest.encoder.width
-    recall = "" if ann is None else f" (recall@10 {ann.recall:.3f})"
+    recall, kept = "" if ann is None else f" (recall@10 {ann.recall:.3f})", index.manifest.vectors
     tell(f"{folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
+    if kept.queries:
+        tell(f"{kept.form} vectors: recall@10 {kept.recall:.3f} of float32 ones, when it was built")
 
 
 @settings

@@ -23,12 +23,12 @@ import numpy as np
 
 from contrasent import files
 from contrasent.data.examples import Examples, open_examples
+from contrasent.encode.rows import Append, npy_writer, open_rows, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
 from contrasent.options import Sharding
 
 FILE = "manifest.json"
-_HEADER = 128
 _KINDS = (".npy", ".parquet")
 _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
@@ -36,7 +36,6 @@ _REMEDY = "remove the folder to start again"
 
 Blocks = Iterator[tuple[np.ndarray, list[str]]]
 """``(n, D)`` rows, and their n texts."""
-Append = Callable[[np.ndarray, Iterable[str]], None]
 
 
 class Sentences:
@@ -94,27 +93,6 @@ def open_sentences(
 
 
 @contextmanager
-def npy_writer(path: Path, width: int) -> Iterator[Append]:
-    """Yield what appends rows to an ``(N, D)`` float32 file, whose header is written at the end."""
-    rows = 0
-    with path.open("wb") as file:
-
-        def write_header() -> None:
-            described = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-            np.lib.format.write_array_header_1_0(file, described)
-
-        def append(block: np.ndarray, _texts: Iterable[str] = ()) -> None:
-            nonlocal rows
-            file.write(np.ascontiguousarray(block, dtype="<f4").reshape(-1, width).data)
-            rows += len(block)
-
-        write_header()
-        yield append
-        file.seek(0)
-        write_header()
-
-
-@contextmanager
 def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
     """Yield what appends to a Parquet file of the columns ``text`` and ``embedding``."""
     import pyarrow as pa
@@ -135,20 +113,16 @@ def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
         yield append
 
 
-def _row_writer(path: Path, suffix: str, encoder: Encoder) -> AbstractContextManager[Append]:
+def _row_writer(
+    path: Path,
+    suffix: str,
+    encoder: Encoder,
+    form: str = "float32",
+    ranges: np.ndarray | None = None,
+) -> AbstractContextManager[Append]:
     if suffix == ".npy":
-        return npy_writer(path, encoder.width)
+        return npy_writer(path, encoder.width, form, ranges, signed=True)
     return _parquet_writer(path, encoder)
-
-
-def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
-    """Map an ``(N, D)`` float32 file; ``remedy`` ends the refusal of another one."""
-    with files.readable(path, f"expected {rows} rows of {width} float32 numbers; {remedy}"):
-        matrix: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        size = path.stat().st_size == _HEADER + rows * width * 4
-        if (matrix.shape, matrix.dtype, size) != ((rows, width), np.dtype("<f4"), True):
-            raise ValueError(f"it has shape {matrix.shape} of {matrix.dtype}")
-    return matrix
 
 
 def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
@@ -303,16 +277,33 @@ class Shards:
 
     def finish(self, output: Path, encoder: Encoder, sentences: Sentences) -> None:
         """Make the output of the shards."""
-        if self.folder == output:  # its manifest lists the shards, and their notes go
+        keeps, form, ranges = self.folder == output, self._settings.vectors, None
+        if form == "int8":
+            if not keeps:
+                output.unlink(missing_ok=True)  # no rows beside the ranges of others
+            path = output / "ranges.npy" if keeps else output.with_suffix(".ranges.npy")
+            ranges = write_ranges(path, self.blocks())
+        if keeps:  # its manifest lists the shards, and their notes go
             paths = [self._path(number) for number in range(len(self._sizes))]
             shards = [{"file": path.name, **self._notes[n]} for n, path in enumerate(paths)]
+            for shard, path in zip(shards, paths, strict=True) if form != "float32" else ():
+                small = path.with_suffix(f".{form}.npy")
+                with files.writing(small) as partial:
+                    with npy_writer(partial, encoder.width, form, ranges, signed=True) as append:
+                        append(np.load(path), ())
+                    shard |= {"file": small.name, "sha256": files.sha256_of(partial)}
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
             files.write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
-            for path in paths:
+            for shard, path in zip(shards, paths, strict=True):
                 path.with_suffix(".json").unlink()
                 files.tidy_lock(path)
+                if shard["file"] != path.name:
+                    path.unlink()
             return
-        with files.writing(output) as path, _row_writer(path, output.suffix, encoder) as append:
+        with (
+            files.writing(output) as path,
+            _row_writer(path, output.suffix, encoder, form, ranges) as append,
+        ):
             texts = iter(sentences)
             for block in self.blocks():
                 append(block, texts)
@@ -344,15 +335,17 @@ class Written:
 
 
 def require_output(
-    output: Path, overwrite: bool, keep: str | None = None, *, shared: bool = False
+    output: Path, settings: Sharding, overwrite: bool, *, shared: bool = False
 ) -> None:
     """Make sure that ``output`` can be written, before anything expensive happens."""
-    kept, problem = manifest_in(output, _FORMAT), ""
+    kept, problem, keep = manifest_in(output, _FORMAT), "", settings.shards
     unfinished = bool(keep) and output.is_dir() and "shards" not in kept
     if unfinished and not kept and not all(it.name.startswith(".") for it in output.iterdir()):
         problem = " holds other files; name a new folder"
     if not keep and (output.suffix not in _KINDS or output.is_dir()):
         problem = f": the output must be a file that ends in {' or '.join(_KINDS)}"
+    elif settings.vectors != "float32" and (keep or output.suffix[1:]) != "npy":
+        problem = f": only .npy holds {settings.vectors} vectors"
     if problem:
         raise ConfigError(f"{output}{problem}")
     if not overwrite and not unfinished:
@@ -371,7 +364,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     worker: tuple[int, int] | None = None,
     run_others: Callable[[], None] | None = None,
 ) -> Written:
-    """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
+    """Embed every sentence and write ``(N, D)`` rows, in their order.
 
     ``output`` is ``.npy``, ``.parquet``, or with ``settings.shards`` a folder of shards; what was
     made from something else is replaced with ``overwrite`` alone. A ``worker``, the third of 16
@@ -389,8 +382,9 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         "shard_size": settings.shard_size,
         **({"role": settings.role} if settings.role else {}),
         **({"kind": keep} if keep else {}),
+        **({"vectors": settings.vectors} if settings.vectors != "float32" else {}),
     }
-    require_output(output, overwrite, keep)
+    require_output(output, settings, overwrite)
     folder = output if keep else output.with_name(f".{output.name}.parts")
     with files.exclusive(output) if worker is None else nullcontext():
         shards = Shards(folder, made_from, total, settings, overwrite)

@@ -19,7 +19,7 @@ from contrasent.files import exclusive, recover_folder, refuse_existing, writing
 from contrasent.model.protocol import Encoder, role_options, similarity_of
 from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
-from contrasent.search.nearest import MILVUS, kind_for
+from contrasent.search.nearest import MILVUS, VectorsInfo, kind_for
 from contrasent.search.storage import (
     EncoderIdentity,
     Hit,
@@ -73,6 +73,7 @@ class Index:
         metadata: Metadata = None,
         precision: str = "auto",
         kind: str = "auto",
+        vectors: str = "float32",
         words: bool = True,
         overwrite: bool = False,
         show_progress: bool = False,
@@ -88,7 +89,9 @@ class Index:
             precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
                 one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
-                the texts in Milvus Lite.
+                the texts in Milvus Lite; ``binary`` finds candidates by the bits of vectors.
+            vectors: numbers that they are kept as: ``float32``, ``float16``, ``int8``, or
+                ``binary``, which is int8 searched by bits.
             words: write what BM25 needs as well, for searches by words and hybrid ones; not in
                 Milvus Lite. `contrasent.tune_index` measures if these are better.
             overwrite: replace an index that is there already.
@@ -99,7 +102,10 @@ class Index:
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
         """
         names, similarity = None, similarity_of(encoder)
-        kind_for(inf, kind, similarity)
+        chosen = kind_for(inf, kind, similarity, vectors)
+        form: Any = vectors
+        if vectors == "binary":
+            kind, form = chosen, "int8"
         if isinstance(texts, FinishedShards):
             precision, blocks = str(texts.manifest["precision"]), texts.blocks(encoder)
         else:
@@ -117,7 +123,7 @@ class Index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         if not (is_index and overwrite):
             refuse_existing(folder, remedy)
-        manifest = replace(manifest, words=WordsInfo() if words else None)
+        manifest = replace(manifest, words=WordsInfo() if words else None, vectors=VectorsInfo(form))
         with exclusive(folder):
             _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)
         return cls.open(folder)
@@ -143,13 +149,14 @@ class Index:
         return self._rows.kind
 
     def facts(self) -> dict[str, Any]:
-        """Size, kind, similarity, recall, fusion with words, and encoder."""
+        """Size, kind, similarity, form of vectors, recall, fusion with words, and encoder."""
         manifest = self.manifest
         return {
             "texts": len(self),
             "kind": self.kind,
             "similarity": manifest.similarity,
             "segments": len(manifest.segments),
+            "vectors": asdict(manifest.vectors),
             "approximate": None if manifest.ann is None else asdict(manifest.ann),
             "words": None if manifest.words is None else asdict(manifest.words),
             "columns": manifest.columns,
@@ -510,10 +517,12 @@ def _write_index(
 
             manifest = MilvusRows.build(partial, replace(manifest, words=None), rows)
         else:
-            first = write_segment(partial, manifest, rows, manifest.words is not None)
+            form, manifest = manifest.vectors.form, replace(manifest, vectors=VectorsInfo())
+            first = write_segment(partial, manifest, rows)
+            kind_for(first.rows, kind or "auto", manifest.similarity, form)
             manifest = replace(manifest, segments=(first,))
             with progress_bar("indexing", first.rows, shown=show_progress) as advance:
-                manifest = Snapshot.open(partial, manifest).optimized(kind, advance)
+                manifest = Snapshot.open(partial, manifest).built(kind, form, advance)
         write_manifest(partial, manifest)
         close_milvus(folder)  # of what is replaced
 

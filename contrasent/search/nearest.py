@@ -5,16 +5,17 @@ The similarity is the one that an encoder states; for cosines all vectors have l
 Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
+from contrasent.encode.rows import FORMS, dequantized, quantized
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
@@ -29,8 +30,49 @@ Live = np.ndarray | None
 """``(N,)`` bool: the rows of all segments that were not removed; None if none was."""
 
 
+@dataclass(frozen=True, slots=True)
+class SmallVectors:
+    """``(N, D)`` vectors in float16, or in bytes of ``ranges (2, D)``; rows of it are float32."""
+
+    codes: np.ndarray
+    ranges: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return dequantized(self.codes[rows], self.ranges)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(N, D)``."""
+        return self.codes.shape
+
+    def knn(self, queries: np.ndarray, count: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
+        """As ``faiss.knn``, which has it for float32 alone, by inner product or euclidean."""
+        import faiss
+
+        kinds = faiss.ScalarQuantizer
+        kind = kinds.QT_fp16 if self.ranges is None else kinds.QT_8bit
+        index = faiss.IndexScalarQuantizer(self.shape[1], kind, metric)
+        if self.ranges is not None:
+            first_and_width = np.concatenate([self.ranges[0], self.ranges[1] - self.ranges[0]])
+            faiss.copy_array_to_vector(first_and_width, index.sq.trained)
+        codes = index.codes  # a view, as `create_view` makes one, whose owner Python cannot make
+        codes.is_owned = False
+        codes.c_ptr = codes.view_data = faiss.swig_ptr(self.codes.view(np.uint8))
+        codes.c_size = codes.view_size = self.codes.nbytes
+        index.is_trained, index.ntotal = True, len(self)
+        scores, rows = index.search(queries, count)
+        return scores, rows
+
+
+Vectors = np.ndarray | SmallVectors
+"""Vectors of a segment."""
+
+
 def nearest(
-    segments: Sequence[np.ndarray],
+    segments: Sequence[Vectors],
     queries: np.ndarray,
     top_k: int,
     live: Live = None,
@@ -42,28 +84,38 @@ def nearest(
     faiss finds candidates in float32, those of the first rows ``ann``, if it is given. All that
     rounding could have put among the best are scored once more in float64, row by row, so that
     equal vectors have equal scores wherever they lie; equal scores are ordered by row. ``segments``
-    are ``(N, D)`` float32 each, ``queries`` ``(Q, D)``.
+    are ``(N, D)`` each, ``queries`` ``(Q, D)`` float32.
     """
     covered = 0 if ann is None else ann.rows
-    starts = [0, *accumulate(map(len, segments))]
-    exact = [(n, s) for n, s in zip(starts, segments, strict=False) if n >= covered and len(s)]
     longest = 1.0
     if similarity != "cosine":
         order = 1 if similarity == "manhattan" else 2
-        blocks = (s[n : n + _CHUNK] for _, s in exact for n in range(0, len(s), _CHUNK))
+        blocks = (part for _, part in _parts(segments, covered, in_float32=True))
         longest = max((np.linalg.norm(b, order, axis=1).max() for b in blocks), default=1.0)
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
         margin = _margin(similarity, block, float(longest))
         candidates = [] if ann is None else [ann.candidates(block, top_k, live)]
-        for first, segment in exact:
+        for first, segment in _parts(segments, covered, in_float32=similarity == "manhattan"):
             kept = None if live is None else live[first : first + len(segment)]
             found = _candidates(segment, kept, block, top_k, similarity, margin)
             candidates.append([first + rows for rows in found])
         for query, *rows in zip(block, *candidates, strict=True):
             hits.append(best_rows(segments, query, np.concatenate(rows), top_k, similarity))
     return hits
+
+
+def _parts(
+    segments: Sequence[Vectors], covered: int, *, in_float32: bool
+) -> Iterator[tuple[int, Vectors]]:
+    """Segments behind the ``covered`` rows, each with its first row, or float32 parts of them."""
+    starts = [0, *accumulate(map(len, segments))]
+    for start, segment in zip(starts, segments, strict=False):
+        step = _CHUNK if in_float32 else len(segment)
+        if start >= covered and len(segment):
+            for n in range(0, len(segment), step):
+                yield start + n, segment[n : n + step] if in_float32 else segment
 
 
 def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
@@ -79,7 +131,7 @@ def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
 
 
 def _candidates(
-    segment: np.ndarray,
+    segment: Vectors,
     kept: Live,
     queries: np.ndarray,
     top_k: int,
@@ -89,12 +141,16 @@ def _candidates(
     import faiss
 
     count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
+    metric = faiss_metric(similarity)
     if kept is not None and np.count_nonzero(kept) <= count:
         return [np.flatnonzero(kept)] * len(queries)
     found, left = [np.empty(0, np.int64)] * len(queries), np.arange(len(queries))
     while left.size:
         count = min(count, len(segment))
-        scores, rows = faiss.knn(queries[left], segment, count, faiss_metric(similarity))
+        if isinstance(segment, SmallVectors):
+            scores, rows = segment.knn(queries[left], count, metric)
+        else:
+            scores, rows = faiss.knn(queries[left], segment, count, metric)
         scores *= sign  # larger is nearer; of euclidean distances they are the squares
         alive = np.ones(rows.shape, bool) if kept is None else kept[rows]
         best = np.sort(np.where(alive, scores, -np.inf))[:, -min(top_k, count)]
@@ -116,7 +172,7 @@ def faiss_metric(similarity: str) -> int:
 
 
 def best_rows(
-    segments: Sequence[np.ndarray],
+    segments: Sequence[Vectors],
     query: np.ndarray,
     candidates: np.ndarray,
     top_k: int,
@@ -130,7 +186,7 @@ def best_rows(
 
 
 def row_similarities(
-    segments: Sequence[np.ndarray], similarity: str, query: np.ndarray, rows: np.ndarray
+    segments: Sequence[Vectors], similarity: str, query: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Similarities ``(R,)``, in float64, of a query ``(D,)`` and R sorted rows."""
     of_unit = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
@@ -154,6 +210,7 @@ def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto"
 _TARGET, _MEASURED, _MEASURED_AT = 0.97, 500, 10
 _TRAINING_CODES = 32_768  # rows that a rotation and codes are trained with
 _CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
+_CALIBRATED = 100  # texts without which ranges of bytes are too narrow for others
 
 
 def _hnsw(width: int, _: int, metric: int) -> tuple[Any, int]:
@@ -190,6 +247,18 @@ def _ivfpq_search(effort: int, _: int, only: Any) -> Any:
     return faiss.SearchParametersPreTransform(index_params=cells)
 
 
+def _bits(width: int, _: int, __: int) -> tuple[Any, int]:
+    import faiss
+
+    return faiss.IndexBinaryFlat(-(-width // 8) * 8), 1
+
+
+def _bits_search(_: int, __: int, only: Any) -> Any:
+    import faiss
+
+    return faiss.SearchParameters(sel=only)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexKind:
     """A kind of index; without ``make`` and ``milvus`` it is exact."""
@@ -199,9 +268,11 @@ class IndexKind:
     # (D, rows, metric of faiss) -> an empty index, and the number of rows to train it with
     make: Any = None
     parameters: Any = None  # (effort, candidates, selector of rows) -> faiss's search parameters
-    effort: tuple[int, int] = (1, 1)  # least and most nodes visited (efSearch), or cells (nprobe)
-    # candidates for each of the ``top_k``: a byte per dimension orders them better than a quarter
+    # least and most nodes visited (efSearch), cells (nprobe), or candidates of bits per ``top_k``
+    effort: tuple[int, int] = (1, 1)
+    # candidates per ``top_k``: a byte per dimension orders them better than a quarter; 0: effort
     rescore: int = 1
+    is_binary: bool = False  # for faiss
     milvus: dict[str, Any] | None = None  # Milvus's parameters of it
 
 
@@ -209,6 +280,7 @@ KINDS = {
     "flat": IndexKind(50_000),
     "hnsw": IndexKind(300_000, 1, _hnsw, _hnsw_search, (32, 1024), 4),
     "ivfpq": IndexKind(inf, 10_000, _ivfpq, _ivfpq_search, (8, 1024), 20),
+    "binary": IndexKind(0, 100, _bits, _bits_search, (4, 1024), 0, is_binary=True),
     "milvus": IndexKind(milvus={"index_type": "FLAT"}),
     "milvus-hnsw": IndexKind(
         milvus={"index_type": "HNSW", "params": {"M": 32, "efConstruction": 100}}
@@ -218,18 +290,30 @@ KINDS = {
 MILVUS = tuple(name for name, kind in KINDS.items() if kind.milvus)
 
 
-def kind_for(rows: float, kind: str = "auto", similarity: str = "cosine") -> str:
-    """The kind of index for a number of rows, or the one that is named if it can be."""
-    if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
+def kind_for(
+    rows: float, kind: str = "auto", similarity: str = "cosine", vectors: str = "float32"
+) -> str:
+    """The kind of index for a number of rows and vectors, or the one that is named if it can be."""
+    pick("vectors", vectors, FORMS)
+    asked = pick("kind of index", kind, ("auto", *KINDS))
+    if asked == "auto":
         fits = (name for name, row in KINDS.items() if rows < row.auto_below)
-        return "flat" if similarity == "manhattan" else next(fits, "ivfpq")
+        kind = "flat" if similarity == "manhattan" else next(fits, "ivfpq")
+    if vectors == "binary":
+        kind = "binary"
+    what, instead = kind, "flat"
+    if vectors != "float32":
+        what, instead = f"{kind} with {vectors} vectors", "flat with float32 vectors"
+    least = max(KINDS[kind].least, _CALIBRATED if vectors == "int8" else 1)
     problem = ""
-    if rows < (least := KINDS[kind].least):
-        problem = f"needs {least} texts, but there are {rows}"
-    if similarity == "manhattan" and kind != "flat":
-        problem = "cannot rank by manhattan, as the encoder states"
+    if rows < least:
+        problem = f"{what} needs {least} texts, but there are {rows}"
+    elif similarity == "manhattan" and kind != "flat":
+        problem = f"{what} cannot rank by manhattan, as the encoder states"
+    elif (kind in MILVUS and vectors != "float32") or asked not in ("auto", kind):
+        problem = f"{asked} has no {vectors} vectors"
     if problem:
-        raise ConfigError(f"{kind} {problem}; choose flat")
+        raise ConfigError(f"{problem}; choose {instead}")
     return kind
 
 
@@ -247,8 +331,19 @@ class AnnInfo:
     queries: PositiveInt  # how many of them
 
 
+@dataclass(frozen=True, slots=True)
+class VectorsInfo:
+    """How vectors are kept, and how well they are searched."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+    form: Literal["float32", "float16", "int8"] = "float32"
+    # share of the 10 nearest in float32 that were found when it was built, as in `AnnInfo`
+    recall: float = 1.0
+    queries: int = 0
+
+
 def write_ann(
-    segments: Sequence[np.ndarray],
+    segments: Sequence[Vectors],
     kind: str,
     folder: Path,
     number: int,
@@ -260,16 +355,15 @@ def write_ann(
 
     rows = sum(map(len, segments))
     index, training = KINDS[kind].make(segments[0].shape[1], rows, faiss_metric(similarity))
-    index.train(_sample(segments, training))
-    for segment in segments:
-        for first in range(0, len(segment), _CHUNK):
-            block = np.ascontiguousarray(segment[first : first + _CHUNK])
-            index.add(block)
-            on_rows(len(block))
+    index.train(_for_faiss(kind, _sample(segments, training)))
+    for _, block in _parts(segments, 0, in_float32=True):
+        index.add(_for_faiss(kind, block[:]))
+        on_rows(len(block))
     effort, recall, queries = _effort_for(segments, index, kind, similarity)
     file = f"segments/{number:06d}.faiss"
+    write = faiss.write_index_binary if KINDS[kind].is_binary else faiss.write_index
     with writing(folder / file) as path:
-        faiss.write_index(index, str(path))
+        write(index, str(path))
     return AnnInfo(file, kind, rows, effort, round(recall, 4), queries)
 
 
@@ -277,24 +371,50 @@ def _effort_for(
     segments: Sequence[np.ndarray], index: Any, kind: str, similarity: str
 ) -> tuple[int, float, int]:
     """The effort with which it has a recall of 0.97, or the most; the recall; and the queries."""
-    a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
-    queries = a + (b - c) / 2
-    exact = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
+    measured = Measured.by(segments, similarity)
     effort, most = KINDS[kind].effort
     while True:
         ann = Ann(index, kind, effort)
-        found = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
-        shares = [
-            sum(score >= best[-1][1] for _, score in hits) / len(best)
-            for hits, best in zip(found, exact, strict=True)
-        ]
-        recall = sum(shares) / len(shares)
+        recall = measured.recall(segments, ann)
         if recall >= _TARGET or effort >= min(most, ann.rows):
-            return effort, recall, len(queries)
+            return effort, recall, len(measured.queries)
         effort *= 2
 
 
-def _sample(segments: Sequence[np.ndarray], count: int, seed: int = 0) -> np.ndarray:
+def _for_faiss(kind: str, rows: np.ndarray) -> np.ndarray:
+    """Rows as faiss takes them: bits are sentence-transformers' ``ubinary``."""
+    return quantized(rows, "binary") if KINDS[kind].is_binary else np.ascontiguousarray(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Queries like rows, none of which is among these, and the exact hits of each."""
+
+    segments: Sequence[Vectors]
+    similarity: str
+    queries: np.ndarray
+    best: list[list[tuple[int, float]]]
+
+    @classmethod
+    def by(cls, segments: Sequence[Vectors], similarity: str) -> Self:
+        """Draw queries, and search all rows for them."""
+        a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
+        queries = a + (b - c) / 2
+        best = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
+        return cls(segments, similarity, queries, best)
+
+    def recall(self, segments: Sequence[Vectors], ann: "Ann | None") -> float:
+        """The share of the best rows that are found in ``segments`` of the same rows."""
+        found = nearest(segments, self.queries, _MEASURED_AT, None, ann, self.similarity)
+        shares = []
+        for query, hits, best in zip(self.queries, found, self.best, strict=True):
+            rows = np.array(sorted(row for row, _ in hits))
+            scores = row_similarities(self.segments, self.similarity, query, rows)
+            shares.append(np.mean(scores >= best[-1][1]))
+        return float(np.mean(shares))
+
+
+def _sample(segments: Sequence[Vectors], count: int, seed: int = 0) -> np.ndarray:
     draw, lengths = np.random.default_rng(seed), [*map(len, segments)]
     numbers = split_rows(lengths, np.sort(draw.permutation(sum(lengths))[:count]))
     of_each = zip(segments, numbers, strict=True)
@@ -329,8 +449,9 @@ class Ann:
         import faiss
 
         path = folder / info.file
+        read = faiss.read_index_binary if KINDS[info.kind].is_binary else faiss.read_index
         with readable(path, f"make it anew with: contrasent index optimize {folder}"):
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
+            index = read(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
         return cls(index, info.kind, info.effort)
 
     def candidates(self, queries: np.ndarray, top_k: int, live: Live) -> list[np.ndarray]:
@@ -339,14 +460,15 @@ class Ann:
 
         kind, kept = KINDS[self.kind], None if live is None else live[: self.rows]
         available = self.rows if kept is None else int(np.count_nonzero(kept))
-        count = min(max(kind.rescore * top_k, 50), available)
+        count = min(max((kind.rescore or self.effort) * top_k, 50), available)
         if kept is not None and available <= _RESCORED:
             return [np.flatnonzero(kept)] * len(queries)
         effort = self.effort * (self.rows // available)  # of few rows more have to be passed
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
         how = kind.parameters(effort, count, only)
-        found = [rows[rows >= 0] for rows in self.index.search(queries, count, params=how)[1]]
+        codes = _for_faiss(self.kind, queries)
+        found = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
         least = min(top_k, available)
         if all(len(rows) >= least for rows in found):
             return found

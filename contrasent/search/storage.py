@@ -19,7 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.encode.shards import FILE, npy_writer, open_rows
+from contrasent.encode.rows import npy_writer, open_rows, write_ranges
+from contrasent.encode.shards import FILE
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
 from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
@@ -29,6 +30,10 @@ from contrasent.search.nearest import (
     KINDS,
     Ann,
     AnnInfo,
+    Measured,
+    SmallVectors,
+    Vectors,
+    VectorsInfo,
     kind_for,
     nearest,
     row_similarities,
@@ -55,6 +60,7 @@ Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
 _REMOVED = "segments/{:06d}.removed.npy"
+_RANGES = "segments/ranges.npy"  # ``(2, D)`` of the bytes of all segments
 _REBUILD = "restore the folder from a copy or build the index again"
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _BLOCK, _CANDIDATES = 16_384, 200
@@ -139,6 +145,7 @@ class IndexManifest:
     # the function that texts are ranked by, as the encoder states it; vectors are kept as they are,
     # and of length 1 for the cosine, by which all older indexes rank
     similarity: str = "cosine"
+    vectors: VectorsInfo = field(default_factory=VectorsInfo)  # float32 in all older indexes
     words: WordsInfo | None = None  # None without tables of words, as in all older indexes
     columns: dict[str, Kind] = field(default_factory=dict)  # of metadata, by name
     format: Annotated[str, Field(pattern="^contrasent-index-[1-5]$")] = "contrasent-index-5"
@@ -159,11 +166,16 @@ class IndexManifest:
         return max(self.writes, len(self.segments)) + 1
 
     @property
+    def ranges(self) -> str | None:
+        """The file of the ranges of bytes, if vectors are bytes."""
+        return _RANGES if self.vectors.form == "int8" else None
+
+    @property
     def files(self) -> set[str]:
         """Names of its files in the folder."""
         paths = _FILES if self.words is None else (*_FILES, _WORDS)
         segments = (path.format(s.name) for s in self.segments for path in paths)
-        others = (self.removed, self.ann.file if self.ann else None)
+        others = (self.removed, self.ann.file if self.ann else None, self.ranges)
         return {*segments, *(name for name in others if name)}
 
 
@@ -297,20 +309,23 @@ def _read_table(
 
 
 def write_segment(
-    folder: Path, manifest: IndexManifest, blocks: Iterable[IndexRows], with_words: bool
+    folder: Path,
+    manifest: IndexManifest,
+    blocks: Iterable[IndexRows],
+    ranges: np.ndarray | None = None,
 ) -> Segment:
     """Write rows as the files of the segment that the next write of a manifest adds."""
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
-    name, rows = f"{manifest.writes:06d}", 0
-    width, columns = manifest.encoder.width, manifest.columns
+    name, rows, form = f"{manifest.writes:06d}", 0, manifest.vectors.form
+    columns = manifest.columns
     kinds = dict.fromkeys(_COLUMNS, "string") | columns
     schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in kinds.items()])
     with (
         writing(folder / _VECTORS.format(name)) as vectors_path,
         writing(folder / _TABLE.format(name)) as table_path,
-        npy_writer(vectors_path, width) as append,
+        npy_writer(vectors_path, manifest.encoder.width, form, ranges) as append,
         pa.OSFile(str(table_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
@@ -318,7 +333,7 @@ def write_segment(
             append(block.vectors, ())
             table.write_table(_typed(block.table, columns))
             rows += len(block.vectors)
-    if with_words:
+    if manifest.words is not None:
         _write_words(folder, name)
     return Segment(name, rows)
 
@@ -364,11 +379,12 @@ class Snapshot:
 
     folder: Path
     manifest: IndexManifest
-    vectors: list[np.ndarray]  # of each segment
+    vectors: list[Vectors]  # of each segment
     table: Any  # of all segments, zero-copy
     live: np.ndarray  # ``(N,)`` bool: the rows that were not removed
     ann: Ann | None
     word_tables: list[Any]  # of each segment, if there are any
+    ranges: np.ndarray | None = None  # of bytes
 
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest) -> Self:
@@ -380,16 +396,19 @@ class Snapshot:
             path = folder / manifest.removed
             with readable(path, _REBUILD):
                 live[np.load(path, allow_pickle=False)] = False
-        parts, width = manifest.segments, manifest.encoder.width
-        vectors = [
-            open_rows(folder / _VECTORS.format(it.name), it.rows, width, _REBUILD) for it in parts
-        ]
+        parts, how = manifest.segments, (manifest.encoder.width, _REBUILD)
+        ranges = open_rows(folder / manifest.ranges, 2, *how) if manifest.ranges else None
+        vectors = list[Vectors]()
+        for it in parts:
+            path, form = folder / _VECTORS.format(it.name), manifest.vectors.form
+            codes = open_rows(path, it.rows, *how, form)
+            vectors.append(codes if form == "float32" else SmallVectors(codes, ranges))
         columns = manifest.columns
         tables = [_read_table(folder / _TABLE.format(it.name), columns, it.rows) for it in parts]
         with_words = parts if manifest.words else ()
         words = [_read_table(folder / _WORDS.format(it.name), TABLE) for it in with_words]
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
-        return cls(folder, manifest, vectors, pa.concat_tables(tables), live, ann, words)
+        return cls(folder, manifest, vectors, pa.concat_tables(tables), live, ann, words, ranges)
 
     @property
     def texts(self) -> int:
@@ -518,7 +537,7 @@ class Snapshot:
         """The manifest after segments from ``first`` on and ``new`` rows are one; its live rows."""
         start = sum(segment.rows for segment in then.segments[:first])
         rows = chain(self.blocks(first), new)
-        segment = write_segment(self.folder, then, rows, then.words is not None)
+        segment = write_segment(self.folder, then, rows, self.ranges)
         given = then.next_number + segment.rows - int(self.live[start:].sum())
         then = replace(then, segments=(*then.segments[:first], segment), given=given)
         return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])
@@ -529,6 +548,27 @@ class Snapshot:
             for segment in self.manifest.segments:
                 _write_words(self.folder, segment.name)
         return replace(self.manifest, words=words)
+
+    def built(self, kind: str | None, form: Any, on_rows: Callable[[int], object]) -> IndexManifest:
+        """The manifest of a new index after it has a kind, and vectors of a form, measured."""
+        if form == "float32":
+            return self.optimized(kind, on_rows)
+        [segment], [full], ranges = self.manifest.segments, self.vectors, None
+        blocks = np.split(full, range(_BLOCK, len(full), _BLOCK))
+        if form == "int8":
+            ranges = write_ranges(self.folder / _RANGES, blocks)
+        with (
+            writing(self.folder / _VECTORS.format(segment.name)) as path,
+            npy_writer(path, full.shape[1], form, ranges) as append,
+        ):
+            for block in blocks:
+                append(block, ())
+        manifest = replace(self.manifest, vectors=VectorsInfo(form))
+        manifest = Snapshot.open(self.folder, manifest).optimized(kind, on_rows)
+        small = Snapshot.open(self.folder, manifest)
+        measured = Measured.by(self.vectors, manifest.similarity)
+        recall = round(measured.recall(small.vectors, small.ann), 4)
+        return replace(manifest, vectors=VectorsInfo(form, recall, len(measured.queries)))
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""

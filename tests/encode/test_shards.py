@@ -1,10 +1,14 @@
+import json
+
 import numpy as np
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode.shards import count_cut, open_rows, open_sentences, write_embeddings
+from contrasent.encode.rows import open_rows
+from contrasent.encode.shards import count_cut, open_sentences, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.files import sha256_of
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
 from contrasent.options import Sharding
@@ -42,6 +46,29 @@ def test_parquet_holds_texts_and_vectors(write, output, texts, expected):
     assert table["text"].to_pylist() == [text.strip() for text in texts]
     assert (np.array(table["embedding"].to_pylist(), np.float32) == expected).all()
     assert table.schema.metadata[b"fingerprint"].decode() == DummyEncoder().fingerprint()
+
+
+@pytest.mark.parametrize("shards", [None, "npy"])
+@pytest.mark.parametrize("vectors", ["float16", "int8", "binary"])
+def test_small_vectors_are_those_of_sentence_transformers(write, output, expected, vectors, shards):
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    write(vectors=vectors, shards=shards)
+    paths = sorted(output.glob("0*")) if shards else [output]
+    rows = np.concatenate([np.load(path) for path in paths])
+    ranges = output / "ranges.npy" if shards else output.with_suffix(".ranges.npy")
+    assert ranges.exists() == (vectors == "int8")
+    if vectors == "float16":
+        theirs = expected.astype(np.float16)
+    else:
+        kept = np.load(ranges) if ranges.exists() else None
+        theirs = quantization.quantize_embeddings(expected, vectors, ranges=kept)
+    assert rows.dtype == theirs.dtype and (rows == theirs).all()
+    if shards:
+        listed = json.loads((output / "manifest.json").read_text())
+        assert [it["file"] for it in listed["shards"]] == [path.name for path in paths]
+        assert {it["sha256"] for it in listed["shards"]} == {sha256_of(path) for path in paths}
+    with pytest.raises(ConfigError, match=f"only .npy holds {vectors} vectors"):
+        write(name="rows.parquet", vectors=vectors)
 
 
 @pytest.mark.parametrize("after", [0, 7, 49])

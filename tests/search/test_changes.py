@@ -176,7 +176,9 @@ def recall(index, queries, expected):
     return np.mean([len(some & best) / 10 for some, best in zip(found, expected, strict=True)])
 
 
-@pytest.mark.parametrize("kind", ["hnsw", pytest.param("ivfpq", marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize(
+    "kind", ["hnsw", "binary", pytest.param("ivfpq", marks=pytest.mark.acceptance)]
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folder):
     rows, queries = clustered

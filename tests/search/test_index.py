@@ -28,6 +28,41 @@ def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_pat
     assert Index.open(moved).search(encoder, queries, 40) == whole.search(encoder, queries, 40)
 
 
+def test_bytes_and_ranges_of_an_index_are_those_of_sentence_transformers(encoder, folder):
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    texts = [f"text {n}" for n in range(150)]
+    index = Index.build(encoder, texts, folder, vectors="int8")
+    [full] = Index.build(encoder, texts, folder.with_name("full")).blocks()
+    rows = full.vectors
+    stored, ranges = (
+        np.load(folder / "segments/000001.npy"),
+        np.load(folder / index.manifest.ranges),
+    )
+    assert (ranges == [rows.min(axis=0), rows.max(axis=0)]).all()
+    assert (stored == quantization.quantize_embeddings(rows, "uint8", ranges=ranges)).all()
+    [block] = index.blocks()
+    assert (np.abs(block.vectors - rows) <= np.ptp(ranges, axis=0) / 255 * 0.51).all()
+    hits = quantization.semantic_search_faiss(
+        rows[:5], stored, corpus_precision="uint8", ranges=ranges, rescore_multiplier=15
+    )[0]
+    ours = index.search_vectors(rows[:5], 10)
+    assert [[it["corpus_id"] for it in of] for of in hits] == [
+        [int(h.id) for h in of] for of in ours
+    ]
+
+
+def test_too_few_texts_and_other_kinds_have_no_small_vectors(encoder, folder):
+    for count, kind, said in [
+        (99, "auto", "int8 vectors needs 100 texts, but there are 99"),
+        (150, "hnsw", "hnsw has no binary vectors"),
+        (150, "milvus", "milvus has no int8 vectors"),
+    ]:
+        vectors = "binary" if kind == "hnsw" else "int8"
+        with pytest.raises(ConfigError, match=f"{said}; choose flat with float32 vectors"):
+            Index.build(encoder, map(str, range(count)), folder, kind=kind, vectors=vectors)
+        assert not folder.exists()
+
+
 def test_ids_are_kept_and_the_callers_lists_are_left_alone(encoder, folder):
     texts, ids = TEXTS[:4], ["d", "c", 7, "a"]
     index = Index.build(encoder, texts, folder, ids)
