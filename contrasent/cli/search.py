@@ -206,7 +206,7 @@ def _report(folder: Path, index: search.Index) -> None:
     ann, width = index.manifest.ann, index.manifest.encoder.width
     recall, kept = "" if ann is None else f" (recall@10 {ann.recall:.3f})", index.manifest.vectors
     tell(f"{folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
-    if kept.queries:
+    if kept.form != "float32":
         tell(f"{kept.form} vectors: recall@10 {kept.recall:.3f} of float32 ones, when it was built")
 
 

@@ -5,7 +5,9 @@ Shapes: N rows, D dimensions of a vector.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,48 +29,52 @@ def write_ranges(path: Path, blocks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def quantized(rows: np.ndarray, form: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """``(n, D)`` rows in a form of `FORMS`; of int8 with the ``ranges (2, D)`` of its bytes.
-
-    Bytes and bits are those of sentence-transformers' ``quantize_embeddings``, as ``uint8`` and
-    ``ubinary``.
-    """
+    """``(n, D)`` rows in a form; bytes as sentence-transformers' ``uint8`` and ``ubinary``."""
     if form == "binary":
         return np.packbits(rows > 0, axis=1)
     if ranges is None:
         return np.ascontiguousarray(rows, dtype=FORMS[form])
     steps = (ranges[1] - ranges[0]) / 255
-    cells = (rows - ranges[0]) / np.where(steps, steps, 1)
-    return np.clip(np.floor(cells), 0, 255).astype(np.uint8)
+    cells = np.floor((rows - ranges[0]) / np.where(steps, steps, 1))
+    codes: np.ndarray = np.clip(cells, 0, 255).astype(np.uint8)
+    return codes
 
 
-def dequantized(codes: np.ndarray, ranges: np.ndarray | None) -> np.ndarray:
-    """float32 rows of float16 ones, or of bytes, each as the middle of what it stands for."""
-    if ranges is None:
-        return codes.astype(np.float32)
-    return (codes + np.float32(0.5)) * ((ranges[1] - ranges[0]) / 255) + ranges[0]
+@dataclass(frozen=True, slots=True)
+class SmallVectors:
+    """``(N, D)`` vectors in float16, or in bytes of ``ranges (2, D)``; rows of it are float32."""
+
+    codes: np.ndarray
+    ranges: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        floats = self.codes[rows].astype(np.float32)
+        if self.ranges is not None:  # the middle of what a byte stands for
+            floats += 0.5
+            floats *= (self.ranges[1] - self.ranges[0]) / 255
+            floats += self.ranges[0]
+        return floats
+
+
+Vectors = np.ndarray | SmallVectors
 
 
 @contextmanager
 def npy_writer(
-    path: Path,
-    width: int,
-    form: str = "float32",
-    ranges: np.ndarray | None = None,
-    *,
-    signed: bool = False,
+    path: Path, width: int, form: str = "float32", ranges: Any = None, *, signed: bool = False
 ) -> Iterator[Append]:
     """Yield what appends rows to an ``(N, D)`` file, whose header is written at the end.
 
-    Bytes that are ``signed`` are less by 128: those of ``quantize_embeddings`` as ``int8`` and
-    ``binary``.
+    Signed bytes are those of sentence-transformers' ``int8`` and ``binary``.
     """
-    kind, rows = np.dtype(FORMS[form]), 0
-    shift = signed and kind == np.uint8
-    columns = -(-width // 8) if form == "binary" else width
+    rows, shift = 0, signed and FORMS[form] == "|u1"
+    columns, descr = -(-width // 8) if form == "binary" else width, "|i1" if shift else FORMS[form]
     with path.open("wb") as file:
 
         def write_header() -> None:
-            descr = "|i1" if shift else kind.str
             described = {"descr": descr, "fortran_order": False, "shape": (rows, columns)}
             np.lib.format.write_array_header_1_0(file, described)
 

@@ -114,14 +114,10 @@ def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
 
 
 def _row_writer(
-    path: Path,
-    suffix: str,
-    encoder: Encoder,
-    form: str = "float32",
-    ranges: np.ndarray | None = None,
+    path: Path, suffix: str, encoder: Encoder, *form: Any
 ) -> AbstractContextManager[Append]:
     if suffix == ".npy":
-        return npy_writer(path, encoder.width, form, ranges, signed=True)
+        return npy_writer(path, encoder.width, *form, signed=True)
     return _parquet_writer(path, encoder)
 
 
@@ -289,7 +285,7 @@ class Shards:
             for shard, path in zip(shards, paths, strict=True) if form != "float32" else ():
                 small = path.with_suffix(f".{form}.npy")
                 with files.writing(small) as partial:
-                    with npy_writer(partial, encoder.width, form, ranges, signed=True) as append:
+                    with _row_writer(partial, ".npy", encoder, form, ranges) as append:
                         append(np.load(path), ())
                     shard |= {"file": small.name, "sha256": files.sha256_of(partial)}
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
@@ -382,7 +378,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         "shard_size": settings.shard_size,
         **({"role": settings.role} if settings.role else {}),
         **({"kind": keep} if keep else {}),
-        **({"vectors": settings.vectors} if settings.vectors != "float32" else {}),
+        **({} if settings.vectors == "float32" else {"vectors": settings.vectors}),
     }
     require_output(output, settings, overwrite)
     folder = output if keep else output.with_name(f".{output.name}.parts")

@@ -5,17 +5,17 @@ The similarity is the one that an encoder states; for cosines all vectors have l
 Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.encode.rows import FORMS, dequantized, quantized
+from contrasent.encode.rows import FORMS, Vectors, quantized
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
@@ -24,51 +24,10 @@ from contrasent.model.protocol import Encoder, similarity_of
 _QUERIES = 64
 _RESCORED = 4_096
 _EXTRA = 8
-_CHUNK = 65_536
+_CHUNK, _SMALL = 65_536, 16_384  # rows; of small vectors, so many are float32 at once
 
 Live = np.ndarray | None
 """``(N,)`` bool: the rows of all segments that were not removed; None if none was."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmallVectors:
-    """``(N, D)`` vectors in float16, or in bytes of ``ranges (2, D)``; rows of it are float32."""
-
-    codes: np.ndarray
-    ranges: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        return dequantized(self.codes[rows], self.ranges)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(N, D)``."""
-        return self.codes.shape
-
-    def knn(self, queries: np.ndarray, count: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
-        """As ``faiss.knn``, which has it for float32 alone, by inner product or euclidean."""
-        import faiss
-
-        kinds = faiss.ScalarQuantizer
-        kind = kinds.QT_fp16 if self.ranges is None else kinds.QT_8bit
-        index = faiss.IndexScalarQuantizer(self.shape[1], kind, metric)
-        if self.ranges is not None:
-            first_and_width = np.concatenate([self.ranges[0], self.ranges[1] - self.ranges[0]])
-            faiss.copy_array_to_vector(first_and_width, index.sq.trained)
-        codes = index.codes  # a view, as `create_view` makes one, whose owner Python cannot make
-        codes.is_owned = False
-        codes.c_ptr = codes.view_data = faiss.swig_ptr(self.codes.view(np.uint8))
-        codes.c_size = codes.view_size = self.codes.nbytes
-        index.is_trained, index.ntotal = True, len(self)
-        scores, rows = index.search(queries, count)
-        return scores, rows
-
-
-Vectors = np.ndarray | SmallVectors
-"""Vectors of a segment."""
 
 
 def nearest(
@@ -87,35 +46,28 @@ def nearest(
     are ``(N, D)`` each, ``queries`` ``(Q, D)`` float32.
     """
     covered = 0 if ann is None else ann.rows
+    starts = [0, *accumulate(map(len, segments))]
+    exact = [(n, s) for n, s in zip(starts, segments, strict=False) if n >= covered and len(s)]
     longest = 1.0
     if similarity != "cosine":
         order = 1 if similarity == "manhattan" else 2
-        blocks = (part for _, part in _parts(segments, covered, in_float32=True))
+        blocks = (s[n : n + _CHUNK] for _, s in exact for n in range(0, len(s), _CHUNK))
         longest = max((np.linalg.norm(b, order, axis=1).max() for b in blocks), default=1.0)
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
         margin = _margin(similarity, block, float(longest))
         candidates = [] if ann is None else [ann.candidates(block, top_k, live)]
-        for first, segment in _parts(segments, covered, in_float32=similarity == "manhattan"):
-            kept = None if live is None else live[first : first + len(segment)]
-            found = _candidates(segment, kept, block, top_k, similarity, margin)
-            candidates.append([first + rows for rows in found])
-        for query, *rows in zip(block, *candidates, strict=True):
-            hits.append(best_rows(segments, query, np.concatenate(rows), top_k, similarity))
-    return hits
-
-
-def _parts(
-    segments: Sequence[Vectors], covered: int, *, in_float32: bool
-) -> Iterator[tuple[int, Vectors]]:
-    """Segments behind the ``covered`` rows, each with its first row, or float32 parts of them."""
-    starts = [0, *accumulate(map(len, segments))]
-    for start, segment in zip(starts, segments, strict=False):
-        step = _CHUNK if in_float32 else len(segment)
-        if start >= covered and len(segment):
+        for first, segment in exact:
+            step = len(segment) if isinstance(segment, np.ndarray) else _SMALL
             for n in range(0, len(segment), step):
-                yield start + n, segment[n : n + step] if in_float32 else segment
+                rows, row = segment[n : n + step], first + n
+                kept = None if live is None else live[row : row + len(rows)]
+                found = _candidates(rows, kept, block, top_k, similarity, margin)
+                candidates.append([row + it for it in found])
+        for query, *near in zip(block, *candidates, strict=True):
+            hits.append(best_rows(segments, query, np.concatenate(near), top_k, similarity))
+    return hits
 
 
 def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
@@ -131,7 +83,7 @@ def _margin(similarity: str, queries: np.ndarray, longest: float) -> np.ndarray:
 
 
 def _candidates(
-    segment: Vectors,
+    segment: np.ndarray,
     kept: Live,
     queries: np.ndarray,
     top_k: int,
@@ -141,16 +93,12 @@ def _candidates(
     import faiss
 
     count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
-    metric = faiss_metric(similarity)
     if kept is not None and np.count_nonzero(kept) <= count:
         return [np.flatnonzero(kept)] * len(queries)
     found, left = [np.empty(0, np.int64)] * len(queries), np.arange(len(queries))
     while left.size:
         count = min(count, len(segment))
-        if isinstance(segment, SmallVectors):
-            scores, rows = segment.knn(queries[left], count, metric)
-        else:
-            scores, rows = faiss.knn(queries[left], segment, count, metric)
+        scores, rows = faiss.knn(queries[left], segment, count, faiss_metric(similarity))
         scores *= sign  # larger is nearer; of euclidean distances they are the squares
         alive = np.ones(rows.shape, bool) if kept is None else kept[rows]
         best = np.sort(np.where(alive, scores, -np.inf))[:, -min(top_k, count)]
@@ -179,9 +127,10 @@ def best_rows(
     similarity: str,
 ) -> list[tuple[int, float]]:
     """The best of the candidates, by scores in float64, then by row."""
-    rows = np.sort(candidates)
-    scores = row_similarities(segments, similarity, query, rows)
+    rows, is_cosine = np.sort(candidates), similarity == "cosine"
+    scores = row_similarities(segments, "dot" if is_cosine else similarity, query, rows)
     order = np.lexsort((rows, -scores))[:top_k]
+    scores = np.clip(scores, -1.0, 1.0) if is_cosine else scores  # rounded ones are in order, too
     return [*zip(rows[order].tolist(), scores[order].tolist(), strict=True)]
 
 
@@ -247,16 +196,10 @@ def _ivfpq_search(effort: int, _: int, only: Any) -> Any:
     return faiss.SearchParametersPreTransform(index_params=cells)
 
 
-def _bits(width: int, _: int, __: int) -> tuple[Any, int]:
+def _bits(width: int, *_: int) -> tuple[Any, int]:
     import faiss
 
     return faiss.IndexBinaryFlat(-(-width // 8) * 8), 1
-
-
-def _bits_search(_: int, __: int, only: Any) -> Any:
-    import faiss
-
-    return faiss.SearchParameters(sel=only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +223,7 @@ KINDS = {
     "flat": IndexKind(50_000),
     "hnsw": IndexKind(300_000, 1, _hnsw, _hnsw_search, (32, 1024), 4),
     "ivfpq": IndexKind(inf, 10_000, _ivfpq, _ivfpq_search, (8, 1024), 20),
-    "binary": IndexKind(0, 100, _bits, _bits_search, (4, 1024), 0, is_binary=True),
+    "binary": IndexKind(0, 100, _bits, None, (4, 1024), 0, is_binary=True),
     "milvus": IndexKind(milvus={"index_type": "FLAT"}),
     "milvus-hnsw": IndexKind(
         milvus={"index_type": "HNSW", "params": {"M": 32, "efConstruction": 100}}
@@ -301,19 +244,15 @@ def kind_for(
         kind = "flat" if similarity == "manhattan" else next(fits, "ivfpq")
     if vectors == "binary":
         kind = "binary"
-    what, instead = kind, "flat"
-    if vectors != "float32":
-        what, instead = f"{kind} with {vectors} vectors", "flat with float32 vectors"
-    least = max(KINDS[kind].least, _CALIBRATED if vectors == "int8" else 1)
-    problem = ""
-    if rows < least:
+    problem, what = "", kind if vectors == "float32" else f"{kind} with {vectors} vectors"
+    if rows < (least := max(KINDS[kind].least, _CALIBRATED if vectors == "int8" else 1)):
         problem = f"{what} needs {least} texts, but there are {rows}"
     elif similarity == "manhattan" and kind != "flat":
         problem = f"{what} cannot rank by manhattan, as the encoder states"
-    elif (kind in MILVUS and vectors != "float32") or asked not in ("auto", kind):
+    elif asked not in ("auto", kind) or (kind in MILVUS and vectors != "float32"):
         problem = f"{asked} has no {vectors} vectors"
     if problem:
-        raise ConfigError(f"{problem}; choose {instead}")
+        raise ConfigError(f"{problem}; choose flat with float32 vectors")
     return kind
 
 
@@ -333,13 +272,11 @@ class AnnInfo:
 
 @dataclass(frozen=True, slots=True)
 class VectorsInfo:
-    """How vectors are kept, and how well they are searched."""
+    """What vectors are kept as, and how well they find what float32 ones do, when it was built."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     form: Literal["float32", "float16", "int8"] = "float32"
-    # share of the 10 nearest in float32 that were found when it was built, as in `AnnInfo`
-    recall: float = 1.0
-    queries: int = 0
+    recall: float = 1.0  # measured as that of `AnnInfo`, which is beside vectors of this form
 
 
 def write_ann(
@@ -354,31 +291,23 @@ def write_ann(
     import faiss
 
     rows = sum(map(len, segments))
-    index, training = KINDS[kind].make(segments[0].shape[1], rows, faiss_metric(similarity))
+    index, training = KINDS[kind].make(segments[0][:1].shape[1], rows, faiss_metric(similarity))
     index.train(_for_faiss(kind, _sample(segments, training)))
-    for _, block in _parts(segments, 0, in_float32=True):
-        index.add(_for_faiss(kind, block[:]))
-        on_rows(len(block))
-    effort, recall, queries = _effort_for(segments, index, kind, similarity)
+    for segment in segments:
+        for first in range(0, len(segment), _CHUNK):
+            block = segment[first : first + _CHUNK]
+            index.add(_for_faiss(kind, block))
+            on_rows(len(block))
+    recall_of, (effort, most) = recall_beside(segments, similarity), KINDS[kind].effort
+    while (recall := recall_of(segments, Ann(index, kind, effort))) < _TARGET:
+        if effort >= min(most, rows):
+            break
+        effort *= 2
     file = f"segments/{number:06d}.faiss"
     write = faiss.write_index_binary if KINDS[kind].is_binary else faiss.write_index
     with writing(folder / file) as path:
         write(index, str(path))
-    return AnnInfo(file, kind, rows, effort, round(recall, 4), queries)
-
-
-def _effort_for(
-    segments: Sequence[np.ndarray], index: Any, kind: str, similarity: str
-) -> tuple[int, float, int]:
-    """The effort with which it has a recall of 0.97, or the most; the recall; and the queries."""
-    measured = Measured.by(segments, similarity)
-    effort, most = KINDS[kind].effort
-    while True:
-        ann = Ann(index, kind, effort)
-        recall = measured.recall(segments, ann)
-        if recall >= _TARGET or effort >= min(most, ann.rows):
-            return effort, recall, len(measured.queries)
-        effort *= 2
+    return AnnInfo(file, kind, rows, effort, recall, min(rows, _MEASURED))
 
 
 def _for_faiss(kind: str, rows: np.ndarray) -> np.ndarray:
@@ -386,32 +315,27 @@ def _for_faiss(kind: str, rows: np.ndarray) -> np.ndarray:
     return quantized(rows, "binary") if KINDS[kind].is_binary else np.ascontiguousarray(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Queries like rows, none of which is among these, and the exact hits of each."""
+def recall_beside(
+    full: Sequence[Vectors], similarity: str
+) -> Callable[[Sequence[Vectors], "Ann | None"], float]:
+    """What measures a search of the same rows: the share that it finds of the 10 nearest ``full``.
 
-    segments: Sequence[Vectors]
-    similarity: str
-    queries: np.ndarray
-    best: list[list[tuple[int, float]]]
+    The queries are like rows, but none of them is one.
+    """
+    a, b, c = (_sample(full, _MEASURED, seed) for seed in range(3))
+    queries = a + (b - c) / 2
+    exact = nearest(full, queries, _MEASURED_AT, similarity=similarity)
 
-    @classmethod
-    def by(cls, segments: Sequence[Vectors], similarity: str) -> Self:
-        """Draw queries, and search all rows for them."""
-        a, b, c = (_sample(segments, _MEASURED, seed) for seed in range(3))
-        queries = a + (b - c) / 2
-        best = nearest(segments, queries, _MEASURED_AT, similarity=similarity)
-        return cls(segments, similarity, queries, best)
-
-    def recall(self, segments: Sequence[Vectors], ann: "Ann | None") -> float:
-        """The share of the best rows that are found in ``segments`` of the same rows."""
-        found = nearest(segments, self.queries, _MEASURED_AT, None, ann, self.similarity)
+    def recall(segments: Sequence[Vectors], ann: Ann | None) -> float:
         shares = []
-        for query, hits, best in zip(self.queries, found, self.best, strict=True):
+        found = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
+        for query, hits, best in zip(queries, found, exact, strict=True):
             rows = np.array(sorted(row for row, _ in hits))
-            scores = row_similarities(self.segments, self.similarity, query, rows)
-            shares.append(np.mean(scores >= best[-1][1]))
-        return float(np.mean(shares))
+            scores = row_similarities(full, similarity, query, rows)
+            shares.append(np.count_nonzero(scores >= best[-1][1]) / len(best))
+        return round(sum(shares) / len(shares), 4)
+
+    return recall
 
 
 def _sample(segments: Sequence[Vectors], count: int, seed: int = 0) -> np.ndarray:
@@ -466,7 +390,8 @@ class Ann:
         effort = self.effort * (self.rows // available)  # of few rows more have to be passed
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
-        how = kind.parameters(effort, count, only)
+        search = kind.parameters or (lambda *_: faiss.SearchParameters(sel=only))
+        how = search(effort, count, only)
         codes = _for_faiss(self.kind, queries)
         found = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
         least = min(top_k, available)

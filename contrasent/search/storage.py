@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.encode.rows import npy_writer, open_rows, write_ranges
+from contrasent.encode.rows import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
 from contrasent.encode.shards import FILE
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
 from contrasent.files import inside, readable, write_text, writing
@@ -30,12 +30,10 @@ from contrasent.search.nearest import (
     KINDS,
     Ann,
     AnnInfo,
-    Measured,
-    SmallVectors,
-    Vectors,
     VectorsInfo,
     kind_for,
     nearest,
+    recall_beside,
     row_similarities,
     split_rows,
     write_ann,
@@ -60,7 +58,7 @@ Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
 _REMOVED = "segments/{:06d}.removed.npy"
-_RANGES = "segments/ranges.npy"  # ``(2, D)`` of the bytes of all segments
+_RANGES = "segments/ranges.npy"  # ``(2, D)``, if vectors are bytes
 _REBUILD = "restore the folder from a copy or build the index again"
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _BLOCK, _CANDIDATES = 16_384, 200
@@ -166,16 +164,11 @@ class IndexManifest:
         return max(self.writes, len(self.segments)) + 1
 
     @property
-    def ranges(self) -> str | None:
-        """The file of the ranges of bytes, if vectors are bytes."""
-        return _RANGES if self.vectors.form == "int8" else None
-
-    @property
     def files(self) -> set[str]:
         """Names of its files in the folder."""
         paths = _FILES if self.words is None else (*_FILES, _WORDS)
         segments = (path.format(s.name) for s in self.segments for path in paths)
-        others = (self.removed, self.ann.file if self.ann else None, self.ranges)
+        others = (self.removed, self.ann.file if self.ann else None, _RANGES)
         return {*segments, *(name for name in others if name)}
 
 
@@ -397,11 +390,11 @@ class Snapshot:
             with readable(path, _REBUILD):
                 live[np.load(path, allow_pickle=False)] = False
         parts, how = manifest.segments, (manifest.encoder.width, _REBUILD)
-        ranges = open_rows(folder / manifest.ranges, 2, *how) if manifest.ranges else None
+        form = manifest.vectors.form
+        ranges = open_rows(folder / _RANGES, 2, *how) if form == "int8" else None
         vectors = list[Vectors]()
         for it in parts:
-            path, form = folder / _VECTORS.format(it.name), manifest.vectors.form
-            codes = open_rows(path, it.rows, *how, form)
+            codes = open_rows(folder / _VECTORS.format(it.name), it.rows, *how, form)
             vectors.append(codes if form == "float32" else SmallVectors(codes, ranges))
         columns = manifest.columns
         tables = [_read_table(folder / _TABLE.format(it.name), columns, it.rows) for it in parts]
@@ -566,9 +559,8 @@ class Snapshot:
         manifest = replace(self.manifest, vectors=VectorsInfo(form))
         manifest = Snapshot.open(self.folder, manifest).optimized(kind, on_rows)
         small = Snapshot.open(self.folder, manifest)
-        measured = Measured.by(self.vectors, manifest.similarity)
-        recall = round(measured.recall(small.vectors, small.ann), 4)
-        return replace(manifest, vectors=VectorsInfo(form, recall, len(measured.queries)))
+        recall = recall_beside(self.vectors, manifest.similarity)(small.vectors, small.ann)
+        return replace(manifest, vectors=VectorsInfo(form, recall))
 
     def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""

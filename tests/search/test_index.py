@@ -36,7 +36,7 @@ def test_bytes_and_ranges_of_an_index_are_those_of_sentence_transformers(encoder
     rows = full.vectors
     stored, ranges = (
         np.load(folder / "segments/000001.npy"),
-        np.load(folder / index.manifest.ranges),
+        np.load(folder / "segments/ranges.npy"),
     )
     assert (ranges == [rows.min(axis=0), rows.max(axis=0)]).all()
     assert (stored == quantization.quantize_embeddings(rows, "uint8", ranges=ranges)).all()

@@ -110,7 +110,9 @@ def test_small_vectors_are_ranked_by_it(name, vectors, folder):
         dense = index.search(encoder, [query], 5)[0]
         hybrid = index.search(encoder, [query], 5, mode="hybrid", weight=0.5)[0]
         both = [(h.dense or h.score, h.text) for h in (*dense, *hybrid)]
-        assert [score for score, _ in both] == pytest.approx([scored[text] for _, text in both], abs=1e-6)
+        assert [score for score, _ in both] == pytest.approx(
+            [scored[text] for _, text in both], rel=1e-6, abs=1e-6
+        )
         some = index.search(encoder, [query], 5, only="1%")[0]
         missed += len({*best[:5]} - {hit.text for hit in dense})
         missed += len({*[t for t in best if t[12] == "1"][:5]} - {hit.text for hit in some})
