@@ -123,7 +123,9 @@ class Index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         if not (is_index and overwrite):
             refuse_existing(folder, remedy)
-        manifest = replace(manifest, words=WordsInfo() if words else None, vectors=VectorsInfo(form))
+        manifest = replace(
+            manifest, words=WordsInfo() if words else None, vectors=VectorsInfo(form)
+        )
         with exclusive(folder):
             _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)
         return cls.open(folder)
