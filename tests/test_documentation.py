@@ -35,7 +35,8 @@ TOOLS = {  # the package of each, and how its snippet on the page names what it 
 @pytest.fixture(autouse=True)
 def desk(tiny_bert, tmp_path, monkeypatch):
     """A folder with the files that the page names."""
-    (tmp_path / "bert-base-uncased").symlink_to(tiny_bert)
+    for name in ("bert-base-uncased", "all-MiniLM-L6-v2"):
+        (tmp_path / name).symlink_to(tiny_bert)
     write(tmp_path / "sentences.txt", [sentence(n, 3 + n % 6) for n in range(40)])
     write_pairs(tmp_path / "pairs.tsv")
     monkeypatch.chdir(tmp_path)
@@ -79,8 +80,16 @@ def test_the_page_runs_as_it_stands(desk, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_objective")
     assert len(names["losses"]) == 3
     assert (desk / "runs/own/last/model.safetensors").is_file()
-    assert names["hits"][0].text in names["texts"]
     assert names["whitened"].width == 8
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_page_on_search_runs_as_it_stands():
+    names = names_after(blocks("docs/search.md"))
+    assert names["hits"][0].text in names["texts"]
+    assert names["recent"][0].metadata == {"source": "faq", "year": 2021}
+    assert sum(map(len, names["clusters"].groups)) == len(names["index"])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

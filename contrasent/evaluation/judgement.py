@@ -190,6 +190,10 @@ def tune_index(
     Returns:
         The weight, and the gain of the fusion over the encoder alone in nDCG@10.
 
+    Raises:
+        ConfigError: The weight is not from 0 to 1.
+        DataError: A query is to find an id that the index has not.
+
     Example:
         >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
         >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
