@@ -21,6 +21,7 @@ from contrasent.reproduce.jobs import Store
 from contrasent.reproduce.materials import SMOKE_MODEL, SMOKE_TASKS
 from contrasent.reproduce.papers import load_tables
 
+DOCS = Path(__file__).parents[2] / "docs"
 SMOKE = ("--scale", "smoke", "--device", "cpu")
 COMMAND = (
     *("reproduce", "simcse/T1", "simcse/T3", "diffcse/T11", "study/T5", "--seeds", "42,43"),
@@ -222,6 +223,23 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
 
 def made_jobs(output):
     return {path: path.stat().st_mtime_ns for path in Path(output).glob("jobs/*/*.json")}
+
+
+RECORDED = sorted(path.parent for path in (DOCS / "results/records").glob("*/*.parquet"))
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda it: it.name)
+def test_pages_of_results_are_printed_from_their_records(folder):
+    printed = worked("reproduce", "all", "--from-records", folder).out.strip()
+    assert printed in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda it: it.name)
+def test_verdicts_of_results_are_told_from_their_records(folder, shared):
+    data = ("--data-dir", shared / "data/senteval")
+    printed = worked("reproduce", "verdicts", "all", "--from-records", folder, *data).out.strip()
+    assert printed in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.acceptance
