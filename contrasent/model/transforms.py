@@ -167,7 +167,7 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
         kept = rank
     kept = kept or len(variances)
     if rank < kept:
-        what = f"the covariance of {moments.count} embeddings is singular: its rank is {rank}"
+        what = f"the covariance of {moments.count} embeddings has rank {rank} of {len(variances)}"
         raise DataError(f"{what}; give sentences that differ more, or keep fewer (--dimensions)")
     chosen = directions[:, :kept]
     chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), range(kept)])

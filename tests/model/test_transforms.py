@@ -76,14 +76,14 @@ def test_one_constant_direction_is_left_out_unasked_and_refused_when_asked_for()
     assert (rank, transform.width) == (11, 11)
     white = applied(transform, rows).astype("f8")
     assert np.abs(np.cov(white.T) - np.eye(11)).max() < 1e-4
-    with pytest.raises(DataError, match="rank is 11 of 12"):
+    with pytest.raises(DataError, match="rank 11 of 12"):
         fit(moments_of(rows), 12)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
 def test_a_covariance_of_low_rank_is_named(rank):
     moments = moments_of(np.tile(rows_of(rank + 1), (20, 1)))
-    with pytest.raises(DataError, match=rf"rank is {rank} of 12, .*sentences that differ more"):
+    with pytest.raises(DataError, match=rf"rank {rank} of 12, .*sentences that differ more"):
         fit(moments)
     if rank:
         assert fit(moments, rank)[0].width == rank

@@ -62,7 +62,7 @@ REFUSED = {
     ],
     "quick-thoughts": [({"data": "text.txt"}, r"text\.txt has 47 of 48 sentences with another")],
     "is-bert": [
-        ({"encoder.pooler": "cls"}, "take pooler mean, .* has pooler cls"),
+        ({"encoder.pooler": "cls"}, "for the mean over tokens .* has pooler cls"),
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
     ],
     "cmlm": [({"data.max_tokens": 62}, "is 62, .* cmlm takes at most 61 tokens of a sentence")],
