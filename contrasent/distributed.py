@@ -27,8 +27,7 @@ from torch.nn import functional as F
 from contrasent.errors import ConfigError, ContrasentError
 
 _LONG = timedelta(days=7)
-_BUCKET = 1 << 25
-"""Numbers of a gradient that are summed at once: 128 MiB."""
+_BUCKET = 1 << 25  # numbers of a gradient that are summed at once: 128 MiB
 
 
 @dataclass(frozen=True, slots=True)

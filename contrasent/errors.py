@@ -9,10 +9,8 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_FEW = 8
-"""Choices that a message lists as they are."""
-_LONGEST = 100
-"""Characters of a value in a message."""
+_FEW = 8  # choices that a message lists as they are
+_LONGEST = 100  # characters of a value in a message
 
 
 class ContrasentError(Exception):

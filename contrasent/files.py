@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError
+from contrasent.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -129,8 +129,8 @@ def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bo
     return True
 
 
-def inside(root: str | Path, name: object, error: type[ContrasentError] = CheckpointError) -> Path:
-    """Return ``root / name``; ``error`` if that leads out of ``root``, by ``..`` or a link.
+def inside(root: str | Path, name: object) -> Path:
+    """Return ``root / name``; CheckpointError if that leads out of ``root``, by ``..`` or a link.
 
     Links of the hub's cache, from a snapshot to its blobs, are followed. The path is not resolved,
     so that whoever removes a link removes nothing behind it.
@@ -143,7 +143,7 @@ def inside(root: str | Path, name: object, error: type[ContrasentError] = Checkp
     except (OSError, RuntimeError, TypeError, ValueError):
         within = False
     if not within:
-        raise error(
+        raise CheckpointError(
             f"{root} names {name!r}, which is no path inside that folder; if you trust it, put a "
             "copy of what it names inside, and name that"
         )
@@ -208,7 +208,6 @@ def _beside(path: Path, what: str) -> Path:
 
 
 def _is_running(process: str) -> bool:
-    """True if a process of this machine has this number."""
     with suppress(PermissionError, ValueError, OverflowError):
         try:
             os.kill(int(process), 0)

@@ -38,8 +38,7 @@ from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, upda
 
 logger = logging.getLogger("contrasent")
 
-_AT_ONCE = 8192
-"""Sentences that are embedded at a time."""
+_AT_ONCE = 8192  # sentences that are embedded at a time
 
 _MEASURED = 2048  # sentences that the likelihood is measured on
 
@@ -251,15 +250,10 @@ def _whitening(
     moments = Moments(encoder.width)
     for rows in finite_rows(encoder, text, *how):
         moments.add(rows)
-    transform, rank, variance_kept = fit_whitening(moments, settings.dimensions)
-    kept = transform.width
-    facts = {
-        "dimensions": kept,
-        "width": encoder.width,
-        "rank": rank,
-        "variance_kept": variance_kept,
-    }
-    return transform, f"whitening to {kept} of {encoder.width} dimensions", facts
+    transform, rank, share = fit_whitening(moments, settings.dimensions)
+    kept, width = transform.width, encoder.width
+    facts = {"dimensions": kept, "width": width, "rank": rank, "variance_kept": share}
+    return transform, f"whitening to {kept} of {width} dimensions", facts
 
 
 def _flow(encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, how: How) -> Fit:

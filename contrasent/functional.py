@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from contrasent.distributed import own_rows, total
 
-_ROWS = 1024
-"""Rows of a matrix of all pairs that are in memory at once."""
+_ROWS = 1024  # rows of a matrix of all pairs that are in memory at once
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:

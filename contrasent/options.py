@@ -153,14 +153,6 @@ class IndexedText(TextColumn):
 
 
 @settings
-class OfIndex:
-    """The index of a command."""
-
-    index: Annotated[Path, ARGUMENT]
-    """A folder made by: contrasent index build"""
-
-
-@settings
 class MovedEncoder(OnDevice):
     """The encoder of an index."""
 
@@ -257,23 +249,6 @@ class AsHtml(Replacing):
 
     html: Annotated[Path | None, Spelling(metavar="FILE")] = None
     """Write a page to FILE that loads nothing: tables, figures, settings, how to repeat them."""
-
-
-@settings
-class AsJsonLines(Replacing):
-    """The results as lines of JSON."""
-
-    json: Annotated[str | None, Spelling(metavar="FILE")] = None
-    """Write all results as JSON lines to FILE, those of evaluate and analyze for 'analyze --from';
-    '-' prints them instead of the table."""
-
-
-@settings
-class NewFile(Replacing):
-    """The training text that a command makes."""
-
-    output: Path
-    """The file to write: .csv, .tsv or .jsonl."""
 
 
 @settings

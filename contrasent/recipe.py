@@ -235,7 +235,6 @@ def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None =
 
 
 def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> Recipe:
-    """The recipe of a content with other values for some settings."""
     name = content.get("objective", {}).get("name", _OBJECTIVE)
     if changes.get("objective.name", name) != name:
         content["objective"] = {}  # its settings are those of another objective

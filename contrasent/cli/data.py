@@ -165,7 +165,15 @@ class LeaksCommand(options.DataFolder, options.AsJson):
 
 
 @settings
-class BuildOptions(options.AsJson, options.NewFile):
+class NewFile(options.Replacing):
+    """The training text that a command makes."""
+
+    output: Path
+    """The file to write: .csv, .tsv or .jsonl."""
+
+
+@settings
+class BuildOptions(options.AsJson, NewFile):
     """The options of every command that builds training files."""
 
     sources: Annotated[list[str], ARGUMENT]
@@ -258,7 +266,7 @@ class ParaphrasesCommand(BuildOptions):
 
 
 @settings
-class MineCommand(options.Named, options.MiningOptions, options.NewFile):
+class MineCommand(options.Named, options.MiningOptions, NewFile):
     """Find hard negatives for pairs: near the anchor, and clearly farther than its positive.
 
     Writes sent0, sent1 and hard_neg, as 'contrasent train sup-simcse' takes them; with --candidates
@@ -292,7 +300,7 @@ class MineCommand(options.Named, options.MiningOptions, options.NewFile):
 
 
 @settings
-class SynthesizeCommand(options.SynthesisOptions, options.NewFile, options.AsJson):
+class SynthesizeCommand(options.SynthesisOptions, NewFile, options.AsJson):
     """Make pairs of query and passage from text without labels, to train and to evaluate on.
 
     Queries are headings, questions, first sentences and rare words, which are taken out of the

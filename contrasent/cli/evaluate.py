@@ -35,7 +35,16 @@ from contrasent.settings import ARGUMENT, Spelling, settings, shared
 
 
 @settings
-class EvaluateCommand(options.EvaluationOptions, options.AsHtml, options.AsJsonLines):
+class AsJsonLines(options.Replacing):
+    """The results as lines of JSON."""
+
+    json: Annotated[str | None, Spelling(metavar="FILE")] = None
+    """Write all results as JSON lines to FILE, those of evaluate and analyze for 'analyze --from';
+    '-' prints them instead of the table."""
+
+
+@settings
+class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -176,7 +185,7 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
 
 
 @settings
-class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLines):
+class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
 
     models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
@@ -247,7 +256,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, options.AsJsonLine
 
 
 @settings
-class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLines):
+class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
@@ -292,7 +301,7 @@ class NeighboursCommand(options.Measuring, options.DataFolder, options.AsJsonLin
 
 
 @settings
-class MtebCommand(options.Measuring, options.AsJsonLines):
+class MtebCommand(options.Measuring, AsJsonLines):
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]

@@ -211,7 +211,15 @@ def _report(folder: Path, index: search.Index) -> None:
 
 
 @settings
-class AddCommand(options.OfIndex, options.IndexedText, options.MovedEncoder):
+class OfIndex:
+    """The index of a command."""
+
+    index: Annotated[Path, ARGUMENT]
+    """A folder made by: contrasent index build"""
+
+
+@settings
+class AddCommand(OfIndex, options.IndexedText, options.MovedEncoder):
     """Embed more texts and append them to an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -229,7 +237,7 @@ class AddCommand(options.OfIndex, options.IndexedText, options.MovedEncoder):
 
 
 @settings
-class SyncCommand(options.OfIndex, options.SyncOptions, options.MovedEncoder):
+class SyncCommand(OfIndex, options.SyncOptions, options.MovedEncoder):
     """Let an index follow files: embed what is new or changed, and remove what disappeared."""
 
     paths: Annotated[list[str], ARGUMENT]
@@ -248,7 +256,7 @@ class SyncCommand(options.OfIndex, options.SyncOptions, options.MovedEncoder):
 
 
 @settings
-class RemoveCommand(options.OfIndex):
+class RemoveCommand(OfIndex):
     """Remove texts from an index, all of them or none."""
 
     ids: Annotated[list[str], ARGUMENT]
@@ -264,7 +272,7 @@ class RemoveCommand(options.OfIndex):
 
 
 @settings
-class OptimizeCommand(options.OfIndex):
+class OptimizeCommand(OfIndex):
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
 
     kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
@@ -276,7 +284,7 @@ class OptimizeCommand(options.OfIndex):
 
 
 @settings
-class ReembedCommand(options.OfIndex, options.Loading, options.InPrecision):
+class ReembedCommand(OfIndex, options.Loading, options.InPrecision):
     """Embed all texts of an index by another encoder, and replace the index when that is done."""
 
     encoder: str
@@ -291,7 +299,7 @@ class ReembedCommand(options.OfIndex, options.Loading, options.InPrecision):
 
 
 @settings
-class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
+class TuneIndexCommand(OfIndex, options.MovedEncoder):
     """Choose the weight of words in hybrid search, and if it is better than vectors alone."""
 
     queries: str | None = None
@@ -309,7 +317,7 @@ class TuneIndexCommand(options.OfIndex, options.MovedEncoder):
 
 
 @settings
-class InfoCommand(options.OfIndex):
+class InfoCommand(OfIndex):
     """Say as JSON what an index holds, and which encoder made it."""
 
     def __call__(self) -> None:
@@ -335,7 +343,7 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchCommand(options.OfIndex, options.MovedEncoder, options.SearchOptions, options.AsJson):
+class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, options.AsJson):
     """Print the texts of an index that are nearest to a query, or to each of several."""
 
     query: Annotated[list[str], ARGUMENT]

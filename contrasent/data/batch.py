@@ -149,7 +149,6 @@ class Batch:
         return state
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch with each tensor changed."""
         fields = {name: getattr(self, name) for name in Batch.__slots__}
         tensors: dict[str, Any] = {n: change(t) for n, t in fields.items() if isinstance(t, Tensor)}
         following = self.next_sentences and self.next_sentences._map(change)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.clean import CONTROL, counted, without_markup
 from contrasent.data.columns import view_names
 from contrasent.data.documents import Documents, find_documents
 from contrasent.data.examples import Examples, portions
+from contrasent.data.readers import CONTROL, counted, without_markup
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.progress import one_line, printable
 
@@ -280,7 +280,6 @@ def _shares(kinds: Iterator[str]) -> dict[str, float]:
 
 
 def _script(text: str) -> str:
-    """The script of most letters, as Unicode calls it."""
     letters = (unicodedata.name(it, "other").split()[0] for it in text[:100] if it.isalpha())
     return next((name.capitalize() for name, _ in Counter(letters).most_common(1)), "none")
 

@@ -126,7 +126,6 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
 
 
 def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
-    """The sentence columns, picked by their names."""
     spelt = {name.lower(): name for name in names}
     pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
     labels = [name for name in names if _LABEL.fullmatch(name.lower())]

@@ -15,10 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from contrasent.data.clean import CHARACTERS
 from contrasent.data.examples import Examples, portions
 from contrasent.data.loader import IndexArray, TokenStore, example_of
-from contrasent.data.readers import Trouble, stop
+from contrasent.data.readers import CHARACTERS, Trouble, stop
 from contrasent.errors import DataError
 from contrasent.files import cached
 

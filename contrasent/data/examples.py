@@ -12,9 +12,9 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.clean import clean as cleaned_rows
 from contrasent.data.columns import ColumnMap, sentence_columns
 from contrasent.data.readers import TEXT_KINDS, Trouble, source_kind, stop
+from contrasent.data.readers import clean as cleaned_rows
 from contrasent.data.rows import (
     HubSource,
     SourceRows,

@@ -340,7 +340,6 @@ class Loader:
         return prefetch(range(first_step, last_step), load, ahead=_AHEAD)
 
     def _order(self, epoch: int) -> IndexArray:
-        """Numbers of all examples in the order of an epoch."""
         drawn = self._drawn
         if drawn is None or drawn[0] != epoch:
             count = len(self._source.examples)

@@ -112,7 +112,6 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
 
 
 def _download(url: str, target: Path, advance: Advance) -> None:
-    """Bring an address to a file."""
     if "://" not in url and Path(url).is_file():
         shutil.copyfile(url, target)
         return

@@ -282,7 +282,6 @@ def _open_source(
     store: loader.TokenStore,
     views: int,
 ) -> loader.ViewSource:
-    """The sentences of ``store``, edited if the view edits them."""
     view, both, share = VIEWS[settings.name], settings.sides == "both", share_of(settings)
     limit = store.manifest.max_tokens
     if view.edit_tokens is not None:

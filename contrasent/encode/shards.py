@@ -8,12 +8,16 @@ Shapes: N sentences, D embedding width.
 """
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,8 +27,8 @@ import numpy as np
 
 from contrasent import files
 from contrasent.data.examples import Examples, open_examples
-from contrasent.encode.rows import Append, npy_writer, open_rows, write_ranges
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.encode.vectors import open_rows, row_writer, write_ranges
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
 from contrasent.options import Sharding
 
@@ -90,35 +94,6 @@ def open_sentences(
             yield Sentences(str(kept), "standard input", columns, ids, clean)
         except DataError as error:
             raise DataError(str(error).replace(str(kept), "standard input")) from error
-
-
-@contextmanager
-def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
-    """Yield what appends to a Parquet file of the columns ``text`` and ``embedding``."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    about = {"encoder": encoder.name, "pooler": encoder.pooler, "head": encoder.head_name}
-    about["fingerprint"] = encoder.fingerprint()
-    columns = [("text", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.width))]
-    schema = pa.schema(columns, metadata=about)
-    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as file:
-
-        def append(rows: np.ndarray, texts: Iterable[str]) -> None:
-            flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
-            vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
-            names = pa.array(islice(texts, len(rows)), pa.string())
-            file.write_batch(pa.record_batch([names, vectors], schema=schema))
-
-        yield append
-
-
-def _row_writer(
-    path: Path, suffix: str, encoder: Encoder, *form: Any
-) -> AbstractContextManager[Append]:
-    if suffix == ".npy":
-        return npy_writer(path, encoder.width, *form, signed=True)
-    return _parquet_writer(path, encoder)
 
 
 def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
@@ -244,7 +219,7 @@ class Shards:
         options |= {"chunk": _CHUNK, "on_overflow": "truncate"}
         blocks = blocks_with_texts(encoder, texts, **options)
         with files.writing(path) as partial:
-            with _row_writer(partial, path.suffix, encoder) as append:
+            with row_writer(partial, path.suffix, encoder) as append:
                 for block, kept in blocks:
                     if not (finite := np.isfinite(block).all(axis=1)).all():
                         bad = kept[int(finite.argmin())][:80]
@@ -285,7 +260,7 @@ class Shards:
             for shard, path in zip(shards, paths, strict=True) if form != "float32" else ():
                 small = path.with_suffix(f".{form}.npy")
                 with files.writing(small) as partial:
-                    with _row_writer(partial, ".npy", encoder, form, ranges) as append:
+                    with row_writer(partial, ".npy", encoder, form, ranges) as append:
                         append(np.load(path), ())
                     shard |= {"file": small.name, "sha256": files.sha256_of(partial)}
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
@@ -298,7 +273,7 @@ class Shards:
             return
         with (
             files.writing(output) as path,
-            _row_writer(path, output.suffix, encoder, form, ranges) as append,
+            row_writer(path, output.suffix, encoder, form, ranges) as append,
         ):
             texts = iter(sentences)
             for block in self.blocks():
@@ -444,3 +419,63 @@ class FinishedShards:
             for batch in parquet.ParquetFile(path).iter_batches(_CHUNK):
                 vectors = batch["embedding"].flatten().to_numpy()
                 yield vectors.reshape(len(batch), -1), batch["text"].to_pylist()
+
+
+_PARENT = "CONTRASENT_PARENT"
+"""In the environment of a process that ends with the one that started it."""
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def keep_few_compiled_products() -> None:
+    """Cut the caches of compiled matrix products of torch on a CPU, before the first product.
+
+    oneDNN and torch's layer above it keep the last 1,024, one for each number of rows, of up to
+    2 MB; batches of a long text hardly ever have as many tokens again.
+    """
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
+
+
+def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
+    """Run the commands side by side, on a share of the cores or on one of ``devices`` each."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, line in enumerate(lines):
+            environment = {**os.environ, **_share(number, len(lines), devices), _PARENT: "1"}
+            quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+            processes.append(subprocess.Popen(line, env=environment, stdin=pipe, stdout=quiet))
+        statuses = [process.wait() for process in processes]
+    finally:
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
+    ends = [signal.Signals(-it).name if it < 0 else f"status {it}" for it in statuses]
+    failed = [f"{n} ({end})" for n, end in enumerate(ends, start=1) if statuses[n - 1]]
+    if failed:
+        raise ContrasentError(
+            f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
+            "above, and SIGKILL is mostly for want of memory. The shards of the others are whole: "
+            "run the command again for the rest"
+        )
+
+
+def end_with_parent() -> None:
+    """End with the process of :func:`run_processes`, whose end closes standard input."""
+    if os.environ.pop(_PARENT, ""):
+
+        def wait() -> None:
+            os.read(0, 1)
+            os._exit(1)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def _share(number: int, count: int, devices: int) -> dict[str, str]:
+    """The environment of a worker: one device, or its share of the cores."""
+    if devices:
+        visible = os.environ.get(_DEVICES, ",".join(map(str, range(devices)))).split(",")
+        return {_DEVICES: visible[number % devices]}
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"OMP_NUM_THREADS": str(max(1, (cores or 1) // count))}

@@ -27,14 +27,12 @@ logger = logging.getLogger("contrasent")
 
 KEY = "CONTRASENT_API_KEY"
 """The variable of the environment with the key of a server."""
-_AT_ONCE, _TOGETHER = 32, 4
-"""Texts of a request, which is TEI's limit, and requests at a time."""
+_AT_ONCE, _TOGETHER = 32, 4  # texts of a request, which is TEI's limit, and requests at a time
 _SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
 """Of an answer, and between tries."""
 _PROBE, _ROUNDING = "probe.npy", 0.02
 """The file of its embedding, and by which part of its length that may change with other load."""
-_PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
-"""Answers that another try may change."""
+_PASSING = (408, 409, 425, 429, 500, 502, 503, 504)  # answers that another try may change
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -120,7 +118,6 @@ class EndpointEncoder(LookupEncoder):
             return np.concatenate([*pool.map(self._ask, parts)]), 0
 
     def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of a few texts."""
         body: dict[str, Any] = {"inputs": [*texts], "truncate": True}
         if not self.is_tei:
             body = {"input": [*texts], "encoding_format": "float"}

@@ -154,8 +154,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks) -> Ten
 _MOST = 127
 _SIGN = 128
 _TINY = 1e-5
-_GELU_LEAST = -0.17
-"""GELU is nowhere less."""
+_GELU_LEAST = -0.17  # GELU is nowhere less
 
 
 def has_products() -> bool:

@@ -216,11 +216,8 @@ class WordEncoder(LookupEncoder):
             )
             weights = weights.reshape(store.words)
             info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-            components, described = (
-                components.reshape(-1, store.width),
-                info["transform"]["described"],
-            )
-            return cls(store, str(name), weights, components, described)
+            components = components.reshape(-1, store.width)
+            return cls(store, str(name), weights, components, info["transform"]["described"])
 
     def save(self, folder: str | Path, info: dict[str, Any]) -> None:
         """Write vectors, weights and components into one folder, with ``info`` beside them."""

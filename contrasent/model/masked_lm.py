@@ -420,12 +420,9 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     Places are drawn one by one, so several may stand side by side.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
-    gaps = batch.lengths - 1
-    count = _share_of_each(
-        _per_sentence(_ordinary(batch.token_ids, editing.special_ids), batch), editing.rate
-    )
-    room = (editing.max_tokens - batch.lengths).clamp(min=0)
-    count = torch.minimum(count, room) * (gaps > 0)
+    gaps, room = batch.lengths - 1, (editing.max_tokens - batch.lengths).clamp(min=0)
+    ordinary = _per_sentence(_ordinary(batch.token_ids, editing.special_ids), batch)
+    count = torch.minimum(_share_of_each(ordinary, editing.rate), room) * (gaps > 0)
     sentence = torch.repeat_interleave(count)
     gap = (torch.rand(len(sentence), device=device) * gaps[sentence]).long()
     # A product that is rounded up would be one gap too far.

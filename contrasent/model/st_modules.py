@@ -186,7 +186,13 @@ def mode_of(flag: str) -> str:
 
 
 @settings
-class _Dense:
+class _Normalize:
+    module_input_name: Embedding = "sentence_embedding"
+    module_output_name: Embedding | None = None
+
+
+@settings
+class _Dense(_Normalize):
     in_features: int | None = None
     out_features: int | None = None
     bias: bool = True
@@ -196,15 +202,7 @@ class _Dense:
         "torch.nn.modules.linear.Identity",
         "torch.nn.Identity",
     ] = "torch.nn.Tanh"
-    module_input_name: Embedding = "sentence_embedding"
-    module_output_name: Embedding | None = None
     use_residual: Literal[False] = False
-
-
-@settings
-class _Normalize:
-    module_input_name: Embedding = "sentence_embedding"
-    module_output_name: Embedding | None = None
 
 
 @settings

@@ -184,8 +184,7 @@ _SMALLEST_DEVIATION = 1e-6
 _SMALLEST_SHARE = 1e-3
 """Of the mean deviation; a component with less is taken for constant, as some encoders have them,
 and scaled by the mean. Its likelihood has no bound, and its gradient would drown all others."""
-_DEVIATION = 0.05
-"""Of the first weights of a coupling."""
+_DEVIATION = 0.05  # of the first weights of a coupling
 
 
 class _ActNorm(nn.Module):

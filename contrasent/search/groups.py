@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.examples import Rows, keep_data
-from contrasent.encode.shards import manifest_in, npy_writer, open_sentences
+from contrasent.encode.shards import manifest_in, open_sentences
+from contrasent.encode.vectors import npy_writer
 from contrasent.errors import ConfigError, require_extra
 from contrasent.files import scratch
 from contrasent.model.loading import load_encoder

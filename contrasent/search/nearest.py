@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.encode.rows import FORMS, Vectors, quantized
+from contrasent.encode.vectors import FORMS, Vectors, quantized
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities

@@ -19,8 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from contrasent.encode.rows import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
 from contrasent.encode.shards import FILE
+from contrasent.encode.vectors import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
 from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.clean import CONTROL, without_markup
 from contrasent.data.columns import ColumnMap, choose_columns
+from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_text
 from contrasent.encode.shards import FILE
 from contrasent.errors import DataError, first_line, require_extra, warn

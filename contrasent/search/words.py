@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.clean import CHARACTERS
+from contrasent.data.readers import CHARACTERS
 from contrasent.options import SearchOptions
 from contrasent.search.nearest import Live
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import contrasent
-from contrasent.data.clean import without_markup
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import open_examples
+from contrasent.data.readers import without_markup
 from contrasent.errors import ConfigError
 
 WIKIPEDIA = Path(contrasent.__file__).parent / "quickstart_data/wikipedia.txt"

@@ -5,8 +5,8 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode.rows import open_rows
 from contrasent.encode.shards import count_cut, open_sentences, write_embeddings
+from contrasent.encode.vectors import open_rows
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import sha256_of
 from contrasent.model.encoder import SentenceEncoder

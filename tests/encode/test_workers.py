@@ -13,7 +13,7 @@ from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
 from contrasent.cli.search import worker_commands
-from contrasent.encode.workers import run_processes
+from contrasent.encode.shards import run_processes
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.search.index import Index
@@ -128,14 +128,14 @@ def in_python(code):
 
 WAITING = """
 import sys, time
-from contrasent.encode.workers import end_with_parent
+from contrasent.encode.shards import end_with_parent
 end_with_parent()
 sys.stderr.write("ready\\n")  # one write, which the other worker cannot cut in two
 time.sleep(600)
 """
 STARTING = """
 import sys
-from contrasent.encode.workers import run_processes
+from contrasent.encode.shards import run_processes
 run_processes([[sys.executable, "-c", sys.argv[1]]] * 2, 0)
 """
 

@@ -276,8 +276,7 @@ def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
     return normed
 
 
-_USUAL_ROWS = 4096
-"""Rows of a batch that an encoder is given on a CPU, about."""
+_USUAL_ROWS = 4096  # rows of a batch that an encoder is given on a CPU, about
 _FEW_ROWS = 16
 """Bf16 products are compiled for each number of rows, and 16 rows take no longer than 1."""
 _WORTH_LAYING_OUT = 1024

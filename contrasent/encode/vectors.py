@@ -1,17 +1,19 @@
-"""Rows of vectors in a file, in float32 or in fewer bits.
+"""Vectors in a file, a row each, in float32 or in fewer bits.
 
 Shapes: N rows, D dimensions of a vector.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contrasent.files import readable, writing
+from contrasent.model.protocol import Encoder
 
 _HEADER = 128
 Append = Callable[[np.ndarray, Iterable[str]], None]
@@ -88,6 +90,35 @@ def npy_writer(
         yield append
         file.seek(0)
         write_header()
+
+
+@contextmanager
+def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    about = {"encoder": encoder.name, "pooler": encoder.pooler, "head": encoder.head_name}
+    about["fingerprint"] = encoder.fingerprint()
+    columns = [("text", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.width))]
+    schema = pa.schema(columns, metadata=about)
+    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as file:
+
+        def append(rows: np.ndarray, texts: Iterable[str]) -> None:
+            flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+            vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+            names = pa.array(islice(texts, len(rows)), pa.string())
+            file.write_batch(pa.record_batch([names, vectors], schema=schema))
+
+        yield append
+
+
+def row_writer(
+    path: Path, suffix: str, encoder: Encoder, *form: Any
+) -> AbstractContextManager[Append]:
+    """Write ``.npy``, in a form of its numbers, or ``.parquet``."""
+    if suffix == ".npy":
+        return npy_writer(path, encoder.width, *form, signed=True)
+    return _parquet_writer(path, encoder)
 
 
 def open_rows(path: Path, rows: int, width: int, remedy: str, form: str = "float32") -> np.ndarray:
