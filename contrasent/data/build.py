@@ -88,8 +88,7 @@ class DataKind:
         groups: dict[Any, list[Any]] = {}
         for key, member in rows:
             groups.setdefault(key, []).append(member)
-        made = (group(key, members, counts) for key, members in groups.items())
-        return chain.from_iterable(made)
+        return chain.from_iterable(group(key, members, counts) for key, members in groups.items())
 
     def _rows(
         self, counts: Counts, trouble: Trouble, progress: Callable[[int], None]
@@ -166,8 +165,7 @@ def nli(
         if isinstance(found, str):
             return found
         premise, hypothesis = found
-        grouped = premise, (label, hypothesis)
-        return grouped if negatives else (*found, label)[: len(header)]
+        return (premise, (label, hypothesis)) if negatives else (*found, label)[: len(header)]
 
     def shuffled(label: str, premise: str, hypotheses: list[str]) -> list[str]:
         return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))

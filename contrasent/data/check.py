@@ -233,7 +233,6 @@ def describe(
         words.extend(len(sentence.split()) for sentence in portion)
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
-    cleaned = examples.cleaned
     documents = documents or find_documents(examples, lambda _: None)
 
     def of_views(lengths: array[int]) -> tuple[Lengths, ...]:
@@ -249,7 +248,7 @@ def describe(
         examples=len(hashes),
         skipped=examples.skipped,
         blank=examples.blank,
-        cleaned=None if cleaned is None else dict(cleaned),
+        cleaned=None if examples.cleaned is None else dict(examples.cleaned),
         documents=None if documents.lengths is None else Lengths.of(documents.lengths),
         documents_why=documents.why,
         unreadable=unreadable,

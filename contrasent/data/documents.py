@@ -182,10 +182,9 @@ class Spans:
         blocks = list(range(0, words - self.longest + 1, self.longest))
         anchors: list[Span] = []
         for left in range(self.anchors, 0, -1):
-            scarce = len(blocks) // left < left
             count = len(blocks)
-            drawn = random.integers(2) * (count - 1) if scarce else random.integers(count)
-            place = int(drawn)
+            scarce = count // left < left
+            place = int(random.integers(2) * (count - 1) if scarce else random.integers(count))
             length = self._length(4, 2, self.longest, random)
             start = int(random.integers(blocks[place], blocks[place] + self.longest - length + 1))
             anchors.append((start, start + length))

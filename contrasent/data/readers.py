@@ -212,9 +212,9 @@ def clean(rows: Iterable[Example], texts: int) -> tuple[Iterator[Example], Count
                 text, tags, entities = without_markup(cell)
                 shown = CONTROL.sub("", text)
                 plain = " ".join(shown.split())
-                found = {"tags": tags, "entities": entities, "control": shown != text}
-                found["spaces"] = plain != shown and not tags
-                dirt |= {name for name, has in found.items() if has}
+                kinds = {"tags": tags, "entities": entities, "control": shown != text}
+                kinds["spaces"] = plain != shown and not tags
+                dirt |= {name for name, is_there in kinds.items() if is_there}
                 clean_cells.append(plain)
             counts.update(dirt)
             key = hash(tuple(clean_cells))
