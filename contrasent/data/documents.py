@@ -202,8 +202,7 @@ class Spans:
             length = self._length(2, 4, end - start, random)
             first = int(random.integers(start, end - length + 1))
         elif self.near == "adjacent":
-            room = max(start, words - end)
-            length = self._length(2, 4, min(self.longest, room), random)
+            length = self._length(2, 4, min(self.longest, max(start, words - end)), random)
             beside = [
                 place for place in (start - length, end) if place >= 0 and place + length <= words
             ]

@@ -163,8 +163,7 @@ def tokenize(
             columns=columns,
             unlabelled=examples.unlabelled,
         )
-        text = json.dumps(asdict(manifest), indent=1)
-        (folder / _MANIFEST).write_text(text, encoding="utf-8")
+        (folder / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
 
     return cached("tokens", "token ids", key, TokenStore, write)
 

@@ -341,8 +341,7 @@ def open_spans(
     def draw(words: list[str], document: int, draws: loader.Draws) -> Iterator[list[str]]:
         random = draws.of(document, 0)
         while True:
-            drawn = spans.draw(len(words), random)
-            yield [" ".join(words[start:end]) for start, end in drawn]
+            yield [" ".join(words[start:end]) for start, end in spans.draw(len(words), random)]
 
     remedy = "give longer documents, or lower objective.max_words or objective.anchors"
     texts = documents.long_documents(examples, str.split, spans.words, remedy)

@@ -320,8 +320,7 @@ def require_output(
     if problem:
         raise ConfigError(f"{output}{problem}")
     if not overwrite and not unfinished:
-        replaced = "remove it" if shared else "pass --overwrite to replace it"
-        files.refuse_existing(output, replaced)
+        files.refuse_existing(output, "remove it" if shared else "pass --overwrite to replace it")
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name

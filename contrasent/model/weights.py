@@ -267,8 +267,7 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The weights of ``model`` by the names of one without LoRA, with all changes added."""
-    parts = model.named_modules()
-    adapted = {name: part for name, part in parts if hasattr(part, "lora_A")}
+    adapted = {name: part for name, part in model.named_modules() if hasattr(part, "lora_A")}
     state = {}
     for name, value in model.state_dict().items():
         if ".lora_" not in name:

@@ -173,8 +173,7 @@ class Blocks:
             part = torch.arange(parts, device=block.device)[None, :, None]
             head = torch.arange(self.heads, device=block.device)[None, None, :]
             row = (part * self.sentences + self.sentence[:, None, None]) * self.heads + head
-            places = row * self.longest + self.positions[:, None, None]
-            self._back[parts] = places.flatten()
+            self._back[parts] = (row * self.longest + self.positions[:, None, None]).flatten()
         back = self._back[parts]
         rows = block.new_empty(self.rows * parts * self.heads, width)
         torch.index_select(block.view(-1, width), 0, back, out=rows[: len(back)])

@@ -210,8 +210,7 @@ class _Concat(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        parts = torch.split(gradient, ctx.sizes)
-        return None, *(part.to(ctx.dtype) for part in parts)
+        return None, *(part.to(ctx.dtype) for part in torch.split(gradient, ctx.sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
