@@ -6,7 +6,7 @@ from .check import describe as describe
 from .check import example_lines as example_lines
 from .check import plural as plural
 from .check import shortened as shortened
-from .clean import counted as counted  # a line on what was cleaned
+from .readers import counted as counted  # a line on what was cleaned
 from .columns import ColumnMap as ColumnMap
 from .documents import find_documents as find_documents
 from .documents import split_sentences as split_sentences
