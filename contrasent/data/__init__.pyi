@@ -6,7 +6,6 @@ from .check import describe as describe
 from .check import example_lines as example_lines
 from .check import plural as plural
 from .check import shortened as shortened
-from .readers import counted as counted  # a line on what was cleaned
 from .columns import ColumnMap as ColumnMap
 from .documents import find_documents as find_documents
 from .documents import split_sentences as split_sentences
@@ -17,6 +16,7 @@ from .loader import Loader as Loader
 from .loader import plain as plain
 from .loader import tokenize as tokenize
 from .readers import TEXT_KINDS as TEXT_KINDS
+from .readers import counted as counted  # a line on what was cleaned
 from .readers import lines as lines
 from .readers import source_kind as source_kind
 from .rows import open_source as open_source
