@@ -120,14 +120,15 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
         with using(index) as (opened, _):
             return [hit.known for hit in opened.similar(id, top_k)]
 
-    def add(
-        texts: list[str], ids: list[str] | None = None, index: Annotated[str, named] = first
-    ) -> int:
-        """Add texts, with ids if the others have ids of their own, and count them all."""
-        with using(index) as (opened, encoder):
-            opened.add(encoder, texts, ids)
-            return len(opened)
-
     if options.allow_add:
-        server.tool()(add)
+
+        @server.tool()
+        def add(
+            texts: list[str], ids: list[str] | None = None, index: Annotated[str, named] = first
+        ) -> int:
+            """Add texts, with ids if the others have ids of their own, and count them all."""
+            with using(index) as (opened, encoder):
+                opened.add(encoder, texts, ids)
+                return len(opened)
+
     return server

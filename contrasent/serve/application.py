@@ -33,7 +33,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__, errors
 from contrasent.files import BusyError
-from contrasent.serve.batching import LOG, Batcher, OverloadedError, StoppedError
+from contrasent.serve.batching import Batcher, OverloadedError, StoppedError
+from contrasent.serve.server import LOG
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ The event loop owns the queue and the cache; one thread tokenizes while another 
 """
 
 import asyncio
-import logging
 import os
 import sys
 import threading
@@ -27,9 +26,6 @@ from contrasent.model import ROLES, LoadedEncoder, SentenceEncoder, by_length, e
 if TYPE_CHECKING:
     from contrasent.serve.application import Metrics
     from contrasent.serve.server import ServeOptions
-
-LOG = logging.getLogger("contrasent.serve")
-
 
 Text = tuple[str, str | None]
 """A text to embed, and whether as a query or document, where these have a length of their own."""
@@ -158,20 +154,16 @@ class Batcher:
         """Texts in the queue or being computed."""
         return len(self._works)
 
-    def cached(self, texts: Sequence[Text]) -> list[Embedded] | None:
-        """The embeddings of ``texts`` if all are in the cache."""
-        entries = [entry for text in texts if (entry := self.cache.get(text))]
-        if len(entries) < len(texts):
-            return None
-        self.metrics.put(contrasent_cache_hits=len(entries))
-        return entries
-
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
         """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
+        entries = [entry for text in texts if (entry := self.cache.get(text))]
+        if len(entries) == len(texts):
+            self.metrics.put(contrasent_cache_hits=len(entries))
+            return entries
         if self.wait > self.options.max_wait:
             self.metrics.put(contrasent_rejected=1)
             raise OverloadedError(self.wait)
-        entries: list[Embedded] = []
+        entries = []
         for start in range(0, len(texts), _AT_ONCE):
             some = texts[start : start + _AT_ONCE]
             known = {text: self.cache.get(text) for text in some}
@@ -273,7 +265,6 @@ class Batcher:
                             self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
-        """Embed texts that one encoder takes."""
         encoder = self.encoder.route(works[0].text[1])
         ids = [work.ids for work in works if work.ids is not None]
         rows = self._rows(encoder, ids, [work.text[0] for work in works])

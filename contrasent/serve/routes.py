@@ -216,9 +216,7 @@ class EmbeddingRoutes:
         require_text(texts, "text")
         batcher = self.batcher
         keys = [(text, task) for text in texts]
-        entries = batcher.cached(keys)
-        if entries is None:
-            entries = await unless_gone(request, batcher.embed(keys))
+        entries = await unless_gone(request, batcher.embed(keys))
         state, cut = request.state, [entry.truncated for entry in entries]
         state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
         batcher.metrics.put(
@@ -321,7 +319,6 @@ class EmbeddingRoutes:
 
 
 def _more(asked: int, limit: int, name: str) -> tuple[bool, int, str]:
-    """The reason to refuse an answer that would be too large."""
     return asked > limit, 413, f"{asked} {name} are more than {limit}; ask for fewer at once"
 
 

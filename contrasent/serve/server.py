@@ -1,7 +1,19 @@
-"""A server: its options, which the command line gives it, and its start."""
+"""A server: its options, its start, and its processes, which share a socket and the weights."""
 
+import gc
+import logging
 import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
+from math import ceil
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +26,19 @@ from contrasent.options import InPrecision, Loading, Named
 from contrasent.settings import Spelling, settings, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fastapi import FastAPI
+    from uvicorn import Server
+
+LOG = logging.getLogger("contrasent.serve")
 
 _PACKAGES = ("cachetools", "fastapi_offline", "httptools", "orjson", "prometheus_client", "uvicorn")
+_BACKLOG = 2048
+_SWITCH_SECONDS = 0.0005
+"""The event loop lets the computing thread start its next operator after at most so long."""
+_RESTART_SECONDS, _POLL_SECONDS = 1.0, 0.2
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_IDLE_SECONDS = 75
+"""How long a connection stays without a request: longer than load balancers keep theirs."""
 
 
 @settings
@@ -94,12 +114,11 @@ def run_server(options: ServeOptions) -> None:
         if folder is not None:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
         from contrasent.serve.application import log_json
-        from contrasent.serve.processes import bind, serve
 
         with closing(bind(options)) as bound:
             make = _maker(options)
             log_json()
-            serve(make, options, bound)
+            _serve(make, options, bound)
 
 
 def asgi_application(model: str, **options: Any) -> "FastAPI":
@@ -118,7 +137,7 @@ def asgi_application(model: str, **options: Any) -> "FastAPI":
         torch.set_num_threads(threads)
 
 
-def _maker(options: ServeOptions) -> "Callable[[], FastAPI]":
+def _maker(options: ServeOptions) -> Callable[[], "FastAPI"]:
     """Load everything, and return what builds the application of a process."""
     import torch
 
@@ -153,3 +172,106 @@ def _maker(options: ServeOptions) -> "Callable[[], FastAPI]":
         return build(batcher, *routers)
 
     return make
+
+
+def bind(options: ServeOptions) -> socket.socket:
+    """The socket, before anything expensive happens; ConfigError if it cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio asks for it
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((options.host, options.port))
+        bound.listen(_BACKLOG)  # those that come now wait for the model
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"cannot listen on {options.host} port {options.port}: {error.strerror or error}; "
+            "choose others with --host and --port"
+        ) from error
+    return bound
+
+
+def _serve(make: Callable[[], "FastAPI"], options: ServeOptions, bound: socket.socket) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end."""
+    import uvicorn
+
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    for number in _SIGNALS:  # until others take them, nothing has begun
+        signal.signal(number, lambda *_: os._exit(0))
+    LOG.info("listening", extra={"fields": {"url": f"http://{shown}:{port}/"}})
+    config = uvicorn.Config(
+        make,
+        factory=True,
+        loop="asyncio",  # uvloop takes one new connection a turn, so that they wait for seconds
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=ceil(options.drain),
+    )
+    server = uvicorn.Server(config)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.freeze()  # a collection that walks through all modules takes a third of a second
+    if options.workers == 1:
+        _run(server, bound)
+    else:
+        _supervise(server, options.workers, bound)
+
+
+def _run(server: "Server", bound: socket.socket) -> None:
+    def stop(*_: object) -> None:  # uvicorn has not begun, or has drained and raises it again
+        server.should_exit = True
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    server.run(sockets=[bound])
+
+
+def _supervise(server: "Server", count: int, bound: socket.socket) -> None:
+    """Keep ``count`` forks of this process running until a signal, which each of them drains at.
+
+    Forks, not uvicorn's own workers: those load the weights anew, and outlive a killed parent.
+    """
+    from prometheus_client.multiprocess import mark_process_dead
+
+    context = get_context("fork")
+    workers: list[ForkProcess] = []
+    signals: list[int] = []
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: signals.append(number))
+    while not signals:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until each has its own handlers
+        for _ in range(count - len(workers)):
+            workers.append(context.Process(target=_work, args=(server, bound, os.getpid())))
+            workers[-1].start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        wait([worker.sentinel for worker in workers], _POLL_SECONDS)
+        for worker in [worker for worker in workers if worker.exitcode is not None]:
+            workers.remove(worker)
+            mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+            fields = {"pid": worker.pid, "exit": worker.exitcode}
+            LOG.error("a worker ended and is started again", extra={"fields": fields})
+            time.sleep(_RESTART_SECONDS)
+    bound.close()  # else connections that nobody accepts wait until the last worker ends
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
+
+
+def _work(server: "Server", bound: socket.socket, parent: int) -> None:
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        _run(server, bound)
+    except Exception as error:
+        LOG.error("worker failed", exc_info=error)
+        os._exit(1)

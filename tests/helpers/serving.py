@@ -13,8 +13,8 @@ import uvicorn
 from contrasent.serve import ServeOptions
 from contrasent.serve.application import Gate, Metrics, build
 from contrasent.serve.batching import Batcher
-from contrasent.serve.processes import bind
 from contrasent.serve.routes import EmbeddingRoutes, IndexRoutes
+from contrasent.serve.server import bind
 
 
 def batcher_of(encoder, *, precision="fp32", **changes):
