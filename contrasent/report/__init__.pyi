@@ -1,6 +1,9 @@
 from .comparison import comparison_tables as comparison_tables
+from .comparison import edits_table as edits_table
+from .comparison import geometry_table as geometry_table
 from .comparison import judgement_lines as judgement_lines
 from .comparison import judgement_tables as judgement_tables
+from .comparison import neighbours_tables as neighbours_tables
 from .comparison import seeds_table as seeds_table
 from .contents import Contents as Contents
 from .contents import Mean as Mean
@@ -10,9 +13,6 @@ from .contents import labels as labels
 from .contents import read_saved as read_saved
 from .contents import rows_of as rows_of
 from .contents import short_encoder as short_encoder
-from .embedding_tables import edits_table as edits_table
-from .embedding_tables import geometry_table as geometry_table
-from .embedding_tables import neighbours_tables as neighbours_tables
 from .figures import FORMATS as FORMATS
 from .figures import FigureData as FigureData
 from .figures import Picture as Picture

@@ -9,8 +9,7 @@ from typing import Any
 from contrasent import __version__
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import write_text
-from contrasent.report import embedding_tables
-from contrasent.report.comparison import comparison_tables
+from contrasent.report import comparison
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
 from contrasent.report.figures import draw_figures, figure_data
 from contrasent.report.scores_table import numbered, score_tables
@@ -35,11 +34,11 @@ def page(contents: Contents) -> str:
         by_pairs.setdefault(it.pairs, {}).setdefault(label, it)
     scores = score_tables({row.label: row.records for row in rows})
     geometry = [
-        embedding_tables.geometry_table(of_label, numbered("geometry", k), f"Geometry: {pairs}")
+        comparison.geometry_table(of_label, numbered("geometry", k), f"Geometry: {pairs}")
         for k, (pairs, of_label) in enumerate(by_pairs.items())
     ]
     measured = {label: it for of_label in by_pairs.values() for label, it in of_label.items()}
-    edits = embedding_tables.edits_table(measured, "edits", "Sensitivity to edits")
+    edits = comparison.edits_table(measured, "edits", "Sensitivity to edits")
     geometry += [edits] if edits.rows else []
     drawn = _figures(contents, by_pairs)
     kind = "Clusters" if contents.clusters else "Adaptation" if contents.answer else "Training runs"
@@ -67,10 +66,10 @@ def page(contents: Contents) -> str:
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         summary=_key_numbers(labels, scores, geometry),
         scores=scores,
-        compared=[*contents.tables, *comparison_tables(contents, by_identity)],
+        compared=[*contents.tables, *comparison.comparison_tables(contents, by_identity)],
         geometry=geometry,
         figures=drawn,
-        browsers=embedding_tables.browsers(contents, by_identity),
+        browsers=comparison.browsers(contents, by_identity),
         every=_records_table(rows) if contents.records else None,
         settings=settings_tables(contents, rows),
         command=contents.command,
@@ -111,9 +110,7 @@ def _key_numbers(
     columns = [(it, f"{it.title}, {it.headings[it.key]}", it.key) for it in scores]
     for table in geometry:
         more = "" if len(geometry) == 1 else f", {table.title}"
-        columns += [
-            (table, f"{of}{more}", table.headings.index(of)) for of in embedding_tables.LOWER
-        ]
+        columns += [(table, f"{of}{more}", table.headings.index(of)) for of in comparison.LOWER]
     found = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
     cells = tuple((Cell(it), *(of.get(it, number(None)) for of in found)) for it in labels)
     headings = ("encoder", *(heading for _, heading, _ in columns))

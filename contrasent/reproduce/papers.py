@@ -17,7 +17,7 @@ from pydantic import Field
 
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS
-from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
+from contrasent.recipe import load_recipe, read_mapping, validate
 from contrasent.settings import settings
 
 SMOKE, PAPER = "smoke", "paper"
@@ -356,7 +356,5 @@ def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:
     return overrides, system.start or packaged(system.recipe).encoder.name
 
 
-@cache
-def packaged(recipe: str) -> Recipe:
-    """A recipe as it is packaged, read once."""
-    return load_recipe(recipe)
+packaged = cache(load_recipe)
+"""A recipe as it is packaged, read once."""

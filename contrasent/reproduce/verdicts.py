@@ -132,8 +132,6 @@ def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> 
 
 
 class _Judge:
-    """Judges claims about a table."""
-
     def __init__(self, filled: FilledTable) -> None:
         self._filled, self._rows = filled, {row.label: row for row in filled.rows}
 
