@@ -7,7 +7,7 @@ import yaml
 from helpers.command_line import refused, worked
 from helpers.tiny_runs import TINY
 
-from contrasent.cli.parameters import describe
+from contrasent.cli.train import describe
 from contrasent.errors import ConfigError
 from contrasent.objectives import config_of
 from contrasent.recipe import DataSettings, Recipe, fields_of, load_recipe, recipes, to_yaml

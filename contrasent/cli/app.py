@@ -31,8 +31,7 @@ _MISTAKE, _INTERRUPTED = 2, 130
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
         "train": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes"),
-        "evaluate": ("evaluate", "analyze", "neighbours", "calibrate", "mteb"),
-        "reproduce": ("reproduce",),
+        "evaluate": ("evaluate", "analyze", "neighbours", "calibrate", "mteb", "reproduce"),
         "search": ("encode", "similarity", "search", "duplicates", "cluster"),
         "fit": ("export", "push", "serve", "mcp"),
     },
@@ -54,7 +53,6 @@ tell = partial(say, err=True)
 
 def _guarded(run: Callable[..., None]) -> Callable[..., None]:
     def guarded(context: typer.Context, **given: Any) -> None:
-        code = 0
         try:
             with _speaking_on_stderr():
                 run(context, **given)
@@ -63,16 +61,15 @@ def _guarded(run: Callable[..., None]) -> Callable[..., None]:
             # The reader of a pipe, such as head, has left: say nothing, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
-            code, message = _MISTAKE, _explained(error)
+            message = _explained(error)
             if message is None:
                 raise
             _say("error", message)
+            raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
-            code = _INTERRUPTED
             how = "; go on with the same command and --resume" if "resume" in given else ""
             _say("stopped", (str(error) or "interrupted; what was written is whole") + how)
-        if code:
-            raise typer.Exit(code)
+            raise typer.Exit(_INTERRUPTED) from error
 
     return guarded
 
@@ -212,7 +209,6 @@ class _Group(TyperGroup):
         return list(self.commands)
 
 
-_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 # Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
 app = typer.Typer(
     name="contrasent",
@@ -220,7 +216,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 

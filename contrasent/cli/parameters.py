@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import typer
 
@@ -20,17 +19,12 @@ from contrasent.files import write_text
 from contrasent.options import Loading, Measuring
 from contrasent.progress import printable
 from contrasent.records import Record
-from contrasent.settings import explanations, shared
-
-if TYPE_CHECKING:
-    from contrasent.recipe import Recipe
+from contrasent.settings import shared
 
 T = TypeVar("T")
 
 STDOUT = "-"
 """What names standard output in place of a file."""
-
-_WIDTH = 96
 
 
 def load(options: Loading, name: str) -> model.LoadedEncoder:
@@ -112,32 +106,3 @@ def write_html(path: Path | None, contents: report.Contents) -> None:
     if path is not None:
         report.write_report(path, replace(contents, command=called()))
         tell(str(path))
-
-
-def describe(recipe: Recipe) -> str:
-    """Every setting of ``recipe`` with its value, under a comment that explains it, as YAML."""
-    import yaml
-
-    from contrasent.objectives import MATRYOSHKA, available, config_of
-
-    def comment(text: str) -> str:
-        return textwrap.indent("".join(f"{line}\n" for line in textwrap.wrap(text, _WIDTH)), "# ")
-
-    intro, text = explanations(type(recipe)), []
-    for section, values in asdict(recipe).items():
-        settings: Mapping[str, Any] = values
-        part, comments = getattr(recipe, section), {}
-        if section == "objective":
-            name = str(values.get("name", "simcse"))
-            part = config_of(name, {k: v for k, v in values.items() if k != "name"})
-            dimensions = {key: value for key, value in values.items() if key in MATRYOSHKA}
-            settings = {"name": name, **asdict(part), **dimensions}
-            comments = {"name": f"One of: {', '.join(available())}."}
-        comments |= explanations(type(part))
-        lines = [
-            comment(comments.get(key, "")) + yaml.safe_dump({key: value}, allow_unicode=True)
-            for key, value in settings.items()
-        ]
-        body = textwrap.indent("".join(lines), "  ")
-        text.append(f"{comment(intro[section])}{section}:\n{body}")
-    return "\n".join(text)

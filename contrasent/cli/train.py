@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from textwrap import shorten
+from textwrap import indent, shorten, wrap
 from typing import Annotated, Any
 
 from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, train
 from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import describe, print_tables
+from contrasent.cli.parameters import print_tables
 from contrasent.errors import ConfigError
 from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles, recipe_with
-from contrasent.settings import Spelling, settings, shared
+from contrasent.settings import Spelling, explanations, settings, shared
 
 _PRETRAINING = "pretrain-mlm"
+_WIDTH = 96
 
 
 @settings
@@ -63,6 +64,35 @@ class RecipesCommand:
             return
         for name, title in recipe_titles().items():
             say(f"{name:<30}{title}")
+
+
+def describe(recipe: Recipe) -> str:
+    """Every setting of ``recipe`` with its value, under a comment that explains it, as YAML."""
+    import yaml
+
+    from contrasent.objectives import MATRYOSHKA, available, config_of
+
+    def comment(text: str) -> str:
+        return indent("".join(f"{line}\n" for line in wrap(text, _WIDTH)), "# ")
+
+    intro, text = explanations(type(recipe)), []
+    for section, values in asdict(recipe).items():
+        shown: Mapping[str, Any] = values
+        part, comments = getattr(recipe, section), {}
+        if section == "objective":
+            name = str(values.get("name", "simcse"))
+            part = config_of(name, {k: v for k, v in values.items() if k != "name"})
+            dimensions = {key: value for key, value in values.items() if key in MATRYOSHKA}
+            shown = {"name": name, **asdict(part), **dimensions}
+            comments = {"name": f"One of: {', '.join(available())}."}
+        comments |= explanations(type(part))
+        lines = [
+            comment(comments.get(key, "")) + yaml.safe_dump({key: value}, allow_unicode=True)
+            for key, value in shown.items()
+        ]
+        body = indent("".join(lines), "  ")
+        text.append(f"{comment(intro[section])}{section}:\n{body}")
+    return "\n".join(text)
 
 
 @settings
