@@ -200,7 +200,7 @@ class _Group(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.modules and self.commands[cmd_name] is None:
             module = import_module(f"contrasent.cli.{self.modules[cmd_name]}")
-            named = (f"{cmd_name.capitalize()}{of}Command" for of in ("", "Index"))
+            named = (f"{cmd_name.capitalize()}{of}Command" for of in ("", "Index", "Text"))
             cls = next(getattr(module, it) for it in named if hasattr(module, it))
             self.commands[cmd_name] = _command(cmd_name, cls)
         return super().get_command(ctx, cmd_name)

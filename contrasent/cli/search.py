@@ -408,7 +408,7 @@ class Grouping(options.AsJson, options.Replacing):
 
 
 @settings
-class DuplicatesCommand(options.DuplicatesOptions, Grouping):
+class DuplicatesTextCommand(options.DuplicatesOptions, Grouping):
     """Find texts that repeat others, by their letters or by an encoder, and leave them out."""
 
     output: Path | None = None

@@ -31,9 +31,8 @@ from contrasent.model.protocol import Encoder
 from contrasent.options import SearchOptions
 from contrasent.records import Compared, Record
 from contrasent.search.index import Index
-from contrasent.search.storage import WordsInfo
 from contrasent.search.words import Scores as ScoreMatrix
-from contrasent.search.words import WordIndex, fuse
+from contrasent.search.words import WordIndex, WordsInfo, fuse
 from contrasent.settings import checked
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)

@@ -6,8 +6,8 @@ from .mining import mine as mine
 from .nearest import MILVUS as MILVUS
 from .nearest import kind_for as kind_for
 from .nearest import text_similarity as text_similarity
-from .storage import Hit as Hit
-from .storage import WordsInfo as WordsInfo
 from .sync import sync_index as sync_index
+from .words import Hit as Hit
 from .words import WordIndex as WordIndex
+from .words import WordsInfo as WordsInfo
 from .words import fuse as fuse

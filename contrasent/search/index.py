@@ -19,31 +19,32 @@ from contrasent.files import exclusive, recover_folder, refuse_existing, writing
 from contrasent.model.protocol import Encoder, role_options, similarity_of
 from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
+from contrasent.search.metadata import (
+    IndexRows,
+    checked_ids,
+    checked_texts,
+    joint_columns,
+    metadata_table,
+    numbered,
+)
+from contrasent.search.milvus import MilvusRows, close_milvus
 from contrasent.search.nearest import MILVUS, VectorsInfo, kind_for
 from contrasent.search.storage import (
     EncoderIdentity,
-    Hit,
     IndexManifest,
-    IndexRows,
     Snapshot,
-    WordsInfo,
-    close_milvus,
-    joint_columns,
-    metadata_table,
     read_manifest,
-    rows_with,
     write_manifest,
     write_segment,
 )
+from contrasent.search.words import NO_WORDS, Hit, WordsInfo
 from contrasent.settings import checked, takes
 
 if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
-    from contrasent.search.milvus import MilvusRows
 
 Metadata = Iterable[Mapping[str, Any]] | None
 _CHUNK = 16_384
-_NO_WORDS = "has no words to search by; an index that is not in Milvus gets them by: index tune"
 
 
 class Index:
@@ -110,22 +111,27 @@ class Index:
             precision, blocks = str(texts.manifest["precision"]), texts.blocks(encoder)
         else:
             sentences = sentences_of(texts, "texts")
-            names = _checked_ids(ids)
+            names = checked_ids(ids)
             blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
-        made_by, folder = EncoderIdentity.of(encoder, precision), Path(folder)
-        manifest = IndexManifest(made_by, (), names is None, kind, writes=1, similarity=similarity)
-        table = None if metadata is None else metadata_table(metadata)
-        rows = _numbered(blocks, names, similarity, table)
-        manifest = replace(manifest, columns=joint_columns({}, table))
+        folder, table = Path(folder), None if metadata is None else metadata_table(metadata)
+        manifest = IndexManifest(
+            EncoderIdentity.of(encoder, precision),
+            (),
+            numbered=names is None,
+            kind=kind,
+            writes=1,
+            similarity=similarity,
+            vectors=VectorsInfo(form),
+            words=WordsInfo() if words else None,
+            columns=joint_columns({}, table),
+        )
+        rows = numbered(blocks, names, similarity, table)
         recover_folder(folder.resolve())
         remedy = "it is not an index, so it is left alone: name another folder"
         if is_index := bool(manifest_in(folder, "contrasent-index-")):
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         if not (is_index and overwrite):
             refuse_existing(folder, remedy)
-        manifest = replace(
-            manifest, words=WordsInfo() if words else None, vectors=VectorsInfo(form)
-        )
         with exclusive(folder):
             _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)
         return cls.open(folder)
@@ -192,7 +198,7 @@ class Index:
         """Embed more texts with the encoder that built the index and append them, all or none."""
         self.require(encoder)
         texts = sentences_of(texts, "texts")
-        names, manifest = _checked_ids(ids), self.manifest
+        names, manifest = checked_ids(ids), self.manifest
         how = manifest.encoder.precision, manifest.similarity, show_progress
         self._change((), _embedded(encoder, texts, *how), names, metadata)
 
@@ -217,48 +223,17 @@ class Index:
         missing_ok: bool = False,
     ) -> tuple[int, list[str]]:
         """`remove`, then `add_vectors`, in one write, all or none; how many left, and new ids."""
-        texts = [*_checked_texts(sentences_of(texts, "texts"))]
-        names = _checked_ids(ids) if texts else None
+        texts = [*checked_texts(sentences_of(texts, "texts"))]
+        names = checked_ids(ids) if texts else None
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
         blocks = iter([(self._matrix(vectors, len(texts)), texts)])
         new = blocks if texts else None
         removed, numbers = self._change(gone, new, names, metadata, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names
 
-    def replace(
-        self,
-        encoder: Encoder | None,
-        remove: Iterable[str | int],
-        texts: Sequence[str],
-        ids: Sequence[str | int],
-        metadata: Metadata = None,
-        *,
-        show_progress: bool = False,
-    ) -> int:
-        """Remove texts and `add` others in one write, all or none; how many had to be embedded.
-
-        Texts that are in the index already keep their vectors, and need no encoder.
-        """
-        manifest, now = self.manifest, self._snapshot
-        stored = {row: text for text, row in now.rows_of(texts, "text").items()}
-        known = now.vectors_at(sorted(stored)) if stored else ()
-        vectors = dict(zip((stored[row] for row in sorted(stored)), known, strict=True))
-        new = [text for text in dict.fromkeys(texts) if text not in vectors]
-        if encoder is not None:
-            self.require(encoder)
-            how = manifest.encoder.precision, manifest.similarity, show_progress
-            for rows, some in _embedded(encoder, new, *how):
-                vectors |= dict(zip(some, rows, strict=True))
-        matrix = np.array([vectors[text] for text in texts]).reshape(-1, manifest.encoder.width)
-        self.change(remove, matrix, texts, ids, metadata=metadata, missing_ok=True)
-        return len(new)
-
-    def columns(self, *names: str) -> Any:
-        """The ids of all texts, and columns of their metadata, as a table of pyarrow."""
-        return self._snapshot.columns(names)
-
     @property
-    def _snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
+        """What is open of it; ConfigError if it is in Milvus Lite."""
         if not isinstance(self._rows, Snapshot):
             raise ConfigError(f"{self.folder} is {self.kind}; only other kinds can do that")
         return self._rows
@@ -273,7 +248,7 @@ class Index:
         """
         with self._lock, exclusive(self.folder, self.patience):
             self.refresh()
-            was, table = self.manifest, self._snapshot.columns(["text", *self.manifest.columns])
+            was, table = self.manifest, self.snapshot.columns(["text", *self.manifest.columns])
             texts = (text for part in table.column("text").chunks for text in part.to_pylist())
             similarity = similarity_of(encoder)
             kind_for(inf, was.kind, similarity)
@@ -282,7 +257,7 @@ class Index:
             manifest = replace(manifest, given=was.next_number, segments=(), ann=None, removed=None)
             blocks = _embedded(encoder, texts, precision, similarity, show_progress)
             metadata = table.drop_columns(["id", "text"]) if was.columns else None
-            rows = _numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
+            rows = numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
             _write_index(self.folder, manifest, rows, None, show_progress)
             self._rows = _opened(self.folder)
 
@@ -313,7 +288,7 @@ class Index:
         """
         with self._writing() as now:
             if not isinstance(now, Snapshot):
-                raise ConfigError(f"{self.folder} {_NO_WORDS}")
+                raise ConfigError(NO_WORDS)
             write_manifest(self.folder, now.with_words(words))
 
     def close(self) -> None:
@@ -350,7 +325,8 @@ class Index:
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
         options |= {"top_k": top_k, "threshold": threshold, "only": only}
-        how = self._search_options(options, queries, encoder is not None)
+        asked = checked(SearchOptions, options)
+        how = manifest.search_options(asked, queries, encoder is not None)
         if encoder is None or how.mode == "words":
             return self._rows.search(None, how, queries)
         if self._checked is not encoder:  # hashing all weights takes longer than a search
@@ -379,7 +355,7 @@ class Index:
         Hybrid searches, and those by words, need the ``texts`` of the queries too.
         """
         options |= {"top_k": top_k, "threshold": threshold, "only": only}
-        how = self._search_options(options, texts)
+        how = self.manifest.search_options(checked(SearchOptions, options), texts)
         queries = self._matrix(queries, len(queries if texts is None else texts))
         if self.manifest.similarity == "cosine":
             queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
@@ -425,36 +401,6 @@ class Index:
         self.require(encoder)
         return encoder
 
-    def _search_options(
-        self, options: Mapping[str, Any], queries: Sequence[str] | None, can_embed: bool = True
-    ) -> SearchOptions:
-        """Options with the mode that ``auto`` is, and the weight of the index."""
-        how, words = checked(SearchOptions, options), self.manifest.words
-        mode, weighted, problem = how.mode, how.weight is not None, ""
-        similarity = self.manifest.similarity
-        low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
-        if mode == "auto":
-            fused = words and queries is not None and (words.hybrid or weighted)
-            mode = "hybrid" if fused else "dense"
-        if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
-            problem = f"query {empty[0]} is empty; write what to look for"
-        elif mode != "dense" and (queries is None or words is None):
-            problem = f"{self.folder} {_NO_WORDS}" if queries else "give the texts of the queries"
-        elif mode != "words" and not can_embed:
-            problem = f"a search of the mode {mode} needs the encoder of the index"
-        elif mode == "words" and how.threshold is not None:
-            problem = "a threshold is one of similarity, which the mode words does not know"
-        elif how.threshold is not None and not low <= how.threshold <= high:
-            problem = (
-                f"a threshold by {similarity} goes from {low} to {high}, not {how.threshold:g}"
-            )
-        elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
-            problem = "a weight is one of hybrid searches that sum scores"
-        if problem:
-            raise ConfigError(problem)
-        weight = how.weight if weighted or words is None else words.weight
-        return replace(how, mode=mode, weight=weight)
-
     def _matrix(self, vectors: np.ndarray, rows: int) -> np.ndarray:
         """``(rows, D)`` vectors that were given: finite, and for cosines none of length 0."""
         vectors, expected = np.asarray(vectors, np.float32), (rows, self.manifest.encoder.width)
@@ -495,7 +441,7 @@ class Index:
                     problem = f"texts of {self.folder} have ids of their own: give ids (--ids)"
                 elif taken := next((name for name in names or () if name in known), None):
                     problem = f"id {taken!r} is in the index already"
-                new = _numbered(blocks, names, was.similarity, table, first)
+                new = numbered(blocks, names, was.similarity, table, first)
                 columns = joint_columns(was.columns, table)
                 then = replace(then, numbered=was.numbered and names is None, columns=columns)
             if problem:
@@ -515,8 +461,6 @@ def _write_index(
     """Write rows as an index in place of what is there, as a whole or not at all."""
     with writing_folder(folder.resolve()) as partial:
         if manifest.kind in MILVUS:
-            from contrasent.search.milvus import MilvusRows
-
             manifest = MilvusRows.build(partial, replace(manifest, words=None), rows)
         else:
             form, manifest = manifest.vectors.form, replace(manifest, vectors=VectorsInfo())
@@ -532,8 +476,6 @@ def _write_index(
 def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
     manifest = read_manifest(folder)
     if manifest.kind in MILVUS:
-        from contrasent.search.milvus import MilvusRows
-
         return MilvusRows.open(folder, manifest, last)
     while True:
         try:
@@ -549,57 +491,10 @@ def _embedded(
 ) -> Blocks:
     return blocks_with_texts(
         encoder,
-        _checked_texts(texts),
+        checked_texts(texts),
         chunk=_CHUNK,
         normalize=True if similarity == "cosine" else None,
         precision=precision,
         show_progress=show_progress,
         **role_options(encoder, "document"),
     )
-
-
-def _numbered(
-    blocks: Blocks, ids: Sequence[str] | None, similarity: str, metadata: Any = None, first: int = 0
-) -> Iterator[IndexRows]:
-    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
-    aligned = {"ids": ids, "rows of metadata": metadata}
-    counts, done = {name: len(rows) for name, rows in aligned.items() if rows is not None}, 0
-    for rows, texts in blocks:
-        length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-        if similarity != "cosine":
-            length = np.where(np.isfinite(length), 1.0, np.nan)
-        bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
-        if bad.size:
-            row = int(bad[0])
-            raise CheckpointError(
-                f"the encoder gives a vector without a direction (zero or not finite) for text "
-                f"{done + row}: {texts[row][:80]!r}; check the encoder"
-            )
-        start, done = done, done + len(texts)
-        if done > min(counts.values(), default=done):
-            break
-        names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
-        cells = None if metadata is None else metadata.slice(start, done - start)
-        yield rows_with((rows / length).astype(np.float32), list(names), texts, cells)
-    if not done or {done, *counts.values()} != {done}:
-        few = " and ".join(f"{count} {name}" for name, count in counts.items())
-        raise DataError(
-            f"there are {few}, but {done} texts" if done else "there is no text to index"
-        )
-
-
-def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
-    for row, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"text {row} is no text: {text!r}; leave it out, with its id")
-        yield text
-
-
-def _checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
-    if ids is None:
-        return None
-    names, first = [str(name) for name in ids], dict[str, int]()
-    for row, name in enumerate(names):
-        if not name.strip() or first.setdefault(name, row) != row:
-            raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")
-    return names

@@ -9,6 +9,7 @@ until then, with the number of the write, and come back from there.
 
 import json
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,21 +21,15 @@ import numpy as np
 from contrasent.errors import ConfigError, ContrasentError, DataError, pick, require_extra
 from contrasent.files import BusyError, exclusive, inside, write_text
 from contrasent.options import SearchOptions
-from contrasent.search.filters import read_filter
+from contrasent.search.metadata import IndexRows, metadata_table, read_filter, rows_with
 from contrasent.search.nearest import KINDS, best_rows
 from contrasent.search.storage import (
     MILVUS_FOLDER,
-    Hit,
     IndexManifest,
-    IndexRows,
     Segment,
-    close_milvus,
-    hit_of,
-    metadata_table,
-    rows_with,
     write_manifest,
 )
-from contrasent.search.words import Ranked, least_score
+from contrasent.search.words import Hit, Ranked, hit_of, least_score
 
 _NAME = "texts"
 _LONGEST = 65_535  # characters of a VARCHAR
@@ -233,6 +228,12 @@ class MilvusRows:
             return getattr(self.client, method)(_NAME, **how)
         except MilvusException as error:
             raise ContrasentError(f"{self.folder}: Milvus says: {error.message}") from error
+
+
+def close_milvus(folder: Path) -> None:
+    """Close the Milvus of an index, if this process has one open: so that others can open it."""
+    if lite := sys.modules.get("milvus_lite.server_manager"):
+        lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
 
 
 def _batched(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -7,25 +7,24 @@ Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from contrasent.encode.shards import FILE
 from contrasent.encode.vectors import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
-from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown
+from contrasent.errors import CheckpointError, ConfigError, shown
 from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
-from contrasent.search.filters import read_filter
+from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, metadata_of, typed
 from contrasent.search.nearest import (
     KINDS,
     Ann,
@@ -39,9 +38,13 @@ from contrasent.search.nearest import (
     write_ann,
 )
 from contrasent.search.words import (
+    NO_WORDS,
     TABLE,
+    Hit,
     Ranked,
     WordIndex,
+    WordsInfo,
+    hit_of,
     least_score,
     nearest_by_both,
     nearest_by_words,
@@ -52,11 +55,6 @@ MILVUS_FOLDER = "milvus.db"
 _VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.words"
 _FILES = (_VECTORS, _TABLE)
 """Files of a segment, and of an index with words that of its words."""
-_COLUMNS = ("id", "text")
-"""Strings of a row, the first columns of its table; others are its metadata."""
-Kind = Literal["bool", "int64", "double", "string"]
-"""The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
-_KINDS = get_args(Kind)
 _REMOVED = "segments/{:06d}.removed.npy"
 _RANGES = "segments/ranges.npy"  # ``(2, D)``, if vectors are bytes
 _REBUILD = "restore the folder from a copy or build the index again"
@@ -114,20 +112,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class WordsInfo:
-    """How BM25 is fused with the similarity, and if that was measured to be better."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    weight: float = 0.1  # of BM25
-    chosen_by: Literal["default", "text", "queries", "weight"] = "default"
-    hybrid: bool = False  # whether the mode ``auto`` fuses
-    queries: int = 0  # that it was measured with
-    gain: float = 0.0  # mean nDCG@10 of the fusion less that of the similarity alone
-    low: float = 0.0  # the ends of its interval
-    high: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class IndexManifest:
     """What an index holds."""
 
@@ -171,6 +155,35 @@ class IndexManifest:
         others = (self.removed, self.ann.file if self.ann else None, _RANGES)
         return {*segments, *(name for name in others if name)}
 
+    def search_options(
+        self, how: SearchOptions, queries: Sequence[str] | None, can_embed: bool = True
+    ) -> SearchOptions:
+        """Options with the mode that ``auto`` is, and the weight of the index; else ConfigError."""
+        words, similarity = self.words, self.similarity
+        mode, weighted, problem = how.mode, how.weight is not None, ""
+        low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
+        if mode == "auto":
+            fused = words and queries is not None and (words.hybrid or weighted)
+            mode = "hybrid" if fused else "dense"
+        if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
+            problem = f"query {empty[0]} is empty; write what to look for"
+        elif mode != "dense" and (queries is None or words is None):
+            problem = NO_WORDS if queries else "give the texts of the queries"
+        elif mode != "words" and not can_embed:
+            problem = f"a search of the mode {mode} needs the encoder of the index"
+        elif mode == "words" and how.threshold is not None:
+            problem = "a threshold is one of similarity, which the mode words does not know"
+        elif how.threshold is not None and not low <= how.threshold <= high:
+            problem = (
+                f"a threshold by {similarity} goes from {low} to {high}, not {how.threshold:g}"
+            )
+        elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
+            problem = "a weight is one of hybrid searches that sum scores"
+        if problem:
+            raise ConfigError(problem)
+        weight = how.weight if weighted or words is None else words.weight
+        return replace(how, mode=mode, weight=weight)
+
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
@@ -198,96 +211,6 @@ def read_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def close_milvus(folder: Path) -> None:
-    """Close the Milvus of an index, if this process has one open: so that others can open it."""
-    if lite := sys.modules.get("milvus_lite.server_manager"):
-        lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRows:
-    """``(N, D)`` vectors, and the table of their ids and texts."""
-
-    vectors: np.ndarray
-    table: Any
-
-    @property
-    def ids(self) -> list[str]:
-        """The id of each row."""
-        return list(self.table.column("id").to_pylist())
-
-    @property
-    def texts(self) -> list[str]:
-        """The text of each row."""
-        return list(self.table.column("text").to_pylist())
-
-    @property
-    def metadata(self) -> list[dict[str, Any] | None]:
-        """The values that each row has; None if it has none."""
-        return [_metadata_of(row) for row in self.table.to_pylist()]
-
-
-def _metadata_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    values = {n: v for n, v in row.items() if v is not None and n not in _COLUMNS}
-    return values or None
-
-
-def rows_with(
-    vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str], metadata: Any = None
-) -> IndexRows:
-    """Rows of an index that are not on disk yet; ``metadata`` is a table of as many rows."""
-    import pyarrow as pa
-
-    table = pa.table([pa.array(values, pa.string()) for values in (ids, texts)], _COLUMNS)
-    for name in () if metadata is None else metadata.column_names:
-        table = table.append_column(name, metadata[name])
-    return IndexRows(vectors, table)
-
-
-def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """A table of metadata, a row for each mapping, with null where that has no value.
-
-    A column of other values than texts, numbers and booleans, or of several types, is one of texts.
-    """
-    import pyarrow as pa
-
-    rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
-    if reserved := names.keys() & {*_COLUMNS}:
-        raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
-    return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
-
-
-def _metadata_column(values: Sequence[Any]) -> Any:
-    import pyarrow as pa
-
-    with suppress(pa.ArrowException, OverflowError):
-        column = pa.array(values)
-        if str(column.type) in _KINDS:
-            return column
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
-
-
-def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Any]:
-    """The columns of metadata of an index that a table of new metadata is added to."""
-    joint: dict[str, Any] = {**first}
-    for column in () if metadata is None else metadata.schema:
-        kind: Any = str(column.type)
-        joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
-    return joint
-
-
-def _typed(table: Any, columns: Mapping[str, Kind]) -> Any:
-    """The ids, the texts and the ``columns`` of a table, null where it has none."""
-    import pyarrow as pa
-
-    cells = {name: table[name] for name in _COLUMNS}
-    for name, kind in columns.items():
-        stored = table[name] if name in table.column_names else pa.nulls(len(table))
-        cells[name] = stored.cast(pa.type_for_alias(kind), safe=False)
-    return pa.table(cells)
-
-
 def _read_table(
     path: Path, columns: Sequence[str] | Mapping[str, Kind], rows: int | None = None
 ) -> Any:
@@ -298,7 +221,7 @@ def _read_table(
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, not {rows}")
-        return _typed(table, columns) if isinstance(columns, dict) else table.select(columns)
+        return typed(table, columns) if isinstance(columns, dict) else table.select(columns)
 
 
 def write_segment(
@@ -313,7 +236,7 @@ def write_segment(
     folder.joinpath("segments").mkdir(exist_ok=True)
     name, rows, form = f"{manifest.writes:06d}", 0, manifest.vectors.form
     columns = manifest.columns
-    kinds = dict.fromkeys(_COLUMNS, "string") | columns
+    kinds = dict.fromkeys(COLUMNS, "string") | columns
     schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in kinds.items()])
     with (
         writing(folder / _VECTORS.format(name)) as vectors_path,
@@ -324,7 +247,7 @@ def write_segment(
     ):
         for block in blocks:
             append(block.vectors, ())
-            table.write_table(_typed(block.table, columns))
+            table.write_table(typed(block.table, columns))
             rows += len(block.vectors)
     if manifest.words is not None:
         _write_words(folder, name)
@@ -339,31 +262,6 @@ def _write_words(folder: Path, name: str) -> None:
     how: Any = {"compression": "uncompressed", "chunksize": len(table)}  # whole, to be mapped
     with writing(folder / _WORDS.format(name)) as path:
         feather.write_feather(table, str(path), **how)
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """An indexed text that was found."""
-
-    id: str  # the id it was given, or its number
-    text: str
-    score: float  # its similarity with the query as the encoder states it, BM25, or their fusion
-    dense: float | None = None  # in a hybrid search, its similarity
-    dense_rank: int | None = None  # by it, from 1; None if too many texts are nearer
-    words: float | None = None  # of a search by words, its BM25
-    words_rank: int | None = None
-    metadata: dict[str, Any] | None = field(default=None, hash=False)  # None if it has none
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """What there is of it, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def hit_of(row: Mapping[str, Any], ranked: Ranked) -> Hit:
-    """The hit of a row; its values with names that start with _ are the index's own."""
-    known = {n: v for n, v in (row["metadata"] or {}).items() if not n.startswith("_")}
-    return Hit(row["id"], row["text"], *ranked[1:], known or None)
 
 
 @dataclass(frozen=True)
@@ -429,7 +327,7 @@ class Snapshot:
         if how.only is not None:
             live = live & pc.match_like(self.table.column("id"), how.only).to_numpy()
         if how.filter is not None:
-            live = live & self._matching(how.filter)
+            live = live & matching_rows(self.table, how.filter)
         by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
             ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
@@ -447,23 +345,7 @@ class Snapshot:
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
-        return hit_of({**cells, "metadata": _metadata_of(cells)}, ranked)
-
-    def _matching(self, condition: str) -> np.ndarray:
-        """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""
-        import pyarrow as pa
-
-        expression, names = read_filter(condition)
-        for name in names:
-            pick("column", name, self.table.column_names)
-        table = self.table.select([*dict.fromkeys(names)])
-        matching = np.zeros(len(table), bool)
-        try:
-            rows = table.append_column("", pa.array(np.arange(len(table)))).filter(expression)
-            matching[rows.column("").to_numpy()] = True
-        except pa.ArrowException as error:
-            raise ConfigError(f"the filter {condition!r}: {first_line(error)}") from error
-        return matching
+        return hit_of({**cells, "metadata": metadata_of(cells)}, ranked)
 
     def rows_of(self, values: Sequence[str], name: str = "id") -> dict[str, int]:
         """The numbers of the rows that have any of some ids, or values of another column."""
@@ -476,7 +358,7 @@ class Snapshot:
 
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
         """The vectors ``(n, D)`` of rows, which are sorted."""
-        of_each = split_rows(map(len, self.vectors), np.array(rows))
+        of_each = split_rows(map(len, self.vectors), np.array(rows, int))
         return np.concatenate([part[own] for part, own in zip(self.vectors, of_each, strict=True)])
 
     def columns(self, names: Sequence[str]) -> Any:

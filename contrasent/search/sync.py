@@ -13,6 +13,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_text
@@ -20,7 +22,7 @@ from contrasent.encode.shards import FILE
 from contrasent.errors import DataError, first_line, require_extra, warn
 from contrasent.files import sha256_of
 from contrasent.model.loading import load_encoder
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Encoder, role_options
 from contrasent.options import SyncOptions
 from contrasent.search.index import Index
 from contrasent.search.words import words
@@ -87,7 +89,7 @@ def sync_index(
     writer = _Writer(folder, encoder, device, how, show_progress)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
     if writer.index is not None and "_file" in writer.index.manifest.columns:
-        columns = writer.index.columns("path", "_file").to_pydict().values()
+        columns = writer.index.snapshot.columns(["path", "_file"]).to_pydict().values()
         for identity, name, digest in zip(*columns, strict=True):
             if digest is not None:
                 rows.setdefault(name, []).append(identity)
@@ -176,12 +178,24 @@ class _Writer:
             )
             self.embedded += len(texts)
         elif texts or self.removed:
-            encoder = self.encoder if texts else None
-            self.embedded += self.index.replace(
-                encoder, self.removed, texts, ids, metadata, show_progress=shown
-            )
+            vectors = self._vectors(self.index, texts)
+            self.index.change(self.removed, vectors, texts, ids, metadata=metadata, missing_ok=True)
         self.passages += len(texts)
         self.new, self.removed = {}, []
+
+    def _vectors(self, index: Index, texts: list[str]) -> np.ndarray:
+        """Vectors ``(n, D)``, of texts that are in the index already those that it has."""
+        rows, made_by = index.snapshot.rows_of(texts, "text"), index.manifest.encoder
+        known = sorted(rows, key=lambda text: rows[text])
+        stored = index.snapshot.vectors_at([rows[text] for text in known])
+        vectors = dict(zip(known, stored, strict=True))
+        if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
+            index.require(self.encoder)
+            how: dict[str, Any] = role_options(self.encoder, "document")
+            how |= {"precision": made_by.precision, "show_progress": self.show_progress}
+            vectors |= dict(zip(new, self.encoder.encode(new, **how), strict=True))
+        self.embedded += len(new)
+        return np.array([vectors[text] for text in texts]).reshape(-1, made_by.width)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -11,13 +11,15 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from contrasent.data.readers import CHARACTERS
 from contrasent.options import SearchOptions
@@ -28,6 +30,7 @@ Rows = NDArray[np.int64]
 
 K1, B, RANKS = 1.5, 0.75, 60
 _SAMPLE = 4_096
+NO_WORDS = "the index has no words to search by; one that is not in Milvus gets them by: index tune"
 TABLE = ("word", "rows", "counts")
 """Columns of a table of words."""
 
@@ -155,10 +158,49 @@ class Ranked(NamedTuple):
     words_rank: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An indexed text that was found."""
+
+    id: str  # the id it was given, or its number
+    text: str
+    score: float  # its similarity with the query as the encoder states it, BM25, or their fusion
+    dense: float | None = None  # in a hybrid search, its similarity
+    dense_rank: int | None = None  # by it, from 1; None if too many texts are nearer
+    words: float | None = None  # of a search by words, its BM25
+    words_rank: int | None = None
+    metadata: dict[str, Any] | None = field(default=None, hash=False)  # None if it has none
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What there is of it, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def hit_of(row: Mapping[str, Any], ranked: Ranked) -> Hit:
+    """The hit of a row; its values with names that start with _ are the index's own."""
+    known = {n: v for n, v in (row["metadata"] or {}).items() if not n.startswith("_")}
+    return Hit(row["id"], row["text"], *ranked[1:], known or None)
+
+
 def nearest_by_words(scores: Scores, top_k: int) -> list[Ranked]:
     """The rows of the ``top_k`` largest scores ``(N,)`` of BM25, of those that share a word."""
     best = ((row, float(scores[row])) for row in best_by_words(scores, top_k).tolist())
     return [Ranked(row, it, words=it, words_rank=rank) for rank, (row, it) in enumerate(best, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class WordsInfo:
+    """How BM25 is fused with the similarity, and if that was measured to be better."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+    weight: float = 0.1  # of BM25
+    chosen_by: Literal["default", "text", "queries", "weight"] = "default"
+    hybrid: bool = False  # whether the mode ``auto`` fuses
+    queries: int = 0  # that it was measured with
+    gain: float = 0.0  # mean nDCG@10 of the fusion less that of the similarity alone
+    low: float = 0.0  # the ends of its interval
+    high: float = 0.0
 
 
 def least_score(how: SearchOptions) -> float:

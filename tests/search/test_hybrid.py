@@ -14,8 +14,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage, words
 from contrasent.search.index import Index
-from contrasent.search.storage import WordsInfo
-from contrasent.search.words import WordIndex
+from contrasent.search.words import WordIndex, WordsInfo
 
 DRAW = np.random.default_rng(0)
 TEXTS = [" ".join(f"w{n}" for n in DRAW.zipf(1.3, 9) % 60) + f" t{i}" for i in range(120)]

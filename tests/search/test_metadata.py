@@ -8,8 +8,8 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.search.filters import read_filter
 from contrasent.search.index import Index
+from contrasent.search.metadata import read_filter
 
 ROWS = [
     {"year": 2018 + n % 6, "source": ("faq", "blog", "it's")[n % 3], "price": n / 4}

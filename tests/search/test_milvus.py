@@ -13,7 +13,7 @@ from contrasent.errors import CheckpointError, ConfigError, ContrasentError, Dat
 from contrasent.options import Sharding
 from contrasent.search import milvus
 from contrasent.search.index import Index
-from contrasent.search.storage import close_milvus
+from contrasent.search.milvus import close_milvus
 
 TEXTS = [f"text number {i}" for i in range(300)]
 QUERIES = ["a", "b", *TEXTS[:8]]

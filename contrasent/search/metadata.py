@@ -1,0 +1,301 @@
+"""Rows of an index with their metadata, and conditions as `year >= 2020 and source = "faq"`.
+
+Conditions have Python's grammar. Only what is named here is read, and nothing is evaluated:
+``= != < <= > >=``, ``in ("a", "b")``, ``like "docs/%"``, ``is null``, ``and``, ``or``, ``not`` and
+parentheses. As in SQL, a row without a value satisfies no comparison with it.
+"""
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick
+
+COLUMNS = ("id", "text")
+"""Strings of a row, the first columns of its table; others are its metadata."""
+Kind = Literal["bool", "int64", "double", "string"]
+"""The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
+_KINDS = get_args(Kind)
+_TOKEN = re.compile(
+    r"""("[^"]*"|'[^']*')|(`[^`]+`|[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""", re.UNICODE
+)
+_SAME = ("and", "or", "not", "in", "is")
+_WORDS = {
+    **dict(zip(_SAME, _SAME, strict=True)),
+    "true": "True",
+    "false": "False",
+    "null": "None",
+    "like": "@",
+}
+_COMPARED = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
+    """A condition for pyarrow or Milvus, and the columns that it names; else ConfigError."""
+    import pyarrow.compute as pc
+
+    condition = _Condition(_MILVUS if in_milvus else pc)
+    try:
+        tree = ast.parse(_TOKEN.sub(condition.replaced, text).strip(), mode="eval")
+        return condition.expression(tree.body), condition.columns
+    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        raise ConfigError(
+            f"the filter {text!r} cannot be read; write it as: "
+            'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
+        ) from error
+
+
+def _term(form: str) -> Any:
+    return lambda *parts: _MilvusTerm(form.format(*parts))
+
+
+class _MilvusTerm:
+    """A part of a condition as Milvus writes it, with the operators of pyarrow's expressions."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+
+    def __str__(self) -> str:
+        return self.written
+
+    __invert__, is_null = _term("(not {})"), _term("({} is null)")
+    __and__, __or__ = _term("({} and {})"), _term("({} or {})")
+    __eq__, __ne__ = _term("({} == {})"), _term("({} != {})")
+    __lt__, __le__ = _term("({} < {})"), _term("({} <= {})")
+    __gt__, __ge__ = _term("({} > {})"), _term("({} >= {})")
+
+
+_MILVUS: Any = SimpleNamespace(
+    field=lambda name: _MilvusTerm(name if name in ("id", "text") else f'metadata["{name}"]'),
+    scalar=lambda value: _MilvusTerm(json.dumps(value, ensure_ascii=False)),
+    match_like=lambda text, like: _MilvusTerm(f"({text} like {_MILVUS.scalar(like)})"),
+)
+
+
+class _Condition:
+    """The texts and columns of a condition, which its tree knows by number."""
+
+    def __init__(self, terms: Any) -> None:
+        self._terms, self.columns = terms, list[str]()
+        self._leaves, self._texts = dict[str, Any](), dict[str, str]()
+
+    def replaced(self, token: re.Match[str]) -> str:
+        """A token as Python spells it, and in place of a text or column a name."""
+        text, name = token[1], token[2]
+        if text is None and name is None:
+            return "!=" if token[0] == "<>" else "=="
+        if name is not None and name.lower() in _WORDS:
+            return f" {_WORDS[name.lower()]} "
+        if name is not None:
+            self.columns.append(name.strip("`"))
+        leaf = f"leaf{len(self._leaves)}"
+        if text is not None:
+            self._texts[leaf] = text[1:-1]
+        read = self._terms.field if text is None else self._terms.scalar
+        self._leaves[leaf] = read(self.columns[-1] if text is None else text[1:-1])
+        return f" {leaf} "
+
+    def expression(self, node: ast.expr) -> Any:
+        """The expression of a part of the tree; ValueError if it is of another kind."""
+        match node:
+            case ast.BoolOp(op=joint, values=parts):
+                joined = operator.and_ if isinstance(joint, ast.And) else operator.or_
+                return reduce(joined, map(self.expression, parts))
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                return ~self.expression(part)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return self._terms.scalar(-number)
+            case ast.BinOp(op=ast.MatMult(), left=left, right=ast.Name(id=pattern)):
+                return self._terms.match_like(self.expression(left), self._texts[pattern])
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                pairs = zip(signs, pairwise([left, *others]), strict=True)
+                return reduce(operator.and_, [self._compared(sign, *pair) for sign, pair in pairs])
+            case ast.Name(id=leaf):
+                return self._leaves[leaf]
+            case ast.Constant(value=bool() | int() | float() as value):
+                return self._terms.scalar(value)
+        raise ValueError(ast.dump(node))
+
+    def _compared(self, sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
+        first = self.expression(left)
+        match sign, right:
+            case ast.Is() | ast.IsNot(), ast.Constant(value=None):
+                matched = first.is_null()
+            case ast.In() | ast.NotIn(), _:
+                values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
+                matched = reduce(operator.or_, [first == self.expression(it) for it in values])
+            case _:
+                return _COMPARED[type(sign)](first, self.expression(right))
+        return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
+
+
+def matching_rows(table: Any, condition: str) -> np.ndarray:
+    """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""
+    import pyarrow as pa
+
+    expression, names = read_filter(condition)
+    for name in names:
+        pick("column", name, table.column_names)
+    matching = np.zeros(len(table), bool)
+    named = table.select([*dict.fromkeys(names)])
+    try:
+        rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
+        matching[rows.column("").to_numpy()] = True
+    except pa.ArrowException as error:
+        raise ConfigError(f"the filter {condition!r}: {first_line(error)}") from error
+    return matching
+
+
+def metadata_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The values that a row has beside its id and text; None if it has none."""
+    values = {n: v for n, v in row.items() if v is not None and n not in COLUMNS}
+    return values or None
+
+
+def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """A table of metadata, a row for each mapping, with null where that has no value.
+
+    A column of other values than texts, numbers and booleans, or of several types, is one of texts.
+    """
+    import pyarrow as pa
+
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    if reserved := names.keys() & {*COLUMNS}:
+        raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
+    return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
+
+
+def _metadata_column(values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    with suppress(pa.ArrowException, OverflowError):
+        column = pa.array(values)
+        if str(column.type) in _KINDS:
+            return column
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Any]:
+    """The columns of metadata of an index that a table of new metadata is added to."""
+    joint: dict[str, Any] = {**first}
+    for column in () if metadata is None else metadata.schema:
+        kind: Any = str(column.type)
+        joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
+    return joint
+
+
+def typed(table: Any, columns: Mapping[str, Kind]) -> Any:
+    """The ids, the texts and the ``columns`` of a table, null where it has none."""
+    import pyarrow as pa
+
+    cells = {name: table[name] for name in COLUMNS}
+    for name, kind in columns.items():
+        stored = table[name] if name in table.column_names else pa.nulls(len(table))
+        cells[name] = stored.cast(pa.type_for_alias(kind), safe=False)
+    return pa.table(cells)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """``(N, D)`` vectors, and the table of their ids and texts."""
+
+    vectors: np.ndarray
+    table: Any
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of each row."""
+        return list(self.table.column("id").to_pylist())
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each row."""
+        return list(self.table.column("text").to_pylist())
+
+    @property
+    def metadata(self) -> list[dict[str, Any] | None]:
+        """The values that each row has; None if it has none."""
+        return [metadata_of(row) for row in self.table.to_pylist()]
+
+
+def rows_with(
+    vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str], metadata: Any = None
+) -> IndexRows:
+    """Rows of an index that are not on disk yet; ``metadata`` is a table of as many rows."""
+    import pyarrow as pa
+
+    table = pa.table([pa.array(values, pa.string()) for values in (ids, texts)], COLUMNS)
+    for name in () if metadata is None else metadata.column_names:
+        table = table.append_column(name, metadata[name])
+    return IndexRows(vectors, table)
+
+
+def numbered(
+    blocks: Iterable[tuple[np.ndarray, Sequence[str]]],
+    ids: Sequence[str] | None,
+    similarity: str,
+    metadata: Any = None,
+    first: int = 0,
+) -> Iterator[IndexRows]:
+    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
+    aligned = {"ids": ids, "rows of metadata": metadata}
+    counts, done = {name: len(rows) for name, rows in aligned.items() if rows is not None}, 0
+    for rows, texts in blocks:
+        length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+        if similarity != "cosine":
+            length = np.where(np.isfinite(length), 1.0, np.nan)
+        bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise CheckpointError(
+                f"the encoder gives a vector without a direction (zero or not finite) for text "
+                f"{done + row}: {texts[row][:80]!r}; check the encoder"
+            )
+        start, done = done, done + len(texts)
+        if done > min(counts.values(), default=done):
+            break
+        names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
+        cells = None if metadata is None else metadata.slice(start, done - start)
+        yield rows_with((rows / length).astype(np.float32), list(names), texts, cells)
+    if not done or {done, *counts.values()} != {done}:
+        few = " and ".join(f"{count} {name}" for name, count in counts.items())
+        raise DataError(
+            f"there are {few}, but {done} texts" if done else "there is no text to index"
+        )
+
+
+def checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, none of them empty; else DataError."""
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"text {row} is no text: {text!r}; leave it out, with its id")
+        yield text
+
+
+def checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
+    """The ids as texts, all different; else DataError."""
+    if ids is None:
+        return None
+    names, first = [str(name) for name in ids], dict[str, int]()
+    for row, name in enumerate(names):
+        if not name.strip() or first.setdefault(name, row) != row:
+            raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")
+    return names
