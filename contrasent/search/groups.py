@@ -1,14 +1,14 @@
 """Groups of texts that are alike: duplicates, of which one stays, and clusters, which get names.
 
-Shapes: N texts, D width, K clusters, B texts of a block.
+Shapes: N texts, D width.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText
 from contrasent.search.index import Index
 from contrasent.search.mining import letters
 from contrasent.search.nearest import nearest
-from contrasent.search.words import TABLE, word_table
+from contrasent.search.words import words
 from contrasent.settings import checked, takes
 
 Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
-MEMBER = ("similarity", "id", "text")
 _BLOCK = 1_024
 _NEIGHBOURS, _CHANCE, _FLOOR = 4_096, 0.2, 0.8  # of a threshold that is suggested
 _TREE, _MOST = 4_096, 100  # texts of a tree, and clusters of its finest cut
@@ -106,13 +105,6 @@ def _embedded(
 def _sample(texts: int, count: int) -> Numbers:
     """Sorted rows of ``count`` texts, or of all."""
     return np.sort(np.random.default_rng(0).permutation(texts)[:count])
-
-
-def _blocks(vectors: Vectors, rows: Numbers) -> Iterator[tuple[Numbers, Vectors]]:
-    """Rows ``(B,)``, and their vectors ``(B, D)``."""
-    for first in range(0, len(rows), _BLOCK):
-        some = rows[first : first + _BLOCK]
-        yield some, np.ascontiguousarray(vectors[some])
 
 
 def _split(rows: Numbers, labels: Numbers) -> list[list[int]]:
@@ -190,7 +182,9 @@ def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> tuple[Num
 
     index, leaders = faiss.IndexFlatIP(vectors.shape[1]), np.empty(0, int)
     stays, similarity = np.arange(len(vectors)), np.ones(len(vectors), np.float32)
-    for rows, block in _blocks(vectors, distinct):
+    for start in range(0, len(distinct), _BLOCK):
+        rows = distinct[start : start + _BLOCK]
+        block = vectors[rows]
         best, of = np.full(len(rows), -1.0, np.float32), rows.copy()
         if len(leaders):
             scores, places = index.search(block, 1)
@@ -247,8 +241,7 @@ def cluster(
         kmeans = faiss.Kmeans(*means.shape[::-1], spherical=True, min_points_per_centroid=1)
         read = _sample(count, max(_TREE, kmeans.cp.max_points_per_centroid * clusters))
         kmeans.train(vectors[read], init_centroids=unit_rows(means))
-        assigned = (kmeans.index.search(it, 1) for _, it in _blocks(vectors, np.arange(count)))
-        similarity, labels = (np.concatenate(it)[:, 0] for it in zip(*assigned, strict=True))
+        similarity, labels = (it[:, 0] for it in kmeans.index.search(vectors, 1))
         groups = _split(np.lexsort((-similarity, labels)), labels)
         shown = np.union1d(_sample(count, _MAP), [rows[0] for rows in groups])
         drawn = TSNE(metric="cosine", perplexity=min(30.0, len(shown) / 4), random_state=0)
@@ -287,17 +280,15 @@ def _names(texts: list[str], groups: Sequence[list[int]]) -> list[str]:
     n words in the mean, that is :math:`s \ln(1 + n / f)`. It has to be half as frequent again as
     elsewhere, which takes the place of a list of stop words.
     """
-    from scipy.sparse import csr_array
-
-    table = word_table(" ".join(texts[row] for row in rows) for rows in groups)
-    known, *lists = (table[name].combine_chunks() for name in TABLE)
-    rows, counts = (column.values.to_numpy() for column in lists)
-    uses = csr_array((counts, rows, lists[0].offsets.to_numpy()), (len(known), len(groups))).tocsc()
-    often, names = uses.sum(axis=1) / uses.sum(), list[str]()
-    for first, last in pairwise(uses.indptr):
-        words, share = uses.indices[first:last], uses.data[first:last] / uses.data[first:last].sum()
-        scores = share * np.log1p(1 / (len(groups) * often[words]))
-        scores[share < _LIFT * often[words]] = 0
-        best = np.argsort(-scores, kind="stable")[:_WORDS]
-        names.append(", ".join(known[int(words[it])].as_py() for it in best if scores[it] > 0))
+    counts = [Counter(word for row in rows for word in words(texts[row])) for rows in groups]
+    everywhere, names = Counter[str](), list[str]()
+    for count in counts:
+        everywhere.update(count)
+    for count in counts:
+        scores = dict[str, float]()
+        for word, times in count.items():
+            share, often = times / count.total(), everywhere[word] / everywhere.total()
+            if share >= _LIFT * often:
+                scores[word] = share * np.log1p(1 / (len(groups) * often))
+        names.append(", ".join(sorted(scores, key=lambda it: (-scores[it], it))[:_WORDS]))
     return names

@@ -37,7 +37,7 @@ from contrasent.search.storage import (
     write_manifest,
     write_segment,
 )
-from contrasent.search.words import NO_WORDS, Hit, WordsInfo
+from contrasent.search.words import Hit, WordsInfo
 from contrasent.settings import checked, takes
 
 if TYPE_CHECKING:
@@ -286,10 +286,8 @@ class Index:
 
         `contrasent.tune_index` chooses one. ConfigError if the index is in Milvus Lite.
         """
-        with self._writing() as now:
-            if not isinstance(now, Snapshot):
-                raise ConfigError(NO_WORDS)
-            write_manifest(self.folder, now.with_words(words))
+        with self._writing():
+            write_manifest(self.folder, self.snapshot.with_words(words))
 
     def close(self) -> None:
         """Let other processes open an index in Milvus; this one is of no more use then."""

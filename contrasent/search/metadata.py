@@ -29,14 +29,8 @@ _KINDS = get_args(Kind)
 _TOKEN = re.compile(
     r"""("[^"]*"|'[^']*')|(`[^`]+`|[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""", re.UNICODE
 )
-_SAME = ("and", "or", "not", "in", "is")
-_WORDS = {
-    **dict(zip(_SAME, _SAME, strict=True)),
-    "true": "True",
-    "false": "False",
-    "null": "None",
-    "like": "@",
-}
+_WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
+_WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
 _COMPARED = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

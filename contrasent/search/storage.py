@@ -38,7 +38,6 @@ from contrasent.search.nearest import (
     write_ann,
 )
 from contrasent.search.words import (
-    NO_WORDS,
     TABLE,
     Hit,
     Ranked,
@@ -168,7 +167,11 @@ class IndexManifest:
         if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
             problem = f"query {empty[0]} is empty; write what to look for"
         elif mode != "dense" and (queries is None or words is None):
-            problem = NO_WORDS if queries else "give the texts of the queries"
+            problem = "give the texts of the queries"
+            if queries:
+                problem = (
+                    "the index has no words to search by; outside Milvus, index tune adds them"
+                )
         elif mode != "words" and not can_embed:
             problem = f"a search of the mode {mode} needs the encoder of the index"
         elif mode == "words" and how.threshold is not None:
@@ -428,7 +431,8 @@ class Snapshot:
         """The manifest of a new index after it has a kind, and vectors of a form, measured."""
         if form == "float32":
             return self.optimized(kind, on_rows)
-        [segment], [full], ranges = self.manifest.segments, self.vectors, None
+        [segment], ranges = self.manifest.segments, None
+        full: Any = self.vectors[0]  # float32 so far
         blocks = np.split(full, range(_BLOCK, len(full), _BLOCK))
         if form == "int8":
             ranges = write_ranges(self.folder / _RANGES, blocks)

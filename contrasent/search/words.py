@@ -30,7 +30,6 @@ Rows = NDArray[np.int64]
 
 K1, B, RANKS = 1.5, 0.75, 60
 _SAMPLE = 4_096
-NO_WORDS = "the index has no words to search by; one that is not in Milvus gets them by: index tune"
 TABLE = ("word", "rows", "counts")
 """Columns of a table of words."""
 
