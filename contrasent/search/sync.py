@@ -185,15 +185,16 @@ class _Writer:
 
     def _vectors(self, index: Index, texts: list[str]) -> np.ndarray:
         """Vectors ``(n, D)``, of texts that are in the index already those that it has."""
-        rows, made_by = index.snapshot.rows_of(texts, "text"), index.manifest.encoder
-        known = sorted(rows, key=lambda text: rows[text])
-        stored = index.snapshot.vectors_at([rows[text] for text in known])
+        numbers, made_by = index.snapshot.rows_of(texts, "text"), index.manifest.encoder
+        known = sorted(numbers, key=lambda text: numbers[text])
+        stored = index.snapshot.vectors_at([numbers[text] for text in known])
         vectors = dict(zip(known, stored, strict=True))
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
             index.require(self.encoder)
             how: dict[str, Any] = role_options(self.encoder, "document")
             how |= {"precision": made_by.precision, "show_progress": self.show_progress}
-            vectors |= dict(zip(new, self.encoder.encode(new, **how), strict=True))
+            rows = np.concatenate([*self.encoder.encode_stream(new, **how)])
+            vectors |= dict(zip(new, rows, strict=True))
         self.embedded += len(new)
         return np.array([vectors[text] for text in texts]).reshape(-1, made_by.width)
 
