@@ -1,10 +1,10 @@
 from . import transfer as transfer  # transfer tasks: their data and classifiers
 from .compare import SeedError as SeedError
 from .compare import with_comparison as with_comparison
-from .edits import Edits as Edits
 from .embed import EncoderUse as EncoderUse
 from .embed import Scores as Scores
 from .embed import raise_problems as raise_problems
+from .geometry import Edits as Edits
 from .geometry import Geometry as Geometry
 from .geometry import geometry_influences as geometry_influences
 from .geometry import measure as measure

@@ -42,12 +42,11 @@ class Cmlm(Objective):
     needs = frozenset({Need.NEXT_SENTENCES, Need.TOKENS})
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
+        super().__init__(config, start)
         encoder = start.require_encoder()
         backbone = encoder.backbone
         backbone.require_first_state()
         start.require_width(backbone.width)
-        self.config = config
         self.max_tokens = encoder.max_tokens - config.vectors
         masked_lm = MaskedLm.load(encoder.name, new_head=True).share(backbone)
         self._backbone = (backbone,)

@@ -75,7 +75,7 @@ class Prompt(Contrast):
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with the prompt of each view around its texts."""
-        if all(template == self.templates[0] for template in self.templates):
+        if not self.provides_views:
             return batch
         return with_templates(batch, self.templates[0], self.templates)
 

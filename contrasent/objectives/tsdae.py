@@ -70,9 +70,8 @@ class Tsdae(Objective):
     _special: Tensor
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
+        super().__init__(config, start)
         encoder, backbone = start.require_packed_bert()
-        self.config = config
         self.decoder = None if config.tie else copy.deepcopy(backbone)
         self._backbone = (self.decoder or backbone,)
         self.head = MaskedLm.load(encoder.name, new_head=True).share(self._backbone[0]).head

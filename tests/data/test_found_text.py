@@ -172,7 +172,7 @@ def test_documents_or_lines_as_asked(write):
     path = write("b.txt", joined(articles()))
     assert find_documents(open_examples(path, documents=False)).lengths is None
     assert find_documents(open_examples(path)).lengths.tolist() == [10] * 350
-    with pytest.raises(ConfigError, match="every row is a text"):
+    with pytest.raises(ConfigError, match="has a text in every row"):
         open_examples(write("c.csv", "a dog,a cat\n"), documents=True)
 
 

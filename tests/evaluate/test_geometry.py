@@ -9,9 +9,17 @@ from helpers import oracles
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import DataError
-from contrasent.evaluation.edits import PLACES, SIZES, WAYS, Edits, measure_edits
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.geometry import geometry_influences, measure, rating_groups
+from contrasent.evaluation.geometry import (
+    PLACES,
+    SIZES,
+    WAYS,
+    Edits,
+    geometry_influences,
+    measure,
+    measure_edits,
+    rating_groups,
+)
 from contrasent.evaluation.sts_data import RatedPairs
 
 ROWS = [
