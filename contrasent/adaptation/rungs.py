@@ -209,7 +209,6 @@ class Rungs:
             )
 
     def _plan(self) -> Iterator[Settings]:
-        """All candidates for which there is time, the better half, the best."""
         ground = self.ground
         if not ground.rungs:
             self._choose()

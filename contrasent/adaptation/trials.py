@@ -144,7 +144,7 @@ class Search:
         try:
             if score is None:
                 make(settings, folder)
-                scores = self.dev_scores(number)[1]
+                *_, scores = RunFolder(folder).read_dev_scores()
                 if not scores:
                     raise ConfigError("nothing decides: the run has no dev score; name a dev task")
                 score, step = max(scores), RunFolder(folder).read_result()["best_step"]
@@ -172,10 +172,6 @@ class Search:
     def score_of(self, settings: Settings) -> float | None:
         """The score of a trial with these settings, if one succeeded."""
         return next((it.score for it in self.succeeded if it.settings == settings), None)
-
-    def dev_scores(self, number: int) -> tuple[float | None, list[float]]:
-        """The dev score of a trial's start, and those of all else on the way."""
-        return RunFolder(self.run_of(number)).read_dev_scores()[1:]
 
     @property
     def succeeded(self) -> list[Trial]:
@@ -305,7 +301,7 @@ def tune(
             is_start = run.read_result()["best_is_start"]
             scores = training.score_result(tasks, chosen, run.best, is_start, **run_options)
             write_records(output / "scores.jsonl", scores.records)
-        start, _ = search.dev_scores(best.number)
+        _, start, _ = run.read_dev_scores()
         return Tuning(tuple(search.state.trials), best, run.root, path, start, scores)
 
 

@@ -18,9 +18,6 @@ from .judgement import SOLVED as SOLVED
 from .judgement import Judgement as Judgement
 from .judgement import judge as judge
 from .judgement import tune_index as tune_index
-from .leaks import find_leaks as find_leaks
-from .leaks import find_overlap as find_overlap
-from .leaks import overlap_of as overlap_of
 from .mteb_encoder import MtebEncoder as MtebEncoder
 from .mteb_encoder import mteb_tasks as mteb_tasks
 from .mteb_encoder import run_mteb as run_mteb
@@ -42,7 +39,10 @@ from .sts_data import RatedPairs as RatedPairs
 from .sts_data import calibrate as calibrate
 from .sts_data import read_judged as read_judged
 from .suite import Suite as Suite
+from .suite import find_leaks as find_leaks
+from .suite import find_overlap as find_overlap
 from .suite import load_suite as load_suite
+from .suite import overlap_of as overlap_of
 from .synthesis import synthesize as synthesize
 from .task_names import STS as STS
 from .task_names import STS_TASKS as STS_TASKS

@@ -79,7 +79,7 @@ def compare(
         moves[name] = second - first
         error = None
         if len(task.gold) >= FEWEST_PAIRS:
-            error = intervals.pair_error(*task.sides, moves[name])
+            error = intervals.mean_error(joint_covariance([task], [moves[name]]))
         of_task[name] = compared(after[name] - before[name], error)
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
@@ -148,7 +148,6 @@ def _compared(baseline: Scores, difference: float, ends: Interval | None, p: flo
 
 
 def _adjusted(tasks: Mapping[TaskName, Compared]) -> dict[TaskName, Compared]:
-    """The tasks with p-values adjusted for their number."""
     adjusted = intervals.holm([one.p_value for one in tasks.values()])
     return {
         name: replace(one, p_holm=p, tests=len(tasks))

@@ -168,11 +168,6 @@ def pair_covariance(first: Iterable[str], second: Iterable[str], influences: Mat
     return covariance
 
 
-def pair_error(first: Iterable[str], second: Iterable[str], influence: Vector) -> float:
-    """The standard error of one estimate, as :func:`pair_covariance`."""
-    return sqrt(pair_covariance(first, second, influence[None])[0, 0])
-
-
 def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
     """How much each pair moves the correlation of two columns ``(N,)``: ``(N,)``, which sum to 0.
 
@@ -192,10 +187,7 @@ def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
 
 
 def _centred(metric: str, column: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
-    """A column, or its ranks over N, less the mean; and what a weight at each pair adds to it.
-
-    Weight raises the rank of those above it by 1, of its equals by 1 / 2.
-    """
+    """A column, or its ranks over N, less the mean; and what a weight at each pair adds to it."""
     if metric != "spearman":
         return column - column.mean(), np.zeros_like
     _, group, counts = np.unique(column, return_inverse=True, return_counts=True)

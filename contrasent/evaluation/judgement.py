@@ -302,11 +302,7 @@ def _kind(task: RetrievalTask) -> str:
 def _decide(
     tasks: Sequence[RetrievalTask], encoder: Values, by_words: Values
 ) -> tuple[list[int], dict[str, str]]:
-    """The tasks that the verdict rests on, and why others do not.
-
-    Halves of a sentence share fewer words than what people ask: they decide where no other task
-    does. Keywords share all: they decide where the encoder does not find them.
-    """
+    """The tasks that the verdict rests on, and why others do not; halves only where alone."""
     deciding, why = list[int](), dict[str, str]()
     for n, task in enumerate(tasks):
         dense, words = (float(of[n][METRIC].mean()) for of in (encoder, by_words))
@@ -357,7 +353,6 @@ def _crossed(scores: Mapping[float, Values], fusing: Sequence[int]) -> tuple[flo
 def _scores(
     name: str, use: EncoderUse, tasks: Sequence[RetrievalTask], values: Values, bootstrap: Bootstrap
 ) -> Scores:
-    """Records with intervals, and what their comparison draws."""
     parts = [retrieval.mean_scores(*it, use, bootstrap) for it in zip(tasks, values, strict=True)]
     fields: dict[str, Any] = {"encoder": name}
     if name == BM25:
@@ -418,8 +413,6 @@ def _verdict(
 def _examples(
     tasks: Sequence[RetrievalTask], dense: Sequence[ScoreMatrix], by_words: Sequence[ScoreMatrix]
 ) -> Iterator[ExampleQuery]:
-    """A query of each task, then the next of each."""
-
     def first_hits(task: RetrievalTask, scores: Vector, q: int) -> tuple[ExampleHit, ...]:
         order = (row for row in np.argsort(-scores, kind="stable") if row != task.left_out[q])
         return tuple(

@@ -29,7 +29,6 @@ Rows = NDArray[np.int64]
 HELD_OUT = 0.05
 """Share of the training rows that stops the training where there is no other dev part."""
 
-
 _ALIGNMENT = 16
 """Features are padded with zeros to a multiple of this; their weights start and stay at 0."""
 

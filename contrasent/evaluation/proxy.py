@@ -47,12 +47,10 @@ def halves(text: str) -> tuple[str, str] | None:
 
 
 def _crop_pairs(unit: Unit) -> list[tuple[str, str]]:
-    """The halves of every text that is long enough."""
     return [pair for text, *_ in unit if (pair := halves(text))]
 
 
 def _next_pairs(unit: Unit) -> list[tuple[str, str]]:
-    """Every sentence with the one after it in its document."""
     return [(first, second) for (first, *_), (second, *_) in pairwise(unit)]
 
 

@@ -22,7 +22,7 @@ from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import RETRIEVE, STSB_RETRIEVAL, TaskName, TaskText
 from contrasent.metrics import Vector, all_similarities, relevant_ranks, retrieval_score
-from contrasent.model.protocol import ROLES, role_options
+from contrasent.model.protocol import ROLES, role_options, unit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,6 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
 
 
 def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
-    """Queries, documents, and the relevance of a split."""
     judged = [f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")]
     names = [[f"{stem}{kind}" for kind in _KINDS] for stem in ("queries", "corpus")]
     found = [[name for name in of_kind if (folder / name).is_file()] for of_kind in names]
@@ -214,9 +213,7 @@ def embed_sides(
     embed.require_usable(encoder.name, texts, rows, zeros=getattr(encoder, "gives_zeros", False))
     rows = rows.astype(np.float64)
     if use.similarity == "cosine":
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        norms[norms == 0] = 1
-        rows /= norms
+        unit_rows(rows)
     return rows[len(corpus) :], rows[: len(corpus)]
 
 

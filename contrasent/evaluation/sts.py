@@ -171,12 +171,14 @@ def correlations(
 
 def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
     """Influence ``(N,)`` of each pair on the aggregations, and on the subsets by name."""
+    from scipy.linalg import block_diag
+
     each = [
         intervals.influence(metric, scores, subset.gold)
         for subset, scores in zip(task.subsets, similarities, strict=True)
     ]
     shares = np.array([len(column) for column in each]) / len(task.gold)
-    rows = _side_by_side(each)
+    rows: Matrix = block_diag(*each)
     return {
         **{subset.name: row for subset, row in zip(task.subsets, rows, strict=True)},
         "all": intervals.influence(metric, np.concatenate(similarities), task.gold),
@@ -190,17 +192,11 @@ def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
 
     Tasks share sentences: 1,006 of the 1,377 distinct pairs of STS-B test are also in STS12-16.
     """
-    first, second = zip(*(task.sides for task in tasks), strict=True)
-    sides = chain.from_iterable(first), chain.from_iterable(second)
-    return intervals.pair_covariance(*sides, _side_by_side(moves))
-
-
-def _side_by_side(columns: Sequence[Vector]) -> Matrix:
-    """Each column in a row of its own, beside the others', zeros elsewhere."""
     from scipy.linalg import block_diag
 
-    rows: Matrix = block_diag(*columns)
-    return rows
+    first, second = zip(*(task.sides for task in tasks), strict=True)
+    sides = chain.from_iterable(first), chain.from_iterable(second)
+    return intervals.pair_covariance(*sides, block_diag(*moves))
 
 
 def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:

@@ -221,10 +221,7 @@ EXTRACTORS: dict[str, Callable[[TextSample], Iterator[Ask]]] = {
 def _written(
     sample: TextSample, kinds: Sequence[str], options: SynthesisOptions, path: Path, progress: bool
 ) -> dict[str, list[Ask]]:
-    """The queries that a model writes, each passage asked for one kind before any for the next.
-
-    An answer is a line of a file that only grows, so that nothing is asked for twice.
-    """
+    """The queries that a model writes; answers are kept, so that nothing is asked for twice."""
     url = f"{str(options.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
     if path.exists() and not (options.resume or options.overwrite):
         raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")
@@ -311,10 +308,7 @@ def kept_pairs(
 
 
 def _repeats(queries: Sequence[str]) -> list[bool]:
-    """True for a query that has four fifths of all words in common with an earlier one.
-
-    Such two have one of their rarest words in common (Xiao et al. 2008, prefix filtering).
-    """
+    """True for what nearly repeats an earlier query (Xiao et al. 2008, prefix filtering)."""
     of_query = [frozenset(words(query)) for query in queries]
     often = Counter(chain.from_iterable(of_query))
     earlier, repeats = defaultdict[str, list[frozenset[str]]](list), list[bool]()

@@ -51,8 +51,7 @@ class Declutr(Objective):
     in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, start)
         self.spans = Spans(
             config.anchors, config.positives, config.min_words, config.max_words, config.near
         )

@@ -150,7 +150,6 @@ class Selection(Callback):
 
     @contextmanager
     def _variant(self, encoder: SentenceEncoder, share: float) -> Iterator[None]:
-        """Give ``encoder`` a share of the start's weights, and take it back."""
         weights = dict(encoder.named_parameters()) if share else {}
         trained = {name: weight.detach().clone() for name, weight in weights.items()}
         with torch.no_grad():

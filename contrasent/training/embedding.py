@@ -112,7 +112,6 @@ class GradientCache:
     def _reunited(
         self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
     ) -> Encoded:
-        """The embeddings and token states of the chunks, in the order of ``batch``."""
         pooled, *states = kept
         if states:
             places = concat(chunks).places(place)
@@ -183,11 +182,7 @@ def _by_all(one: Embedding) -> Embedding:
 
 
 def _once(one: Embedding, views: int) -> Embedding:
-    """Embed the first of ``views`` equal views, and let it stand for all of them.
-
-    There is no dropout after the head, so equal masks make equal embeddings (Gao et al., Table 3,
-    "Fixed 0.1"). Views that an objective added are embedded as they are.
-    """
+    """Let the first of ``views`` equal views stand for all (Gao et al., Table 3, "Fixed 0.1")."""
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         examples, copies = batch.examples, batch.examples * views

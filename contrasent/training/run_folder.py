@@ -153,7 +153,7 @@ class RunFolder:
             sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             if resume:
-                then, now = (it["sha256"][:12] for it in (self._kept(_DATA) or data, data))
+                then, now = (it["sha256"][:12] for it in (self._kept() or data, data))
                 self._refuse(
                     then != now,
                     "cannot be resumed: the training data has changed since it started (sha256 "
@@ -184,11 +184,11 @@ class RunFolder:
     @property
     def holds_out(self) -> bool | None:
         """True if the run here keeps a part of its text out of training; None without a run."""
-        kept = self._kept(_DATA)
+        kept = self._kept()
         return None if kept is None else "held_out" in kept
 
-    def _kept(self, name: str) -> Any:
-        path = self.root / name
+    def _kept(self) -> Any:
+        path = self.root / _DATA
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     @property
@@ -229,11 +229,8 @@ class MetricsFile:
 
 
 def _is_before(line: str, first_step: int) -> bool:
-    """True if a whole line was written before update ``first_step``; not if it cannot be read.
-
-    An evaluation of step N was made after N updates, the loss of step N before the next. What
-    is measured at step 0 belongs to the start, which a run without a state makes again.
-    """
+    """True if a whole line was written before update ``first_step``; not if it cannot be read."""
+    # An evaluation of step N was made after N updates, but that of the start is made again.
     try:
         values = json.loads(line)
         after = values["step"] > 0 and ("evaluation" in values or "geometry" in values)

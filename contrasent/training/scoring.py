@@ -16,7 +16,6 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.leaks import find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.suite import (
@@ -26,7 +25,9 @@ from contrasent.evaluation.suite import (
     TRANSFER,
     Suite,
     TaskData,
+    find_overlap,
     load_suite,
+    overlap_of,
 )
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.files import write_text

@@ -190,7 +190,6 @@ def _trained_text(
     objective: Objective,
     encoder: SentenceEncoder,
 ) -> Examples:
-    """A source without what is held out, with its prompts."""
     text = copy.copy(text) if held is None else open_examples(str(held.rest))
     prompts = [source.prompt] * text.views
     if objective.has_roles and not source.prompt:
@@ -203,7 +202,6 @@ def _trained_text(
 def _views(
     recipe: Recipe, text: Examples, objective: Objective, tokenizer: Any, show_progress: bool
 ) -> Views:
-    """The sentences that the objective takes of each example of a source."""
     limit, taken = recipe.data.max_tokens, objective.views
     if objective.takes_fewer:
         taken = min(taken, text.views)

@@ -10,9 +10,15 @@ from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.examples import open_examples, open_training
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.leaks import Overlap, TaskOverlap, find_leaks, find_overlap, overlap_of
 from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.suite import (
+    Overlap,
+    TaskOverlap,
+    find_leaks,
+    find_overlap,
+    load_suite,
+    overlap_of,
+)
 from contrasent.records import read_records
 
 TRIPLETS = [

@@ -11,8 +11,7 @@ from helpers.tiny_sts import spearman
 from helpers.tiny_transfer import write_transfer
 
 from contrasent import evaluate
-from contrasent.evaluation.leaks import find_overlap, overlap_of
-from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.suite import find_overlap, load_suite, overlap_of
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 from contrasent.training.run import train
