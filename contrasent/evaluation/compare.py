@@ -79,7 +79,7 @@ def compare(
         moves[name] = second - first
         error = None
         if len(task.gold) >= FEWEST_PAIRS:
-            error = intervals.mean_error(joint_covariance([task], [moves[name]]))
+            error = intervals.pair_error(*task.sides, moves[name])
         of_task[name] = compared(after[name] - before[name], error)
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}

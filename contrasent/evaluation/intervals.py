@@ -168,6 +168,11 @@ def pair_covariance(first: Iterable[str], second: Iterable[str], influences: Mat
     return covariance
 
 
+def pair_error(first: Iterable[str], second: Iterable[str], influence: Vector) -> float:
+    """The standard error of one estimate, as :func:`pair_covariance`."""
+    return sqrt(pair_covariance(first, second, influence[None])[0, 0])
+
+
 def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
     """How much each pair moves the correlation of two columns ``(N,)``: ``(N,)``, which sum to 0.
 
