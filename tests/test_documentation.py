@@ -157,6 +157,7 @@ MODELS = (
 RUN_HERE = ["--max-steps", "6", "--batch-size", "4", "--data.max_tokens", "32"]
 TINY = {"train": [*RUN_HERE, "--overwrite"], "pretrain": RUN_HERE}
 TINY["tune"] = [*RUN_HERE, "--trials", "2"]
+TINY["duplicates"] = TINY["cluster"] = ["--overwrite"]
 ELSEWHERE = re.compile(  # minutes, a network, wide or trained embeddings: other tests have it
     r"adapt|quickstart|mteb|data (fetch|mine)|push .* --private|calibrate .* --columns|"
     r".* --(objective.matryoshka|encoder.layers|truncate-dim)\b|"
