@@ -86,8 +86,7 @@ def reunited(rows: Tensor, numbers: Sequence[Tensor]) -> Tensor:
     """
     sizes = [len(own) for own in numbers]
     most = max(sizes)
-    padding = [0, 0] * (rows.dim() - 1) + [0, most - len(rows)]
-    gathered = _gathered(F.pad(rows, padding))
+    gathered = _gathered(F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, most - len(rows)]))
     places = [torch.arange(size) + rank * most for rank, size in enumerate(sizes)]
     order = torch.cat([own.cpu() for own in numbers]).argsort()
     return gathered.index_select(0, torch.cat(places)[order].to(rows.device))
@@ -131,9 +130,6 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
         sums = torch.split(flat, [gradient.numel() for gradient in together])
         for gradient, summed in zip(together, sums, strict=True):
             gradient.copy_(summed.view_as(gradient))
-
-
-# The group of a run.
 
 
 def launched() -> Split:

@@ -156,8 +156,7 @@ def list_mle(student: Tensor, teacher: Tensor) -> Tensor:
     """
     order = _off_diagonal(teacher).argsort(dim=1, descending=True, stable=True)
     scores = _off_diagonal(student).gather(1, order)
-    rest = scores.flip(1).logcumsumexp(1).flip(1)
-    return (rest - scores).sum(1).mean()
+    return (scores.flip(1).logcumsumexp(1).flip(1) - scores).sum(1).mean()
 
 
 def _off_diagonal(square: Tensor) -> Tensor:

@@ -105,8 +105,7 @@ def read(
     if (cnn := paths.get("CNN")) is not None:
         config = st_modules.read_settings("CNN", cnn)
         convolutions = Convolutions(width, config.kernel_sizes, config.out_channels)
-        reason = f"its configuration with token states of {width} dimensions"
-        load_exact(convolutions, cnn, reason)
+        load_exact(convolutions, cnn, f"its configuration with token states of {width} dimensions")
         width = convolutions.width
     if (head or used_head) == "mlp":
         stored = _read_head(folder, paths.get(_HEAD), modules[0][1], width)
@@ -178,8 +177,7 @@ def _read_backbone(
     paths: Mapping[str, Path], stated: Any
 ) -> tuple[Backbone, Tokenizer, int | None]:
     if "LSTM" in paths:
-        path = paths["WordVectors"]
-        words: Any = WordTokenizer(WordStore(path), stated.marks)
+        words: Any = WordTokenizer(WordStore(paths["WordVectors"]), stated.marks)
         size = st_modules.read_settings("LSTM", paths["LSTM"]).hidden_dim
         lstm = WordLstm(words.store, size)
         shape = f"an LSTM of {size} dimensions for each direction over {words.store.width}"
@@ -331,8 +329,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     else:
         rows.append(("Transformer", ""))
         limits = {"max_seq_length": encoder.max_tokens, "do_lower_case": tokenizer.lower_case}
-        lengths = encoder.conventions.lengths
-        write_json(folder / "sentence_bert_config.json", {**limits, **lengths})
+        write_json(folder / "sentence_bert_config.json", limits | encoder.conventions.lengths)
     if pooler.layers != (-1,):
         shares = pooler.shares(backbone.depth)
         start = min(shares)
@@ -394,10 +391,8 @@ def writing_encoder(folder: str | Path) -> Iterator[Path]:
     """Replace a folder that contrasent saved, as :func:`writing_folder`; ConfigError for others."""
     recover_folder(folder)
     if Path(folder).is_dir() and not (Path(folder) / INFO_FILE).is_file():
-        refuse_existing(
-            folder,
-            f"without a {INFO_FILE} it is nothing that contrasent saved; name another folder",
-        )
+        remedy = f"without a {INFO_FILE} it is nothing that contrasent saved; name another folder"
+        refuse_existing(folder, remedy)
     with writing_folder(folder) as partial:
         yield partial
 

@@ -179,8 +179,7 @@ class SentenceEncoder(nn.Module, Encoder):
         parts: tuple[object, ...] = (self.pooler, self.head_name, self.normalize, self.max_tokens)
         parts += (self.tokenizer.fingerprint, *self.backbone.identity)
         mapped = () if self.transform is None else (repr(self.transform.settings()),)
-        described = (*parts, *mapped, *self.conventions.identity)
-        digest = hashlib.sha256(repr(described).encode())
+        digest = hashlib.sha256(repr((*parts, *mapped, *self.conventions.identity)).encode())
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
@@ -217,8 +216,7 @@ class SentenceEncoder(nn.Module, Encoder):
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
             before, texts = numbered
-            how = options.on_overflow, options.prompt, options.task
-            return token_ids(self, texts, before, *how)
+            return token_ids(self, texts, before, options.on_overflow, options.prompt, options.task)
 
         total = len(sentences) if isinstance(sentences, Sequence) else None
         is_fast = overlaps(self)
@@ -236,8 +234,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
         if truncated and options.on_overflow == "warn":
-            limit = self.limit(options.task)
-            warn(f"{truncated} of {done} sentences were cut at {limit} tokens")
+            warn(f"{truncated} of {done} sentences were cut at {self.limit(options.task)} tokens")
         if wordless:
             warn(
                 f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows, "

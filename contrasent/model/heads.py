@@ -40,8 +40,7 @@ class Pooler:
     def __call__(self, states: Mapping[int, Tensor], batch: Batch) -> Tensor:
         """Pool ``states``, by the numbers in :attr:`layers`, to ``(S, D)``."""
         chosen = [states[layer] for layer in self.layers]
-        mixed = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
-        return self.reduce(mixed, batch)
+        return self.reduce(chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0), batch)
 
 
 def first_token(state: Tensor, batch: Batch) -> Tensor:
@@ -82,14 +81,11 @@ POOLERS = {
 ``mean_embed_last`` the embedding layer and the last (the printed 56.70 of their Table 5)."""
 
 
-_STD = 0.02
-
-
 def init_linear(layers: nn.Module) -> None:
     """Draw the weights of all linear layers from N(0, 0.02), with zero bias."""
     for layer in layers.modules():
         if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=_STD)
+            nn.init.normal_(layer.weight, std=0.02)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
@@ -104,8 +100,7 @@ class MlpHead(nn.Module):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Map ``(..., D)`` to ``(..., embedding_width)``, each number in (-1, 1)."""
-        mapped: Tensor = self.linear(embeddings)
-        return mapped.tanh()
+        return torch.tanh(self.linear(embeddings))
 
 
 class BatchNormHead(nn.Module):
@@ -176,5 +171,4 @@ class Convolutions(nn.Module):
         places = torch.arange(tokens, device=states.device) + gap * sentence
         spaced = states.new_zeros(tokens + gap * (batch.sentences - 1), states.shape[-1])
         columns = spaced.index_copy(0, places, states).T.unsqueeze(0)
-        mapped = torch.cat([conv(columns) for conv in self.convs], dim=1)
-        return mapped.squeeze(0).T[places]
+        return torch.cat([conv(columns) for conv in self.convs], dim=1).squeeze(0).T[places]

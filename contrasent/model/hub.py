@@ -78,8 +78,7 @@ def _download(name: str) -> Path:
         files = files_to_read(file.rfilename for file in info.siblings or [])
         return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
     except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
-        kept = find_download(name)
-        if kept is not None:
+        if (kept := find_download(name)) is not None:
             return kept
         raise CheckpointError(
             f"{name!r} is not a local folder and was not found on the Hub{_near(Path(name))} "
@@ -122,11 +121,9 @@ def find_download(name: str) -> Path | None:
 
 def hub_id(name: str) -> str | None:
     """The id on the hub of an encoder that was loaded by ``name``; None if there is none."""
-    snapshot = _SNAPSHOT.search(name)
-    if snapshot:
+    if snapshot := _SNAPSHOT.search(name):
         return "/".join(snapshot.groups())
-    is_id = _HUB_ID.fullmatch(name) and not Path(name).expanduser().exists()
-    return name if is_id else None
+    return name if _HUB_ID.fullmatch(name) and not Path(name).expanduser().exists() else None
 
 
 def places_of(name: str, folder: Path) -> list[Path]:

@@ -221,8 +221,7 @@ class WordEncoder(LookupEncoder):
 
     def save(self, folder: str | Path, info: dict[str, Any]) -> None:
         """Write vectors, weights and components into one folder, with ``info`` beside them."""
-        ones = np.ones(self.store.words, np.float32)
-        weights = ones if self.weights is None else self.weights
+        weights = np.ones(self.store.words, np.float32) if self.weights is None else self.weights
         with checkpoint.writing_encoder(folder) as partial:
             self.store.save(partial)
             np.save(partial / _WORD_WEIGHTS, weights)
@@ -313,16 +312,14 @@ class Router(Encoder):
     def load(cls, name: str | Path, *, engine: str = "torch", device: str | None = None) -> Self:
         """Read a folder with a Router; errors as of `SentenceEncoder`."""
         folder = resolve(name)
-        options: dict[str, Any] = {"engine": engine, "device": device}
         routes = [
             StaticEncoder.load(folder, role)
             if st_modules.is_static(folder, role)
-            else SentenceEncoder(folder, route=role, **options)
+            else SentenceEncoder(folder, route=role, engine=engine, device=device)
             for role in ROLES
         ]
         default = str(st_modules.default_route(folder))
-        conventions = st_modules.read_conventions(folder)
-        router = cls(*routes, default=default, conventions=conventions)
+        router = cls(*routes, default=default, conventions=st_modules.read_conventions(folder))
         router.name = str(name)
         return router
 

@@ -198,8 +198,7 @@ class Predictor:
         if not sample:
             return torch.cat([argmax(self._decoder(piece)) for piece in pieces])
         numbers = torch.split(torch.rand(len(states), 2, device=self._device), self._rows)
-        tokens = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
-        return torch.cat(tokens)
+        return torch.cat([draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)])
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         bias = weight.new_zeros(len(weight)) if bias is None else bias
@@ -301,8 +300,7 @@ class Generator:
         if backbone.training != dropout:
             backbone.train(dropout)
         write = partial(self._write, pick=pick, positions=positions)
-        columns = [masked.token_ids, masked.chosen]
-        return rows_by_parts(write, batch, tokens=columns, of_tokens=True)
+        return rows_by_parts(write, batch, tokens=[masked.token_ids, masked.chosen], of_tokens=True)
 
     def _write(
         self, batch: Batch, token_ids: Tensor, chosen: Tensor, *, pick: str, positions: str
@@ -407,10 +405,8 @@ def replace(batch: Batch, editing: Editing) -> Edit:
     """Mask tokens, and let the generator replace them; one that it restores is not edited."""
     masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
     token_ids = editing.fill(batch, masked, editing.positions)
-    replaced = dataclasses.replace(
-        batch, token_ids=token_ids, duplicate_of=None, next_sentences=None
-    )
-    return Edit(replaced, token_ids != batch.token_ids, masked.chosen)
+    edited = dataclasses.replace(batch, token_ids=token_ids, duplicate_of=None, next_sentences=None)
+    return Edit(edited, token_ids != batch.token_ids, masked.chosen)
 
 
 def insert(batch: Batch, editing: Editing) -> Edit:
@@ -454,9 +450,8 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(tokens, device=device) - batch.offsets[sentence]
     gone = rank < count[sentence]
-    before = F.pad(gone[:-1], (1, 0))
     shorter = batch.offsets - _starts(_per_sentence(gone, batch))
-    edited = before[~gone]
+    edited = F.pad(gone[:-1], (1, 0))[~gone]
     left = Batch(batch.token_ids[~gone], shorter, batch.views)
     return Edit(left, edited, torch.zeros_like(edited))
 

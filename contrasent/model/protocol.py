@@ -161,8 +161,7 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     if pairwise:
         return torch.neg(torch.linalg.vector_norm(left - right, ord=order, dim=-1))
     # By products of matrices, those of near vectors would be lost in rounding.
-    exact = "donot_use_mm_for_euclid_dist"
-    return torch.neg(torch.cdist(left, right, p=order, compute_mode=exact))
+    return torch.neg(torch.cdist(left, right, order, compute_mode="donot_use_mm_for_euclid_dist"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +228,7 @@ def _within(name: str, value: object, most: int) -> int:
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows /= np.maximum(length, np.finfo(np.float32).tiny)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return rows
 
 
@@ -418,7 +416,6 @@ class Encoder(ABC):
         """
         if device is not None:
             self.to(device_named(device))
-        single = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else sentences_of(sentences)
         blocks = self.encode_stream(
             texts,
@@ -445,7 +442,7 @@ class Encoder(ABC):
         as_list = convert_to_numpy is not None and not (convert_to_numpy or convert_to_tensor)
         if convert_to_tensor or as_list:
             rows = torch.from_numpy(rows).to(getattr(self, "device", "cpu"))
-        if single:
+        if isinstance(sentences, str):
             return rows[0]
         return list(rows) if as_list else rows
 

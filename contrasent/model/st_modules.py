@@ -32,6 +32,7 @@ def _named(*names: str) -> Any:
 Length = Count | None
 Embedding = Literal["sentence_embedding"]
 Width = Annotated[int | None, _named("embedding_dimension", "word_embedding_dimension")]
+InputWidth = Annotated[int | None, _named("in_embedding_dimension", "in_word_embedding_dimension")]
 
 
 def _only(*names: str) -> AfterValidator:
@@ -127,9 +128,8 @@ def read_conventions(folder: Path, **lengths: Any) -> Conventions:
 def write_conventions(folder: Path, conventions: Conventions) -> None:
     """Write them as sentence-transformers reads them; without prompts of roles it takes others."""
     installed = installed_versions()
-    versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
     content: dict[str, Any] = {
-        "__version__": versions,
+        "__version__": {"transformers": installed["transformers"], "pytorch": installed["torch"]},
         "prompts": {**conventions.prompts, **{role: conventions.prompt_of(role) for role in ROLES}},
         "default_prompt_name": conventions.default_prompt_name,
         "similarity_fn_name": conventions.similarity,
@@ -153,9 +153,7 @@ class _Cnn:
         default_factory=lambda: [1, 3, 5]
     )
     stride_sizes: list[Literal[1]] | None = None
-    in_embedding_dimension: Annotated[
-        int | None, _named("in_embedding_dimension", "in_word_embedding_dimension")
-    ] = None
+    in_embedding_dimension: InputWidth = None
 
 
 @settings

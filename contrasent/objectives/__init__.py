@@ -274,11 +274,10 @@ def build(
     batch_size: int | None = None,
 ) -> Objective:
     """Make the objective ``name`` of fields of its ``Config``, and ``matryoshka`` if asked for."""
-    config, kind = config_of(name, settings), objective_class(name)
+    config = config_of(name, settings)
+    make = partial(objective_class(name), config)
     start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
-    return (
-        Matryoshka(partial(kind, config), start, dimensions) if dimensions else kind(config, start)
-    )
+    return Matryoshka(make, start, dimensions) if dimensions else make(start)
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:

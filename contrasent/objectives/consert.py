@@ -92,10 +92,8 @@ class Consert(Objective):
     def prepare(self, batch: Batch) -> Batch:
         """The first views of all sentences, then the second ones; duplicates stay duplicates."""
         texts, config = batch.same_text(), self.config
-        views = [
-            self._edit(batch, config.first, config.first_rate),
-            self._edit(batch, config.second, config.second_rate),
-        ]
+        edits = (config.first, config.first_rate), (config.second, config.second_rate)
+        views = [self._edit(batch, name, rate) for name, rate in edits]
         both = concat(views, 2 * batch.views)
         for name, usual in (("embedding_mask", 1.0), ("embedding_shift", 0.0)):
             changes: list[Tensor | None] = [getattr(view, name) for view in views]
@@ -167,8 +165,7 @@ def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
         for of_sentence in (batch.lengths, batch.offsets[:-1])
     )
     cut = torch.arange(tokens, device=device) - starts < (lengths * rate).long()
-    mask = torch.ones(tokens, device=device)
-    return mask.index_put((order,), (~cut).float()).unsqueeze(1)
+    return torch.ones(tokens, device=device).index_put((order,), (~cut).float()).unsqueeze(1)
 
 
 def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:

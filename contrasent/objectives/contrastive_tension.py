@@ -76,11 +76,9 @@ class ContrastiveTension(Objective):
 
     def _pairs(self, sentences: int) -> Iterator[tuple[int, int]]:
         """Numbers of the sentences of each pair, by whole groups, unless there is none."""
-        whole = sentences // self._group * self._group
-        for start in range(0, whole or 1, self._group):
-            end = min(start + self._group, sentences)
+        for start in range(0, sentences // self._group * self._group or 1, self._group):
             yield start, start
-            others = range(start + 1, end)
+            others = range(start + 1, min(start + self._group, sentences))
             if self._others:
                 yield from zip(others[::2], others[1::2], strict=False)
             else:

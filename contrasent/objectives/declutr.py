@@ -76,5 +76,4 @@ class Declutr(Objective):
         if self.tokens is None:
             return Terms({"contrast": loss})
         mlm = self.tokens(encoded, batch)
-        weighted = self.config.mlm_weight * mlm["mlm"]
-        return Terms({"contrast": loss, "mlm": weighted}, mlm.measures)
+        return Terms({"contrast": loss, "mlm": self.config.mlm_weight * mlm["mlm"]}, mlm.measures)

@@ -207,13 +207,11 @@ class CorrectedTokens(Difference):
 
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edit = replace(batch, self.editing)
-        columns = [edit.edited, edit.chosen, batch.token_ids]
-        some = edit.chosen.sum().clamp(min=1)
         corrected, copying, right = sums_by_parts(
-            partial(self._shares, len(edit.edited), some),
+            partial(self._shares, len(edit.edited), edit.chosen.sum().clamp(min=1)),
             edit.batch,
             rows=[embeddings],
-            tokens=columns,
+            tokens=[edit.edited, edit.chosen, batch.token_ids],
         )
         measures = {"copy_accuracy": right.detach(), "share_edited": edit.edited.float().mean()}
         return Terms({"copy": copying, "corrective": corrected}, measures)

@@ -176,9 +176,8 @@ def embedded(
         shape = sum(1 for _ in texts()), ends[-1]
         rows = np.lib.format.open_memmap(folder / _ROWS, "w+", np.float32, shape)
         with sentence_progress(len(teachers) * len(rows), show_progress) as advance:
-            for teacher, factor, (first, end) in zip(
-                teachers, factors, pairwise(ends), strict=True
-            ):
+            parts = zip(teachers, factors, pairwise(ends), strict=True)
+            for teacher, factor, (first, end) in parts:
                 start = 0
                 for block in _kept_blocks(teacher, texts(), normalize):
                     rows[start : start + len(block), first:end] = factor * block

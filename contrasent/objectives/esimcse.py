@@ -108,8 +108,7 @@ class ESimCSE(Contrast):
         anchor, positive = self.head(encoded.pooled)
         further = self.queue.logits(anchor, self.config.temperature)
         contrast = self.contrast(anchor, positive, batch, further)
-        embed = self.momentum.embed
-        self.queue.put(rows_by_parts(lambda part: embed(part)[0], batch.view(0)))
+        self.queue.put(rows_by_parts(lambda part: self.momentum.embed(part)[0], batch.view(0)))
         return Terms({"contrast": contrast})
 
     def after_step(self) -> None:

@@ -60,9 +60,8 @@ class InfoCSE(diffcse.DiffCSE):
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = super().forward(encoded, batch)
-        mlm = self.tokens.score(
-            self._states, self.tokens.hide(batch), [encoded.pooled.flatten(0, 1)]
-        )
+        rows = [encoded.pooled.flatten(0, 1)]
+        mlm = self.tokens.score(self._states, self.tokens.hide(batch), rows)
         terms["mlm"] = self.config.mlm_weight * mlm["mlm"]
         terms.measures.update(mlm.measures)
         return terms

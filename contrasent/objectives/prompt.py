@@ -136,8 +136,7 @@ def with_templates(batch: Batch, present: Template, wanted: Sequence[Template]) 
     left = lengths[sentence] - place  # tokens from here to the end
     before, after = sizes[view].unbind(1)
     in_text = batch.offsets[sentence] + place - before + len(present.before)
-    in_after = starts[view] + before + after - left
-    source = torch.where(left <= after, in_after, in_text)
+    source = torch.where(left <= after, starts[view] + before + after - left, in_text)
     source = torch.where(place < before, starts[view] + place, source)
     # In the third view a text says the opposite, so it is no text of the others.
     texts = batch.same_text().view(batch.views, -1)

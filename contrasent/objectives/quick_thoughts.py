@@ -6,9 +6,8 @@ told from the others by the dot product of its embedding with theirs, by a secon
 Shapes: B sentences, D embedding width.
 """
 
-import dataclasses
+from dataclasses import replace
 
-import torch
 from pydantic import PositiveInt
 
 from contrasent.data.batch import Batch, Need, concat
@@ -43,10 +42,8 @@ class QuickThoughts(Objective):
 
     def prepare(self, batch: Batch) -> Batch:
         """The same sentences as two views, for two encoders."""
-        texts = batch.same_text()
         both = concat([batch, batch], views=2)
-        duplicates = torch.cat([texts, texts])
-        return dataclasses.replace(both, duplicate_of=duplicates, columns=batch.columns)
+        return replace(both, duplicate_of=batch.same_text().repeat(2), columns=batch.columns)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config, positions = self.config, batch.column(Need.POSITIONS)

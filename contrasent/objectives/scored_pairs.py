@@ -77,16 +77,14 @@ class ScoredPairs(Objective):
         if loss == "contrastive":
             distance = 1 - cosines
             apart = (self.config.margin - distance).relu()
-            same = scores > _SAME
-            return Terms({loss: torch.where(same, distance, apart).square().mean() / 2})
+            return Terms({loss: torch.where(scores > _SAME, distance, apart).square().mean() / 2})
         similarities = cosines if loss == "cosent" else angle_similarity(first, second)
         return Terms({loss: ranking_loss(similarities / self.config.temperature, scores)})
 
 
 def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
     """``(B,)``, ``|cos + sin|`` of two ``(B, D)``, whose halves are real and imaginary parts."""
-    odd = first.shape[1] % 2
-    u, v = (F.normalize(F.pad(rows, (0, odd)), dim=1) for rows in (first, second))
+    u, v = (F.normalize(F.pad(rows, (0, first.shape[1] % 2)), dim=1) for rows in (first, second))
     (u_real, u_imaginary), (v_real, v_imaginary) = u.chunk(2, dim=1), v.chunk(2, dim=1)
     sine = (u_imaginary * v_real - u_real * v_imaginary).sum(1)
     return ((u * v).sum(1) + sine).abs()

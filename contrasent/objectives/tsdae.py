@@ -105,8 +105,7 @@ class Tsdae(Objective):
             return F.cross_entropy(logits.float(), wanted, reduction="sum").unsqueeze(0)
 
         (summed,) = sums_by_parts(sums, whole, rows=[encoded.pooled[0]])
-        predicted = len(whole.token_ids) - whole.sentences
-        return Terms({"reconstruction": summed / max(predicted, 1)})
+        return Terms({"reconstruction": summed / max(len(whole.token_ids) - whole.sentences, 1)})
 
 
 def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Tensor:

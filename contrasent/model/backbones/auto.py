@@ -34,8 +34,7 @@ class AutoBackbone(Backbone):
         super().__init__()
         config = model.config
         self.model = model
-        self.width = config.hidden_size
-        self.depth = config.num_hidden_layers
+        self.width, self.depth = config.hidden_size, config.num_hidden_layers
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
         self.max_tokens = (positions if positions > 0 else UNBOUNDED) - first_position(model)
         # BigBird's sparse attention is full in a short batch.

@@ -189,8 +189,7 @@ def keep_freed_memory() -> None:
     Otherwise the system clears each page of the next tensor: a twelfth of a training step of
     MiniLM, a sixth of its encoding. :func:`give_back_freed_memory` returns it.
     """
-    library = _glibc()
-    if library is not None:
+    if (library := _glibc()) is not None:
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
@@ -200,8 +199,7 @@ def give_back_freed_memory() -> None:
 
     Batches differ in size, so it comes to several times what is in use: 4.3 GB instead of 1.
     """
-    library = _glibc()
-    if library is not None:
+    if (library := _glibc()) is not None:
         library.malloc_trim(0)
 
 
@@ -316,9 +314,8 @@ class Backbone(nn.Module, ABC):
     def require_first_state(self) -> None:
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         if not self.takes_first_state:
-            others = "such as BERT, MPNet, ELECTRA or ModernBERT"
-            problem = "the first state of {} cannot be replaced"
-            self.refuse(problem, f"choose another architecture, {others}")
+            remedy = "choose another architecture, such as BERT, MPNet, ELECTRA or ModernBERT"
+            self.refuse("the first state of {} cannot be replaced", remedy)
 
     def depends_on_padding(self) -> bool:
         """True if padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""

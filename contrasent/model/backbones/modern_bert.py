@@ -31,8 +31,7 @@ class PackedModernBert(Backbone):
         config = model.config
         self.model = model
         self.width, self.heads = config.hidden_size, config.num_attention_heads
-        self.depth = config.num_hidden_layers
-        self.max_tokens = config.max_position_embeddings
+        self.depth, self.max_tokens = config.num_hidden_layers, config.max_position_embeddings
 
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
@@ -72,8 +71,7 @@ class PackedModernBert(Backbone):
         self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: kernels.Blocks
     ) -> Tensor:
         part = layer.attn
-        qkv = part.Wqkv(layer.attn_norm(state))
-        qkv = _rotate(qkv, *angles, self.heads)
+        qkv = _rotate(part.Wqkv(layer.attn_norm(state)), *angles, self.heads)
         rate = part.attention_dropout if self.training else 0.0
         mixed = kernels.attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
         mixed = part.Wo(mixed[: len(state)])

@@ -179,8 +179,7 @@ class Layer:
             sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
             added = addition.states.to(narrow.dtype).index_select(0, sentence)
             state, narrow = dropout_norm(state, added, rate, addition.norm)
-        inner = it.activation(maps.up(narrow))
-        after: States = maps.down.add_norm(inner, state, it.norm, rate)
+        after: States = maps.down.add_norm(it.activation(maps.up(narrow)), state, it.norm, rate)
         return after
 
 
@@ -291,8 +290,7 @@ class PackedBert(Backbone):
         config = model.config
         self.model = model
         self.spec = PACKED[config.model_type]
-        self.width = config.hidden_size
-        self.heads = config.num_attention_heads
+        self.width, self.heads = config.hidden_size, config.num_attention_heads
         self.depth = config.num_hidden_layers
         self.max_tokens = config.max_position_embeddings - first_position(model)
         self.read_layers()
