@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.examples import Rows, keep_data
+from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
 from contrasent.errors import ConfigError, require_extra
@@ -84,7 +84,8 @@ def _embedded(
         if not isinstance(text, Index):
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
-            reading = open_sentences(str(keep_data(text)), how.columns, how.ids, clean=how.clean)
+            file = str(text if isinstance(text, str | Path) else keep_rows(text))
+            reading = open_sentences(file, how.columns, how.ids, clean=how.clean)
             sentences = stack.enter_context(reading)
             count, columns = sentences.count(), sentences.examples.columns
             source = f"{sentences.source}: {count:,} texts; {columns}"

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.data.build import Example, require_output, sentence_header, write_rows
-from contrasent.data.examples import Examples, Rows, keep_data, open_examples
+from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, require_extra
 from contrasent.files import read_json
 from contrasent.model.backbones.base import default_device
@@ -305,7 +305,8 @@ def mine(
         require_output(Path(output), files, chosen.overwrite)
 
     def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
-        return open_examples(keep_data(source), columns)
+        file = source if isinstance(source, str | Path) else keep_rows(source)
+        return open_examples(str(file), columns)
 
     anchors_positives = read_pairs(examples(pairs, chosen.columns))
     text = None if corpus is None else chain.from_iterable(examples(corpus))

@@ -71,11 +71,15 @@ def packed_attention(
     if query is not None:
         firsts = torch.arange(len(runs.offsets), dtype=torch.int32, device=packed.device)
         parts, of_query = (query.view(len(query), heads, -1), *parts), Runs(firsts, 1)
-    offsets, longest = (of_query.offsets, runs.offsets), (of_query.longest, runs.longest)
+    return _flash(parts, of_query, runs, rate).flatten(1)
+
+
+def _flash(parts: tuple[Tensor, ...], of_query: Runs, of_key: Runs, rate: float) -> Tensor:
+    offsets, longest = (of_query.offsets, of_key.offsets), (of_query.longest, of_key.longest)
     # The last argument: no copy of the mask for debugging.
     call = torch.ops.aten._flash_attention_forward
     mixed: Tensor = call(*parts, *offsets, *longest, rate, of_query.causal, False)[0]
-    return mixed.flatten(1)
+    return mixed
 
 
 _LANES = 16
