@@ -155,9 +155,8 @@ def stored_rows(
 ) -> NDArray[np.float32]:
     """All embeddings ``(N, D)``, made once and kept in a temporary file."""
     with tempfile.TemporaryFile() as file:  # lives as long as it is mapped
-        stored: NDArray[np.float32] = np.memmap(
-            file, np.float32, "w+", shape=(len(text), encoder.width)
-        )
+        shape = len(text), encoder.width
+        stored: NDArray[np.float32] = np.memmap(file, np.float32, "w+", shape=shape)
     done = 0
     for rows in finite_rows(encoder, text, precision, show_progress):
         stored[done : done + len(rows)] = rows
@@ -368,13 +367,9 @@ def fit(
         encoder = SentenceEncoder.load(
             encoder, pooler=options.pooler, head=options.head, device=options.device
         )
+    precision, limit = options.precision, options.max_tokens
     info = fitter.fit(
-        encoder,
-        text,
-        chosen,
-        precision=options.precision,
-        max_tokens=options.max_tokens,
-        show_progress=show_progress,
+        encoder, text, chosen, precision=precision, max_tokens=limit, show_progress=show_progress
     )
     if output is not None:
         save_fitted(encoder, info, Path(output))

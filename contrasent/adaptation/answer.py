@@ -380,27 +380,22 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     kinds = _open_kinds(judged) if judged else []
     # A line of a part is in about two texts of each kind of task.
     of_line = 2 * max(1, len(kinds)) * seconds
-    dev, test = (
-        int(np.clip(share * budget / of_line, _FEWEST_LINES, _HELD_OUT))
-        for share in (_DEV_SHARE, _TEST_SHARE / 2)
-    )
+    lines = np.array([_DEV_SHARE, _TEST_SHARE / 2]) * budget / of_line
+    dev, test = np.clip(lines, _FEWEST_LINES, _HELD_OUT).astype(int).tolist()
     sizes = [0 if chosen.dev else dev, test]
     (ground.dev, ground.tests), rest = _hold_out(shuffled, sizes, folder, kinds)
     if not (ground.why or chosen.dev or (ground.dev and ground.tests)):
-        few = f"to make tasks of {FEWEST} queries"
+        ground.why = "no task that can be made of the text tells encoders apart"
         if kinds or judged is None:
+            few = f"to make tasks of {FEWEST} queries"
             ground.why = f"a tenth of {text.lines:,} lines is too little {few} to choose by"
-        else:
-            ground.why = "no task that can be made of the text tells encoders apart"
     trained = rest if ground.tests else shuffled
     trained = trained.first(max(_HELD_OUT, int(budget * len(sample) / (6 * slowest))))
     trained.write(folder / TRAIN)
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
-    met = {"", *trained.needs_met()}
-    met |= {"teacher"} if teacher else set()
-    if find_spec("peft") is not None:
-        met.add("peft")
+    met = {"", *trained.needs_met(), *["teacher"] * bool(teacher)}
+    met |= {"peft"} if find_spec("peft") is not None else set()
     if not (ground.why or is_sentence_encoder(chosen.encoder)):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it
             MaskedLm.load(chosen.encoder)

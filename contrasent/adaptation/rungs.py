@@ -159,8 +159,7 @@ class Rungs:
             shutil.rmtree(folder, ignore_errors=True)
         if result is None or not scores or scores[0].step:
             raise ConfigError("the start has no dev score")
-        ground.start_score = scores[0].score
-        ground.dev_metric = scores[0].metric
+        ground.start_score, ground.dev_metric = scores[0].score, scores[0].metric
         ground.step_seconds = result.seconds / result.steps
         # The start was scored, and after the last step the encoder and its means with the start.
         ground.score_seconds = (times[-1] - times[-2]) / (1 + len(recipe.train.start_shares))
@@ -272,9 +271,8 @@ class Rungs:
     def _learn(self, trial: Trial) -> None:
         if trial.score is not None:
             fixed, step = self._cost(trial.candidate, -(-trial.steps // trial.settings["every"]))
-            self.ground.speed_factor *= min(
-                max(trial.seconds / (fixed + trial.steps * step), 0.5), 2.0
-            )
+            slower = trial.seconds / (fixed + trial.steps * step)
+            self.ground.speed_factor *= min(max(slower, 0.5), 2.0)
         self.save()
 
     def final_tasks(self) -> Suite:

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -282,9 +282,8 @@ def tune(
         training.final_tasks(base.evaluation)
 
     def make(settings: Settings, folder: Path) -> None:
-        tried = load_recipe(base, settings)
-        evaluation = replace(tried.evaluation, final="none")
-        training.train(replace(tried, evaluation=evaluation), folder, resume=True, **run_options)
+        tried = load_recipe(base, {**settings, "evaluation.final": "none"})
+        training.train(tried, folder, resume=True, **run_options)
 
     request = {**dotted(base), "space": {key: str(axis) for key, axis in axes.items()}}
     keep = {"resume": options.resume, "overwrite": options.overwrite}

@@ -279,8 +279,7 @@ class TuneCommand(options.TuneOptions, ShowSettings):
         result = adaptation.tune(self.recipe, **values, show_progress=True, on_trial=finished)
         names = list(result.best.settings)
         rows = list[tuple[report.Cell, ...]]()
-        trials = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0)))
-        for it in trials:
+        for it in sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0))):
             chosen = [it.settings.get(name, "-") for name in names]
             shown = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in chosen]
             number, score = report.number(it.number, 0), report.score(it.score)
@@ -307,11 +306,9 @@ class AdaptCommand(options.AdaptOptions):
     """
 
     def __call__(self, words: Sequence[str]) -> None:
-        result = adaptation.adapt(
-            **vars(self), settings=_overrides(words, self), show_progress=True
-        )
-        for sentence in result.sentences:
-            say(sentence)
+        overrides = _overrides(words, self)
+        result = adaptation.adapt(**vars(self), settings=overrides, show_progress=True)
+        say("\n".join(result.sentences))
         say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
         say(f"report: {result.report}\n")
         print_tables(*result.tables)

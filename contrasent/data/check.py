@@ -70,8 +70,7 @@ class Finding:
     def add(self, where: str) -> None:
         """Count it once more."""
         self.count += 1
-        if len(self.first) < _SHOWN:
-            self.first.append(where)
+        self.first += [where] * (len(self.first) < _SHOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,7 +267,6 @@ def describe(
 
 
 def _goes_on(before: str, text: str) -> bool:
-    """True if a line ends within a sentence, with which the next one goes on."""
     cased = before != before.lower() or text != text.lower()
     return len(before) > 4 * _SHORT and cased and text[0].islower() and not _ENDS.search(before)
 

@@ -5,9 +5,10 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -268,12 +269,8 @@ def choose_columns(
         header = named or by == "choice" or _is_heading([names[it] for it in positions], wanted)
         return ColumnMap(positions, header, f"{_as_roles(columns, roles)} ({how})", by)
     lower = [name.lower() for name in names]
-    known: list[int] = []
-    for spellings in wanted.names:
-        present = [name for name in spellings if name in lower]
-        if not present:
-            break
-        known.append(lower.index(present[0]))
+    present = ([lower.index(it) for it in spellings if it in lower] for spellings in wanted.names)
+    known = [positions[0] for positions in takewhile(bool, present)]
     if len(known) >= most - wanted.optional:
         described = f"{_as_roles([names[position] for position in known], roles)} (by name)"
         optional = wanted.optional - (most - len(known))
@@ -300,16 +297,12 @@ def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
     return {name for names in wanted.names for name in names}.issuperset(lower)
 
 
-def _read_specs() -> dict[str, ColumnSpec]:
-    headings, specs = _TABLE["headings"], {}
-    for name, row in _TABLE["kinds"].items():
-        roles = row.pop("roles")
-        known = (it.format(**headings) for it in roles.values())
-        specs[name] = ColumnSpec(tuple(roles), tuple(known), **row)
-    return specs
+def _spec(roles: dict[str, str], **others: Any) -> ColumnSpec:
+    headings = (known.format(**_TABLE["headings"]) for known in roles.values())
+    return ColumnSpec(tuple(roles), tuple(headings), **others)
 
 
-SPECS = _read_specs()
+SPECS = {name: _spec(**row) for name, row in _TABLE["kinds"].items()}
 """Kinds of data by name: ``lists`` are of a query, its candidates, of which the first is the
 positive, and the score of each; ``texts`` are the queries or documents of retrieval; ``wanted`` are
 queries with what they are to find in an index."""

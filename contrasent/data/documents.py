@@ -189,12 +189,8 @@ class Spans:
             start = int(random.integers(blocks[place], blocks[place] + self.longest - length + 1))
             anchors.append((start, start + length))
             del blocks[max(0, place - 1) : place + 2]
-        positives = [
-            self._positive(anchor, words, random)
-            for anchor in anchors
-            for _ in range(self.positives)
-        ]
-        return anchors + positives
+        repeated = (anchor for anchor in anchors for _ in range(self.positives))
+        return anchors + [self._positive(anchor, words, random) for anchor in repeated]
 
     def _positive(self, anchor: Span, words: int, random: Generator) -> Span:
         start, end = anchor
@@ -203,9 +199,7 @@ class Spans:
             first = int(random.integers(start, end - length + 1))
         elif self.near == "adjacent":
             length = self._length(2, 4, min(self.longest, max(start, words - end)), random)
-            beside = [
-                place for place in (start - length, end) if place >= 0 and place + length <= words
-            ]
+            beside = [it for it in (start - length, end) if 0 <= it <= words - length]
             first = beside[int(random.integers(len(beside)))]
         else:
             length = self._length(2, 4, self.longest, random)

@@ -217,9 +217,8 @@ def keep_rows(rows: Rows) -> Path:
                         "give strings, tuples of strings or mappings, all of one kind"
                     )
                 file.write(f"{text}\n")
-        return written.replace(
-            folder / f"{digest.hexdigest()[:16]}.{'txt' if is_text else 'jsonl'}"
-        )
+        name = f"{digest.hexdigest()[:16]}.{'txt' if is_text else 'jsonl'}"
+        return written.replace(folder / name)
 
 
 def keep_data(data: str | Path | Rows | Mapping[str, Any]) -> Any:

@@ -226,10 +226,8 @@ def edited(
         copies = [(it, view) for view in range(not anchors, views) for it in examples.tolist()]
         numbers = [example for example, _ in copies]
         rows = edit(numbers, [draws.of(*copy) for copy in copies])
-        kept = [
-            row if len(row) else store.tokens(example, 0)
-            for row, example in zip(rows, numbers, strict=True)
-        ]
+        made = zip(rows, numbers, strict=True)
+        kept = [row if len(row) else store.tokens(example, 0) for row, example in made]
         firsts = [] if anchors else examples.tolist()
         return end_to_end([*(store.tokens(it, 0) for it in firsts), *kept])
 
@@ -313,13 +311,11 @@ class Loader:
         """The batch of one step, counted from 0 over all epochs; always the same for a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         start = place * self._batch_size
-        end = start + self._batch_size
-        if place == self.steps_per_epoch - 1:
-            end = self._examples_per_epoch
+        is_last = place == self.steps_per_epoch - 1
+        end = self._examples_per_epoch if is_last else start + self._batch_size
         source = self._source
         examples = source.examples[self._order(epoch)[start:end]]
-        packed = source.gather(examples, Draws(self._seed, epoch))
-        ids, offsets = map(torch.from_numpy, packed)
+        ids, offsets = map(torch.from_numpy, source.gather(examples, Draws(self._seed, epoch)))
         columns = {need: torch.from_numpy(it[examples]) for need, it in source.columns.items()}
         following = None
         if source.text is not None:

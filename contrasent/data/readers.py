@@ -86,12 +86,9 @@ def quoted_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            trouble(
-                DataError(
-                    f"{path}:{first}: not a row of quoted CSV: {error}; put cells that hold "
-                    'commas, quotes or line ends in "..." and write a quote inside as ""'
-                )
-            )
+            remedy = 'commas, quotes or line ends in "..." and write a quote inside as ""'
+            what = f"not a row of quoted CSV: {error}; put cells that hold {remedy}"
+            trouble(DataError(f"{path}:{first}: {what}"))
 
 
 _HEAD = 200

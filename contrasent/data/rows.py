@@ -108,12 +108,8 @@ class TableSource(SourceRows):
                 yield f"{self.path}:{number}", [cells[it] for it in self.chosen.positions]
             else:
                 given = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-                trouble(
-                    DataError(
-                        f"{self.path}:{number}: {given}, but the first row has {width}; mend the "
-                        "row or take it out"
-                    )
-                )
+                what = f"{given}, but the first row has {width}; mend the row or take it out"
+                trouble(DataError(f"{self.path}:{number}: {what}"))
 
     @cached_property
     def sha256(self) -> str:
@@ -177,9 +173,8 @@ class JsonSource(RecordSource):
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if where and not (value and (self.named or is_array)):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
-        super().__init__(
-            str(path), self.head_names() if self.named else [""] * len(value or ()), where
-        )
+        first = self.head_names() if self.named else [""] * len(value or ())
+        super().__init__(str(path), first, where)
 
     def records(self, trouble: readers.Trouble) -> Iterator[tuple[str, Any]]:
         for number, line in readers.lines(self.path, trouble):
@@ -293,9 +288,8 @@ def open_rows_of(source: str, kind: str, columns: Sequence[str] | None = None) -
     """
     file = readers.source_kind(source)
     rows = open_source(source, file if file in _NAMED_KINDS else ".tsv")
-    return rows.choose(
-        partial(choose_columns, kind=kind, columns=columns, where=rows.where, named=rows.named)
-    )
+    how: Any = {"where": rows.where, "named": rows.named}
+    return rows.choose(partial(choose_columns, kind=kind, columns=columns, **how))
 
 
 def open_source(source: str, kind: str | None) -> SourceRows:

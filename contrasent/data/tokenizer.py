@@ -195,9 +195,8 @@ class Tokenizer:
             text = path.read_bytes() if path.is_file() else b""
             added = text.count(b'"single_word"') or text.count(b":") * (name == "added_tokens.json")
             if added > _MOST_ADDED:
-                raise CheckpointError(
-                    f"{path} has {added:,} added tokens; put them into the vocabulary"
-                )
+                what = f"{path} has {added:,} added tokens"
+                raise CheckpointError(f"{what}; put them into the vocabulary")
         import transformers
 
         kind: Any = transformers.AutoTokenizer

@@ -134,11 +134,8 @@ class WordNet:
         lowered = word.lower()
         if not lowered or lowered in FUNCTION_WORDS:
             return ()
-        names = (
-            name.replace("_", " ")
-            for synset in self._reader.synsets(lowered)
-            for name in synset.lemma_names()
-        )
+        synsets = self._reader.synsets(lowered)
+        names = (it.replace("_", " ") for synset in synsets for it in synset.lemma_names())
         return tuple(dict.fromkeys(name for name in names if name.lower() != lowered))
 
 

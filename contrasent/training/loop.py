@@ -248,9 +248,8 @@ def run(
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.encoder.device
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
-    processes = training.split.processes
+    processes, precision = training.split.processes, training.precision
     encoder, twin, fixed = training.encoder, training.twin, training.fixed_dropout
-    precision = training.precision
     embed = embedding(encoder, objective, settings, precision, twin=twin, fixed_dropout=fixed)
     keep_freed_memory()
     for module in training.modules.values():
@@ -343,10 +342,9 @@ def load_state(
     folder: Path, modules: Mapping[str, nn.Module], optimizer: Optimizer, device: torch.device
 ) -> Progress | None:
     """Restore the newest whole state below ``folder``; None if there is none."""
-    states = sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
-    if not states:
+    newest = max(folder.glob(f"{_PREFIX}*"), default=None)
+    if newest is None:
         return None
-    newest = states[-1]
     try:
         described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
         described.pop("format")

@@ -131,12 +131,9 @@ class RunFolder:
         self.check_place(resume=resume, overwrite=overwrite)
         if resume and self.is_run:
             kept, now = dotted(complete(load_recipe(self.root / _RECIPE))), dotted(recipe)
-            differing = [
-                f"{name} is {kept.get(name)!r} there, {now.get(name)!r} now"
-                for name in dict.fromkeys([*kept, *now])
-                if kept.get(name) != now.get(name)
-            ]
-            problem = f"cannot be resumed with other settings: {'; '.join(differing)}"
+            differing = [it for it in dict.fromkeys([*kept, *now]) if kept.get(it) != now.get(it)]
+            told = (f"{it} is {kept.get(it)!r} there, {now.get(it)!r} now" for it in differing)
+            problem = f"cannot be resumed with other settings: {'; '.join(told)}"
             self._refuse(differing, f"{problem}; repeat its own")
         start = Path(recipe.encoder.name).expanduser()
         here = recipe.encoder.name and start.exists()

@@ -266,11 +266,8 @@ def train_seeds(
         scores.append(SeedScores(of, metric, values, start, error))
     best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
     encoder = best.best if best.best.is_dir() else best.last
-    each = [
-        {**asdict(it), "mean": it.mean, "deviation": it.deviation}
-        | {"difference": it.difference, "interval": it.interval}
-        for it in scores
-    ]
+    derived = ("mean", "deviation", "difference", "interval")
+    each = [asdict(it) | {name: getattr(it, name) for name in derived} for it in scores]
     summary = {"seeds": list(folders), "best": encoder.relative_to(output).as_posix()}
     write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
     return SeedRuns(folders, tuple(scores), encoder)

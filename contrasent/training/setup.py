@@ -73,9 +73,8 @@ def prepare(
     this is.
     """
     if not recipe.encoder.name or not recipe.data.file:
-        raise ConfigError(
-            "name a folder or model with --encoder, and the training text with --data"
-        )
+        missing = "a folder or model with --encoder, and the training text with --data"
+        raise ConfigError(f"name {missing}")
     settings, evaluation = recipe.train, recipe.evaluation
     sources, whole = recipe.data.sources, dict[str, Examples]()
     for name, source in sources.items():
