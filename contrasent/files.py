@@ -251,8 +251,7 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
 
     BusyError if somebody else still has it after ``patience`` seconds.
     """
-    path = _beside(Path(folder).resolve(), "lock")
-    with _locked(path, folder, patience):
+    with _locked(_beside(Path(folder).resolve(), "lock"), folder, patience):
         sweep(Path(folder))
         yield
 

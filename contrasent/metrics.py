@@ -142,8 +142,7 @@ def relevant_ranks(
         others[left_out] = False
     ascending = np.sort(values[others & (values >= of_rows.min())])
     before = len(ascending) - np.searchsorted(ascending, of_rows, side="left")
-    places = (1 + before + np.arange(len(rows))).astype(np.float64)
-    return places, grade
+    return (1 + before + np.arange(len(rows))).astype(np.float64), grade
 
 
 def retrieval_score(metric: str, ranks: ArrayLike, grades: ArrayLike) -> float:

@@ -229,8 +229,7 @@ def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None =
         location = tuple(str(part) for part in error.errors()[0]["loc"])
         known = (location[:end] for end in range(len(location), 0, -1))
         line = next((lines[above] for above in known if above in lines), 1)
-        explained = _config_error(Recipe, error, "recipe")
-        raise ConfigError(f"{path}:{line}: {explained}") from error
+        raise ConfigError(f"{path}:{line}: {_config_error(Recipe, error, 'recipe')}") from error
     return _changed(content, overrides or {})
 
 
@@ -314,8 +313,7 @@ def recipe_with(
     ConfigError if a setting is given both ways.
     """
     settings = {name: value for name, value in values.items() if "." in name}
-    named = {name: value for name, value in values.items() if "." not in name}
-    options = checked(cls, named)
+    options = checked(cls, {name: value for name, value in values.items() if "." not in name})
     for name, key in _SETTINGS.items():
         value = getattr(options, name, None)
         if value is not None and key in settings:

@@ -146,8 +146,7 @@ def _left_out(suite: evaluation.Suite) -> list[str]:
 def _with_overlaps(
     scores: evaluation.Scores, model: str, suite: evaluation.Suite
 ) -> evaluation.Scores:
-    reading = "reading training examples (--no-leak-check leaves that out)"
-    with progress_bar(reading) as advance:
+    with progress_bar("reading training examples (--no-leak-check leaves that out)") as advance:
         overlap = evaluation.find_overlap(model, suite, advance)
     if overlap is None:
         return scores
@@ -289,8 +288,7 @@ class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
         looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 
         def find(model: str) -> evaluation.Neighbours:
-            used = use(self, model)
-            nearest = evaluation.find_neighbours(used, searched, looked_for, self.top_k)
+            nearest = evaluation.find_neighbours(use(self, model), searched, looked_for, self.top_k)
             return replace(nearest, command=called())
 
         results, failures = for_each(self.models, find)

@@ -116,8 +116,7 @@ def compare_ratios(
             # What is no difference is to be 0, however the sums were rounded.
             changes = np.round(draws[after] - draws[before], _DIGITS)
             value = pairs[after].value
-            of_task = value, value - pairs[before].value, changes
-            metrics.setdefault(metric, {})[name] = of_task
+            metrics.setdefault(metric, {})[name] = value, value - pairs[before].value, changes
 
     def compared(difference: float, draws: Vector) -> Compared:
         return _compared(baseline, difference, interval(draws, bootstrap), intervals.p_value(draws))

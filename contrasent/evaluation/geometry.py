@@ -123,8 +123,7 @@ def measure_edits(use: EncoderUse, edits: Edits) -> tuple[Record, ...]:
         error = sqrt(accuracy * (1 - accuracy) / count)
         within = normal_interval(accuracy, error, _CONFIDENCE)
         scores.append(Score("edit_accuracy", accuracy, count, "subset", label, within))
-    name = TaskName(edits.name)
-    return tuple(score.record(name, edits.sha256, use) for score in scores)
+    return tuple(score.record(TaskName(edits.name), edits.sha256, use) for score in scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,7 @@ class Problems:
         self.features[:, width] = 1
         self.labels = labels.to(features.device)
         self.width, self.classes = width, classes
-        hot = torch.nn.functional.one_hot(self.labels, classes)
-        self.targets = hot.t().float().contiguous()
+        self.targets = torch.nn.functional.one_hot(self.labels, classes).t().float().contiguous()
 
     def start(self, seed: int) -> Tensor:
         """``(C, D)``: the weights and the bias that ``torch.nn.Linear`` draws after a seed."""
@@ -189,8 +188,7 @@ class Problems:
                 state[name][work] = held
             over = state["ended"].all(dim=1).cpu().numpy() | (epochs > preset.max_epochs)
             waiting = [number for number in waiting if not over[number]]
-        best = state["best"].view(len(folds), -1, self.classes, width)
-        return best, state["accuracy"].cpu()
+        return state["best"].view(len(folds), -1, self.classes, width), state["accuracy"].cpu()
 
     def _epoch(
         self, state: dict[str, Tensor], order: Tensor, decay: Tensor, preset: Preset
@@ -308,8 +306,7 @@ def expected_scores(logits: Tensor) -> Vector:
 def _scores(weights: Tensor, rows: Tensor) -> Tensor:
     """``(F, P * C, b)``, what the classifiers ``(F, P * C, D)`` say of ``rows (F, b, D)``."""
     if weights.shape[1] > _FEW_ROWS:
-        by_row = torch.bmm(rows, weights.transpose(1, 2).contiguous())
-        return by_row.transpose(1, 2).contiguous()
+        return torch.bmm(rows, weights.transpose(1, 2).contiguous()).transpose(1, 2).contiguous()
     return torch.bmm(weights, rows.transpose(1, 2))
 
 

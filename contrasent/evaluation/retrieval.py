@@ -48,8 +48,7 @@ class RetrievalTask:
             for query, rows in zip(self.queries, self.relevant, strict=True)
             for row in rows
         ]
-        sentences = [*self.queries, *self.corpus]
-        yield TaskText(self.name.name, self.name.split, sentences, pairs)
+        yield TaskText(self.name.name, self.name.split, [*self.queries, *self.corpus], pairs)
 
 
 _SAME = 5.0
@@ -278,8 +277,7 @@ def mean_scores(
     ratios = {}
     for metric, each in values.items():
         # The sentences of a pair look for one another, so their scores are drawn together.
-        paired = task.name.name == STSB_RETRIEVAL
-        drawn = each.reshape(2, -1).mean(axis=0) if paired else each
+        drawn = each.reshape(2, -1).mean(axis=0) if task.name.name == STSB_RETRIEVAL else each
         ratios[metric] = Ratio(drawn, np.ones_like(drawn))
     sure = intervals(ratios, bootstrap, task.name.label)
     roles = {role: role_options(use.encoder, role) for role in ROLES}

@@ -220,8 +220,7 @@ def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:
         for (n, (task, interval)), row in zip(numbered.items(), rows, strict=True):
             others = dict(zip(labels, row, strict=True))
             del others[task.name.label]
-            known = replace(interval, covariances=others)
-            records[n] = replace(records[n], interval=known)
+            records[n] = replace(records[n], interval=replace(interval, covariances=others))
     return replace(scores, records=tuple(records))
 
 
@@ -251,8 +250,7 @@ def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SE
     features, gold = (np.concatenate([train[k], dev[k]]) for k in (0, 1))
     problems = Relatedness(torch.from_numpy(features), gold)
     rows, held_out = np.split(np.arange(len(gold)), [len(train[1])])
-    fold = Fold(rows, held_out)
-    fitted = problems.fit([fold], [[0.0]], replace(RELATEDNESS, seed=seed))
+    fitted = problems.fit([Fold(rows, held_out)], [[0.0]], replace(RELATEDNESS, seed=seed))
     if fitted.accuracy.item() == -1:
         raise DataError(
             "SentEval's regressor predicts the same score for every dev pair; its embeddings "

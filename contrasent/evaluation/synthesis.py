@@ -283,8 +283,7 @@ def kept_pairs(
     """
     left_out, candidates = Counter[str](), list[tuple[Pair, Ask]]()
     asked = [(kind, ask) for kind, asks in queries.items() for ask in asks]
-    repeats = _repeats([ask.query for _, ask in asked])
-    for (kind, ask), repeat in zip(asked, repeats, strict=True):
+    for (kind, ask), repeat in zip(asked, _repeats([ask.query for _, ask in asked]), strict=True):
         query = _MARKUP.sub("", ask.query)
         form, size = letters(query), len(words(query))
         for row in ask.wanted:

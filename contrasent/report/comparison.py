@@ -23,8 +23,7 @@ _WIDTH = 72  # of an example's text
 def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
     """The label of the row that ``row`` was compared with; its name where several could be it."""
     named = [it for it in rows.values() if it.like.encoder == compared.baseline]
-    alike = [it for it in named if it.like.pooler == row.like.pooler]
-    known = named if len(named) == 1 else alike
+    known = named if len(named) == 1 else [it for it in named if it.like.pooler == row.like.pooler]
     return known[0].label if len(known) == 1 else compared.baseline
 
 
@@ -80,7 +79,6 @@ def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
     for one in scores:
         spread = "" if one.deviation is None else f" ± {100 * one.deviation:.2f}"
         ends = one.interval
-        between = f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT
         rows.append(
             (
                 Cell(f"{one.of} {metric_heading(one.metric)}".rstrip()),
@@ -88,7 +86,7 @@ def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
                 *map(score, one.values),
                 Cell(f"{100 * one.mean:.2f}{spread}", one.mean),
                 score(one.difference, sign="+"),
-                Cell(between),
+                Cell(f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT),
             )
         )
     headings = ("score", "start", *names, "mean", "difference", "interval")
@@ -117,8 +115,7 @@ def judgement_tables(judged: Judgement) -> list[Table]:
         Column(name.name.partition(" ")[0], ((name, metric),))
         for name, metric in dict.fromkeys(map(quantity, of_metric))
     ]
-    note = f"nDCG@10 x 100, {judged.sampled:,} texts, 95 % intervals by drawing queries again."
-    notes = [note]
+    notes = [f"nDCG@10 x 100, {judged.sampled:,} texts, 95 % intervals by drawing queries again."]
     if judged.weight is not None:
         notes += [f"BM25 in the fusion: {judged.weight:g}, chosen on other queries than scored."]
     tables = [scores_table(rows, columns, notes).with_best()]

@@ -112,10 +112,9 @@ def rows_of(contents: Contents) -> dict[Identity, PageRow]:
         )
         if record.value == other.value and more > less:
             shown[key] = record
-    names = labels(list(first.values()))
     return {
         key: PageRow(name, like, tuple(scores[key].values()))
-        for name, (key, like) in zip(names, first.items(), strict=True)
+        for name, (key, like) in zip(labels(list(first.values())), first.items(), strict=True)
     }
 
 

@@ -200,9 +200,8 @@ def _classifier_notes(shown: Sequence[Record]) -> list[str]:
         for it in shown
         if it.classifier
     )
-    notes = dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings)
     return [
-        *notes,
+        *dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings),
         *([_OPTIMISTIC] if any(it.split == "dev" and it.classifier for it in shown) else []),
     ]
 
@@ -302,8 +301,7 @@ Way = tuple[str, str, frozenset[TaskName]]
 
 
 def _is_of_way(way: Way, it: Record) -> bool:
-    known = it.metric, it.aggregation, bool(it.regressor)
-    return known == (*way[:2], quantity(it)[0] in way[2])
+    return (it.metric, it.aggregation, bool(it.regressor)) == (*way[:2], quantity(it)[0] in way[2])
 
 
 def _ways(records: Sequence[Record]) -> dict[Way, list[str]]:
@@ -395,5 +393,4 @@ class Records(list[Record]):
 
         ImportError if pandas is not installed.
         """
-        pandas = import_module("pandas")
-        return pandas.DataFrame([asdict(record) for record in self])
+        return import_module("pandas").DataFrame([asdict(record) for record in self])

@@ -49,8 +49,7 @@ class Cell:
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:
     """A number with so many decimals; absent if there is none."""
-    text = ABSENT if value is None else f"{value:{sign}.{digits}f}"
-    return Cell(text, value)
+    return Cell(ABSENT if value is None else f"{value:{sign}.{digits}f}", value)
 
 
 def score(value: float | None, interval: Interval | None = None, sign: str = "") -> Cell:

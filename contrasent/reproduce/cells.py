@@ -158,8 +158,7 @@ class FilledTable:
 
     def shown(self) -> Table:
         """The table as it is printed: few columns side by side, many in lines of their own."""
-        wide = len(self.table.columns) > _NARROW
-        headings, rows = self._wide() if wide else self._narrow()
+        headings, rows = self._wide() if len(self.table.columns) > _NARROW else self._narrow()
         any_number = any(cell.ours for cell in self.cells)
         texts = frozenset(range(len(headings) - 1 if any_number else 1, len(headings)))
         notes = [self.table.note] if self.table.note else []

@@ -216,8 +216,7 @@ class Planner:
             kind, target = "fit", system.data == TARGET
             more["text"] = task if target else self._materials.get("text", system.data)
             sha = data_sha256(self._store.data_dir) if target else path_sha256(more["text"])
-            of = above.key if above else ""
-            identity = {"fit": system.make, "of": of, "text": [task, sha]}
+            identity = {"fit": system.make, "of": above.key if above else "", "text": [task, sha]}
         whole = {"kind": kind, "scale": self._store.scale, **identity}
         return Job(content_hash(whole), kind, label, system, whole, above, **more)
 

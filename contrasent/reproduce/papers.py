@@ -203,8 +203,7 @@ class PaperTable:
     def heading(self) -> str:
         """Such as ``Gao et al. 2021, Table E.1: Transfer tasks``."""
         kinds = {"F": f"Figure {self.number[1:]}", "T": f"Table {self.number[1:]}"}
-        where = kinds.get(self.number[0], self.number)
-        return f"{_SOURCES[self.paper]}, {where}: {self.title}"
+        return f"{_SOURCES[self.paper]}, {kinds.get(self.number[0], self.number)}: {self.title}"
 
     def printed(self, row: PaperRow, heading: str) -> str | None:
         """The published number; None if there is none."""

@@ -145,8 +145,7 @@ def _perform(work: Work, jobs: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    is_ours = isinstance(error, ContrasentError)
-    return str(error) if is_ours else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ContrasentError) else f"{type(error).__name__}: {error}"
 
 
 def _fail(work: Work, reason: str) -> str:
@@ -360,15 +359,13 @@ def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Meas
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
     influences = evaluation.geometry_influences(rated.embed(use), rated)
     moves = {f"{name}{suffix}": it for name, it in influences.items()}
-    records = list(map(asdict, geometry.records))
-    return Measured(values, records, examples=moves, geometry=geometry)
+    return Measured(values, list(map(asdict, geometry.records)), examples=moves, geometry=geometry)
 
 
 def _measure_neighbours(use: EncoderUse, asked: str, file: str, data_dir: str | None) -> Measured:
     queries, _, source = asked.partition("@")
     corpus = evaluation.read_corpus(file or source, data_dir=data_dir)
-    searched = evaluation.read_queries(queries, (), corpus)
-    nearest = evaluation.find_neighbours(use, corpus, searched)
+    nearest = evaluation.find_neighbours(use, corpus, evaluation.read_queries(queries, (), corpus))
     lines = [
         f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
         for query in nearest.queries

@@ -230,8 +230,7 @@ class _Judge:
 
     def _examples(self, cell: PaperCell, place: int, label: str) -> list[np.ndarray]:
         results = (it[place if len(it) > 1 else 0] for it in cell.results)
-        by_seed = map(self._filled.examples, results)
-        return [it[label] for it in by_seed if label in it]
+        return [it[label] for it in map(self._filled.examples, results) if label in it]
 
 
 def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
@@ -244,8 +243,7 @@ def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.nd
 
 def _smallest(verdict: Verdict) -> str:
     """Half the widest interval of its comparisons; a dash where one has none."""
-    reaches = [part.reach(_LEVEL) or inf for part in verdict.parts]
-    widest = max(reaches, default=inf)
+    widest = max((part.reach(_LEVEL) or inf for part in verdict.parts), default=inf)
     return f"{widest:.2f}" if widest < inf else ABSENT
 
 
