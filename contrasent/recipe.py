@@ -371,8 +371,7 @@ def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
             pick(f"setting of {section!r}:", location[-1], fields_of(owner))
         except ConfigError as unknown:
             return unknown
-    prefix = [] if where == "recipe" else [where]
-    dotted = ".".join([*prefix, *location])
+    dotted = ".".join(location if where == "recipe" else [where, *location])
     words = expected(first["msg"])
     if first["type"] == "dataclass_type":
         words = "a section holds settings, each as NAME: VALUE"

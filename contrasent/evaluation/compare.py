@@ -71,8 +71,7 @@ def compare(
         return _compared(baseline, difference, ends, intervals.normal_p_value(difference, error))
 
     both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
-    moves: dict[TaskName, Vector] = {}
-    of_task: dict[TaskName, Compared] = {}
+    moves, of_task = dict[TaskName, Vector](), dict[TaskName, Compared]()
     for task in both:
         name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)

@@ -135,8 +135,7 @@ def run_mteb(
     """
     mteb = import_mteb()
     cache = None if output is None else mteb.ResultCache(Path(output))
-    records: list[Record] = []
-    problems: list[Problem] = []
+    records, problems = list[Record](), list[Problem]()
     for task in tasks:
         name = task.metadata.name
         encoder.prompts = {}
@@ -178,16 +177,12 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
         if not alone:
             mean = float(sum(it["main_score"] for it in subsets) / len(subsets))
             scores.append((split, Score(about.main_score, mean, sum(counts), "mean")))
-    versions = {"mteb": version("mteb"), str(about.dataset["path"]): str(about.dataset["revision"])}
+    revision = str(about.dataset["revision"])
+    versions = {"mteb": version("mteb"), str(about.dataset["path"]): revision}
     records = []
     for split, score in scores:
         is_main = score.metric == about.main_score and score.aggregation != "subset"
-        record = score.record(
-            TaskName(about.name, split),
-            str(about.dataset["revision"]),
-            use,
-            encoder.prompts,
-            protocol=PROTOCOL if is_main else None,
-        )
+        name, protocol = TaskName(about.name, split), PROTOCOL if is_main else None
+        record = score.record(name, revision, use, encoder.prompts, protocol=protocol)
         records.append(replace(record, versions={**record.versions, **versions}))
     return records

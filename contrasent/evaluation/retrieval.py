@@ -88,8 +88,7 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
 def read_texts(source: str) -> tuple[dict[str, str], dict[str, str], str]:
     """Texts by their ids in order, behind their titles and without them; the source's hash."""
     rows = open_rows_of(source, "texts")
-    texts: dict[str, str] = {}
-    bare: dict[str, str] = {}
+    texts, bare = dict[str, str](), dict[str, str]()
     for where, (cell, text, *title) in rows.rows():
         number = _id(cell)
         if not number or number in texts:

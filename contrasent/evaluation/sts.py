@@ -23,7 +23,7 @@ from contrasent.evaluation.protocols import AGGREGATIONS, SEED, Options, Preset
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.metrics import METRICS, Matrix, Vector, pair_similarities
-from contrasent.records import Interval
+from contrasent.records import Interval, Record
 
 Rows = Callable[[Sequence[str]], Embeddings]
 """Embeddings ``(N, D)`` of sentences."""
@@ -79,18 +79,13 @@ def _score(
         zeros = getattr(use.encoder, "gives_zeros", False)
         embed.require_usable(use.encoder.name, texts, rows(texts), zeros=zeros)
     columns = _similarities(task, use, rows, regressors)
-    records = []
+    records, regressor = list[Record](), "senteval" if task.fitted else None
     for metric in METRICS:
         asked = metric in protocol.metrics
         for score in correlations(task, columns, metric, options.bootstrap if asked else None):
             reported = asked and protocol.aggregation == score.aggregation
-            record = score.record(
-                task.name,
-                task.sha256,
-                use,
-                protocol=protocol.name if reported else None,
-                regressor="senteval" if task.fitted else None,
-            )
+            whose = protocol.name if reported else None
+            record = score.record(task.name, task.sha256, use, protocol=whose, regressor=regressor)
             records.append(record)
     known = [rows(side).any(axis=1) for side in task.sides]
     without = int((~(known[0] & known[1])).sum())

@@ -99,8 +99,7 @@ class Task:
     def texts(self) -> Iterator[TaskText]:
         """All pairs, as training text must not have both sentences."""
         pairs = list(zip(*self.sides, strict=True))
-        sentences = [sentence for pair in pairs for sentence in pair]
-        yield TaskText(self.name.name, self.name.split, sentences, pairs)
+        yield TaskText(self.name.name, self.name.split, [*chain.from_iterable(pairs)], pairs)
 
 
 def load(

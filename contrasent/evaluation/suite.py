@@ -45,8 +45,7 @@ class TaskType:
         groups: dict[str, list[TaskName]] = {}
         for name in names:
             groups.setdefault(name.name if self.whole else name.label, []).append(name)
-        tasks: list[Any] = []
-        problems: list[Problem] = []
+        tasks, problems = list[Any](), list[Problem]()
         for label, group in groups.items():
             try:
                 tasks.append(self.load(group, options))
@@ -221,8 +220,7 @@ def find_leaks(
     sentences = {forms[sentence] for text in texts for sentence in text.sentences}
     pairs = [[tuple(sorted((forms[a], forms[b]))) for a, b in text.pairs] for text in texts]
     wanted, together = {pair for of_task in pairs for pair in of_task}, set[tuple[str, ...]]()
-    found: dict[str, tuple[str, str]] = {}
-    count = 0
+    found, count = dict[str, tuple[str, str]](), 0
     for where, example in training.read(stop):
         count += 1
         advance(1)

@@ -256,8 +256,8 @@ class Filler:
 
     def table(self, table: PaperTable) -> FilledTable:
         """A table with what is in the store."""
-        scale, caps = self.store.scale, self.planner.scale.recipes
-        rows = []
+        store, caps = self.store, self.planner.scale.recipes
+        rows, scale = list[FilledRow](), store.scale
         for row in table.rows:
             columns = table.columns_of(row)
             cells = {it.heading: self.cell(table, row, it) for it in columns}
@@ -271,7 +271,6 @@ class Filler:
                 *(self.store.description(it).get("note", "") for it in runs),
             ]
             rows.append(FilledRow(row.label, cells, tuple(dict.fromkeys(filter(None, notes)))))
-        store = self.store
         return FilledTable(table, scale, self.seeds, tuple(rows), store.examples, store.data_dir)
 
     def cell(self, table: PaperTable, row: PaperRow, column: PaperColumn) -> PaperCell:

@@ -60,8 +60,7 @@ def _counts(measurement: Measurement) -> bool:
 def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
     """What is left to do, a job once, each after those that it is made from."""
     wanted: dict[str, dict[str, Measurement]] = {}
-    jobs: dict[str, Job] = {}
-    needed: set[str] = set()
+    jobs, needed = dict[str, Job](), set[str]()
     for measurement in measurements:
         of = measurement.job
         chain = [of] if _counts(measurement) else list(of.chain())

@@ -204,8 +204,7 @@ class _Judge:
         split = "dev" if value.endswith("-dev") else "test"
         names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
         ways = [row.system(filled.scale).aggregation or aggregation for row in pair]
-        tasks = list[Any]()
-        moves: list[np.ndarray] = []
+        tasks, moves = list[Any](), list[np.ndarray]()
         for place, name in enumerate(names):
             label = name if split == "test" else f"{name}-dev"
             sides = [self._examples(cell, place, label) for cell in cells]

@@ -92,14 +92,9 @@ def _panel(axes: Axes, geometry: Geometry) -> None:
     for number in reversed(range(len(curves))):
         seen = np.flatnonzero(scale * curves[number] > _THINNEST)
         part = slice(seen[0], seen[-1] + 1)
-        style: dict[str, Any] = {
-            "facecolor": shades[number],
-            "edgecolor": "white",
-            "linewidth": 0.7,
-            "alpha": 0.9,
-        }
-        top = number + scale * curves[number][part]
-        axes.fill_between(points[part], number, top, zorder=2 + len(curves) - number, **style)
+        style: dict[str, Any] = {"facecolor": shades[number], "edgecolor": "white"}
+        style |= {"linewidth": 0.7, "alpha": 0.9, "zorder": 2 + len(curves) - number}
+        axes.fill_between(points[part], number, number + scale * curves[number][part], **style)
     axes.set_yticks(range(len(curves)), [group.label for group in geometry.groups])
     axes.set_ylim(-0.15, len(curves) - 1 + _ROWS_HIGH + 0.1)
     axes.set_xlim(-1, 1)
@@ -121,8 +116,9 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
         drawn = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel()
         for axes, (title, rows) in zip(drawn, panels.items(), strict=True):
             for number, (label, geometry) in enumerate(rows.items()):
+                colour, line = look(number)[0], LINES[number % len(LINES)]
                 index = np.arange(1, len(geometry.spectrum) + 1)
-                axes.plot(index, geometry.spectrum, label=label, **_curve(number))
+                axes.plot(index, geometry.spectrum, line, color=colour, label=label, linewidth=1.6)
             axes.legend(loc="upper right")
             if title:
                 axes.set_title(title)
@@ -134,10 +130,6 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
         figure.supxlabel(f"index of the singular value ({caption})", fontsize=9)
 
     return picture(SPECTRA, (1.2 + 3.4 * len(panels), 3.2), draw)
-
-
-def _curve(number: int) -> dict[str, Any]:
-    return {"color": look(number)[0], "linestyle": LINES[number % len(LINES)], "linewidth": 1.6}
 
 
 TRAJECTORIES = "alignment-uniformity-training"
