@@ -164,12 +164,8 @@ class BuildCommand(
     """The share of words in hybrid search, which is then not measured."""
 
     def __call__(self) -> None:
-        building: dict[str, Any] = {
-            "kind": self.kind,
-            "vectors": self.vectors,
-            "words": self.words,
-            "overwrite": self.overwrite,
-        }
+        building: dict[str, Any] = {"kind": self.kind, "vectors": self.vectors, "words": self.words}
+        building |= {"overwrite": self.overwrite, "show_progress": True}
         if Path(self.source).is_dir():
             if (self.columns, self.ids, self.precision) != (None, None, "auto"):
                 raise ConfigError(
@@ -177,17 +173,14 @@ class BuildCommand(
                 )
             shards = encode.FinishedShards.open(self.source)
             encoder = load(self, self.model)
-            built = search.Index.build(encoder, shards, self.index, show_progress=True, **building)
+            built = search.Index.build(encoder, shards, self.index, **building)
         else:
-            with encode.open_sentences(
-                self.source, self.columns, self.ids, clean=self.clean
-            ) as sentences:
+            reading = encode.open_sentences(self.source, self.columns, self.ids, clean=self.clean)
+            with reading as sentences:
                 search.kind_for(_announce(sentences), self.kind, vectors=self.vectors)
                 building |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
-                built = search.Index.build(
-                    encoder, sentences, self.index, show_progress=True, **building
-                )
+                built = search.Index.build(encoder, sentences, self.index, **building)
         _report(self.index, built)
         if built.manifest.words is not None:
             _tell_fusion(evaluation.tune_index(built, encoder, weight=self.weight))
@@ -227,9 +220,8 @@ class AddCommand(OfIndex, options.IndexedText, options.MovedEncoder):
 
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
-        with encode.open_sentences(
-            self.source, self.columns, self.ids, clean=self.clean
-        ) as sentences:
+        reading = encode.open_sentences(self.source, self.columns, self.ids, clean=self.clean)
+        with reading as sentences:
             _announce(sentences)
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
             opened.add(loaded, sentences, sentences.ids(), show_progress=True)
@@ -311,9 +303,8 @@ class TuneIndexCommand(OfIndex, options.MovedEncoder):
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
         loaded = None if self.weight is not None else opened.encoder(self.encoder, self.device)
-        _tell_fusion(
-            evaluation.tune_index(opened, loaded, queries=self.queries, weight=self.weight)
-        )
+        tuned = evaluation.tune_index(opened, loaded, queries=self.queries, weight=self.weight)
+        _tell_fusion(tuned)
 
 
 @settings
@@ -337,7 +328,6 @@ def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
 def _lines(words: list[str]) -> list[str]:
     if words != ["-"]:
         return words
-
     with encode.open_sentences("-") as sentences:
         return list(sentences)
 
@@ -352,8 +342,7 @@ class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, option
     def __call__(self) -> None:
         queries = _lines(self.query)
         opened = search.Index.open(self.index)
-        by_words = self.mode == "words"
-        encoder = None if by_words else opened.encoder(self.encoder, self.device)
+        encoder = None if self.mode == "words" else opened.encoder(self.encoder, self.device)
         results = opened.search(encoder, queries, **shared(self, options.SearchOptions))
         several = len(queries) > 1
         for number, (text, hits) in enumerate(zip(queries, results, strict=True)):
@@ -364,8 +353,7 @@ class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, option
                     row: dict[str, Any] = {"query": text} if several else {}
                     print_json(row | {"rank": rank} | hit.known)
                 else:
-                    found = f"{one_line(hit.id)}  {one_line(hit.text)}"
-                    say(f"{rank:>4} {hit.score:>7.4f}  {found}")
+                    say(f"{rank:>4} {hit.score:>7.4f}  {one_line(hit.id)}  {one_line(hit.text)}")
             if not hits and not self.json:
                 say("no hit")
 

@@ -209,7 +209,6 @@ class Shards:
     def _write(
         self, number: int, encoder: Encoder, texts: Iterable[str], advance: Callable[[int], None]
     ) -> dict[str, Any]:
-        """Write a shard; returns its note."""
         path, rows, truncated = self._path(number), 0, 0
         names = "batch_tokens", "normalize", "precision"
         options: dict[str, Any] = {name: getattr(self._settings, name) for name in names}
@@ -217,10 +216,9 @@ class Shards:
             options |= role_options(encoder, self._settings.role)
         prompt = options.get("prompt", encoder.conventions.resolve())
         options |= {"chunk": _CHUNK, "on_overflow": "truncate"}
-        blocks = blocks_with_texts(encoder, texts, **options)
         with files.writing(path) as partial:
             with row_writer(partial, path.suffix, encoder) as append:
-                for block, kept in blocks:
+                for block, kept in blocks_with_texts(encoder, texts, **options):
                     if not (finite := np.isfinite(block).all(axis=1)).all():
                         bad = kept[int(finite.argmin())][:80]
                         raise CheckpointError(

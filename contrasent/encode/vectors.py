@@ -38,8 +38,7 @@ def quantized(rows: np.ndarray, form: str, ranges: np.ndarray | None = None) -> 
         return np.ascontiguousarray(rows, dtype=FORMS[form])
     steps = (ranges[1] - ranges[0]) / 255
     cells = np.floor((rows - ranges[0]) / np.where(steps, steps, 1))
-    codes: np.ndarray = np.clip(cells, 0, 255).astype(np.uint8)
-    return codes
+    return np.asarray(np.clip(cells, 0, 255), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

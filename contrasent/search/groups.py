@@ -138,10 +138,8 @@ def duplicates(
     """
     how = checked(DuplicatesOptions, options)
     with _embedded(text, encoder, how, show_progress) as (known, vectors):
-        places = dict[str, int]()
-        first = np.array(
-            [places.setdefault(letters(it), n) for n, it in enumerate(known.texts)], int
-        )
+        places, keys = dict[str, int](), map(letters, known.texts)
+        first = np.array([places.setdefault(key, n) for n, key in enumerate(keys)], int)
         distinct = np.unique(first)
         threshold, why = how.threshold, "as it was given"
         if threshold is None:

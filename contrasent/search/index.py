@@ -323,8 +323,7 @@ class Index:
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
         options |= {"top_k": top_k, "threshold": threshold, "only": only}
-        asked = checked(SearchOptions, options)
-        how = manifest.search_options(asked, queries, encoder is not None)
+        how = manifest.search_options(checked(SearchOptions, options), queries, encoder is not None)
         if encoder is None or how.mode == "words":
             return self._rows.search(None, how, queries)
         if self._checked is not encoder:  # hashing all weights takes longer than a search

@@ -26,9 +26,7 @@ COLUMNS = ("id", "text")
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
-_TOKEN = re.compile(
-    r"""("[^"]*"|'[^']*')|(`[^`]+`|[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""", re.UNICODE
-)
+_TOKEN = re.compile(r"""("[^"]*"|'[^']*')|(`[^`]+`|[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""")
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
 _COMPARED = {
@@ -159,8 +157,7 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
 
 def metadata_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The values that a row has beside its id and text; None if it has none."""
-    values = {n: v for n, v in row.items() if v is not None and n not in COLUMNS}
-    return values or None
+    return {n: v for n, v in row.items() if v is not None and n not in COLUMNS} or None
 
 
 def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:

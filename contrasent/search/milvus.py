@@ -23,12 +23,7 @@ from contrasent.files import BusyError, exclusive, inside, write_text
 from contrasent.options import SearchOptions
 from contrasent.search.metadata import IndexRows, metadata_table, read_filter, rows_with
 from contrasent.search.nearest import KINDS, best_rows
-from contrasent.search.storage import (
-    MILVUS_FOLDER,
-    IndexManifest,
-    Segment,
-    write_manifest,
-)
+from contrasent.search.storage import MILVUS_FOLDER, IndexManifest, Segment, write_manifest
 from contrasent.search.words import Hit, Ranked, hit_of, least_score
 
 _NAME = "texts"
@@ -116,9 +111,8 @@ class MilvusRows:
             for query, matches in zip(block, self._call("search", data=block, **way), strict=True):
                 entities = ({"id": it["id"], **it["entity"]} for it in matches)
                 found = sorted(entities, key=lambda it: int(it["row"]))
-                vectors = np.array([it["vector"] for it in found], np.float32).reshape(
-                    -1, len(query)
-                )
+                stored = [it["vector"] for it in found]
+                vectors = np.array(stored, np.float32).reshape(-1, len(query))
                 rows = np.arange(len(found))
                 best = best_rows([vectors], query, rows, top_k, self.manifest.similarity)
                 of_query = (hit_of(found[n], Ranked(n, score)) for n, score in best)
@@ -146,8 +140,7 @@ class MilvusRows:
 
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
         """The vectors ``(n, D)`` of rows, which are sorted."""
-        stored = sorted(self._rows(f"row in {list(rows)}"), key=lambda row: int(row["row"]))
-        return np.array([row["vector"] for row in stored], np.float32)
+        return np.array([row["vector"] for row in self._rows(f"row in {list(rows)}")], np.float32)
 
     def blocks(self) -> Iterator[IndexRows]:
         """All rows in order, some at a time."""
@@ -168,14 +161,11 @@ class MilvusRows:
         try:
             if gone and new is not None:  # a removal alone is one call, which is whole by itself
                 left = [row for some in _batched(gone) for row in self._rows(f"row in {some}")]
-                written = json.dumps([then.writes, left], default=float)
-                write_text(self.folder / _REPLACED, written)
+                write_text(self.folder / _REPLACED, json.dumps([then.writes, left], default=float))
             for block in blocks:
                 numbers = range(number, number := number + len(block.vectors))
-                cells = zip(
-                    block.ids, block.texts, numbers, block.vectors, block.metadata, strict=True
-                )
-                for some in _batched(list(cells)):
+                columns = block.ids, block.texts, numbers, block.vectors, block.metadata
+                for some in _batched([*zip(*columns, strict=True)]):
                     rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
                     self._call("upsert" if gone else "insert", data=rows)
             if gone:
@@ -213,13 +203,13 @@ class MilvusRows:
         return int(counted["count(*)"])
 
     def _rows(self, wanted: str) -> list[dict[str, Any]]:
-        return list(self._call("query", filter=wanted, output_fields=_FIELDS))
+        found = self._call("query", filter=wanted, output_fields=_FIELDS)
+        return sorted(found, key=lambda row: int(row["row"]))
 
     def _parts(self) -> Iterator[list[dict[str, Any]]]:
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
-            window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
-            if rows := self._rows(window):
-                yield sorted(rows, key=lambda row: int(row["row"]))
+            if rows := self._rows(f"row >= {first} and row < {first + _ROWS_AT_ONCE}"):
+                yield rows
 
     def _call(self, method: str, **how: Any) -> Any:
         from pymilvus.exceptions import MilvusException

@@ -341,10 +341,8 @@ def recall_beside(
 def _sample(segments: Sequence[Vectors], count: int, seed: int = 0) -> np.ndarray:
     draw, lengths = np.random.default_rng(seed), [*map(len, segments)]
     numbers = split_rows(lengths, np.sort(draw.permutation(sum(lengths))[:count]))
-    of_each = zip(segments, numbers, strict=True)
-    return draw.permutation(np.concatenate([segment[own] for segment, own in of_each])).astype(
-        np.float32
-    )
+    rows = np.concatenate([segment[own] for segment, own in zip(segments, numbers, strict=True)])
+    return draw.permutation(rows).astype(np.float32)
 
 
 def split_rows(lengths: Iterable[int], numbers: np.ndarray) -> list[np.ndarray]:

@@ -85,7 +85,8 @@ def sync_index(
     require_extra("splitting files into passages", "sync", "semchunk")
     how, folder = checked(SyncOptions, options), Path(index)
     base, roots = folder.resolve().parent, [Path(path).resolve() for path in paths]
-    files = {_name(path, base): path for root in roots for path in _files(root)}
+    beside = f"{base.as_posix()}/"  # files there can be moved together with the index
+    files = {it.as_posix().removeprefix(beside): it for root in roots for it in _files(root)}
     writer = _Writer(folder, encoder, device, how, show_progress)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
     if writer.index is not None and "_file" in writer.index.manifest.columns:
@@ -210,11 +211,6 @@ def _files(root: Path) -> Iterator[Path]:
         for name in sorted(names):
             if name.lower().endswith(_KINDS) and not name.startswith("."):
                 yield Path(folder, name)
-
-
-def _name(path: Path, base: Path) -> str:
-    """The path as an index knows it, which can be moved together with what lies beside it."""
-    return path.as_posix().removeprefix(f"{base.as_posix()}/")
 
 
 def _sections(path: Path, columns: str | None) -> Iterator[Section]:

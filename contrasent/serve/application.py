@@ -130,8 +130,7 @@ class RefusalError(Exception):
 
     def __init__(self, status: int, message: str, kind: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.kind = kind or _REFUSALS.get(status, ("Validation",))[0]
+        self.status, self.kind = status, kind or _REFUSALS.get(status, ("Validation",))[0]
 
 
 def refuse(*reasons: tuple[object, int, str]) -> None:
@@ -200,8 +199,7 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
     @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        page = batcher.metrics.page()
-        return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(batcher.metrics.page(), media_type="text/plain; version=0.0.4")
 
     async def pass_on(_: Request, error: Exception) -> Response:
         raise error
@@ -262,8 +260,7 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
     refusal, state = _refusal(error), scope["state"]
     state["error"], message = refusal.kind, str(refusal)
     if refusal.status == _FAULT:
-        fields = {"request_id": state["request_id"]}
-        LOG.error("fault", exc_info=error, extra={"fields": fields})
+        LOG.error("fault", exc_info=error, extra={"fields": {"request_id": state["request_id"]}})
     headers = dict(getattr(error, "headers", None) or {})
     if body is None:
         headers["Connection"] = "close"
@@ -274,8 +271,7 @@ def _answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
         kind = "server_error" if refusal.status >= _FAULT else "invalid_request_error"
         named = {"message": message, "type": kind, "param": None, "code": refusal.kind.lower()}
         content |= {"message": message, "code": refusal.status, "error": named}
-    written = orjson.dumps(content)
-    return Response(written, refusal.status, headers, media_type="application/json")
+    return Response(orjson.dumps(content), refusal.status, headers, media_type="application/json")
 
 
 class Gate:

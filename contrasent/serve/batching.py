@@ -184,8 +184,7 @@ class Batcher:
     def _join(self, text: Text) -> _Queued:
         if not self.is_healthy:
             raise StoppedError(_STOPPED)
-        work = self._works.get(text)
-        if work is not None:
+        if work := self._works.get(text):
             self.metrics.put(contrasent_cache_shared=1)
             work.waiters += 1
             return work
@@ -290,8 +289,7 @@ class Batcher:
             if not is_finite:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
-            size = sys.getsizeof(work.text[0])
-            entry = Embedded(row.copy(), work.tokens, work.truncated, size)
+            entry = Embedded(row.copy(), work.tokens, work.truncated, sys.getsizeof(work.text[0]))
             with suppress(ValueError):  # it is larger than the cache
                 self.cache[work.text] = entry
             self._forget(work)

@@ -10,7 +10,6 @@ import base64
 import reprlib
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock
 from typing import Annotated, Any, Literal
 
@@ -214,12 +213,10 @@ class EmbeddingRoutes:
             _more(max(map(len, texts)), _CHARACTERS, "characters of a text"),
         )
         require_text(texts, "text")
-        batcher = self.batcher
-        keys = [(text, task) for text in texts]
-        entries = await unless_gone(request, batcher.embed(keys))
+        entries = await unless_gone(request, self.batcher.embed([(text, task) for text in texts]))
         state, cut = request.state, [entry.truncated for entry in entries]
         state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
-        batcher.metrics.put(
+        self.batcher.metrics.put(
             contrasent_texts=state.texts,
             contrasent_tokens=state.tokens,
             contrasent_truncated_texts=sum(cut),
@@ -254,8 +251,7 @@ class EmbeddingRoutes:
     async def models(self) -> Response:
         """The one that is served."""
         about = {"created": self._started, "object": "model", "owned_by": "contrasent"}
-        model = {"id": self._options.served_name, **about}
-        return _json({"object": "list", "data": [model]})
+        return _json({"object": "list", "data": [{"id": self._options.served_name, **about}]})
 
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors."""
@@ -384,7 +380,7 @@ class IndexRoutes:
         rows, entries = await self._embed(request, queries, "query")
         index = await asyncio.to_thread(self._newest)
         options = {**body.model_dump(exclude={"queries"}), "texts": queries}
-        results = await asyncio.to_thread(partial(index.search_vectors, rows, **options))
+        results = await asyncio.to_thread(index.search_vectors, rows, **options)
         return _json({"results": [[hit.known for hit in hits] for hits in results]}, entries)
 
     async def change(self, request: Request, body: IndexChange) -> Response:
@@ -397,10 +393,9 @@ class IndexRoutes:
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._newest)
             try:
-                change = partial(
+                removed, added = await asyncio.to_thread(
                     index.change, *given, metadata=body.metadata, missing_ok=body.missing_ok
                 )
-                removed, added = await asyncio.to_thread(change)
             except DataError as error:
                 raise RefusalError(409, str(error)) from error
         self._metrics.put(contrasent_index_texts=len(index))
