@@ -72,7 +72,7 @@ class Groups:
 def _embedded(
     text: str | Path | Rows | Index,
     encoder: Encoder | str | Path | None,
-    how: GroupedText,
+    asked: GroupedText,
     show_progress: bool,
 ) -> Iterator[tuple[Groups, Vectors]]:
     """Texts of a source, and their vectors ``(N, D)`` of length 1, mapped from disk."""
@@ -85,12 +85,12 @@ def _embedded(
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
-            reading = open_sentences(file, how.columns, how.ids, clean=how.clean)
+            reading = open_sentences(file, asked.columns, asked.ids, clean=asked.clean)
             sentences = stack.enter_context(reading)
             count, columns = sentences.count(), sentences.examples.columns
             source = f"{sentences.source}: {count:,} texts; {columns}"
             if isinstance(encoder, str | Path):
-                encoder = load_encoder(encoder, device=how.device)
+                encoder = load_encoder(encoder, device=asked.device)
             to = folder / "index", sentences.ids()
             shown: dict[str, Any] = {"show_progress": show_progress}
             text = Index.build(encoder, sentences, *to, kind="flat", words=False, **shown)
@@ -136,12 +136,12 @@ def duplicates(
     Example:
         >>> contrasent.duplicates("faq.txt", encoder="all-MiniLM-L6-v2").groups  # doctest: +SKIP
     """
-    how = checked(DuplicatesOptions, options)
-    with _embedded(text, encoder, how, show_progress) as (known, vectors):
+    asked = checked(DuplicatesOptions, options)
+    with _embedded(text, encoder, asked, show_progress) as (known, vectors):
         places, keys = dict[str, int](), map(letters, known.texts)
         first = np.array([places.setdefault(key, n) for n, key in enumerate(keys)], int)
         distinct = np.unique(first)
-        threshold, why = how.threshold, "as it was given"
+        threshold, why = asked.threshold, "as it was given"
         if threshold is None:
             threshold, why = suggested_threshold(vectors, distinct)
         stays, similarity = (it[first] for it in _leaders(vectors, distinct, threshold))
@@ -226,9 +226,9 @@ def cluster(
     from scipy.cluster.hierarchy import fcluster, linkage
     from sklearn.manifold import TSNE
 
-    how = checked(ClusterOptions, options)
-    with _embedded(text, encoder, how, show_progress) as (known, vectors):
-        count, clusters, why = len(vectors), how.clusters, "as many as asked"
+    asked = checked(ClusterOptions, options)
+    with _embedded(text, encoder, asked, show_progress) as (known, vectors):
+        count, clusters, why = len(vectors), asked.clusters, "as many as asked"
         if count <= (clusters or 2):
             raise ConfigError(f"{count} texts are too few for {clusters or 2} clusters")
         sample = _sample(count, _TREE)

@@ -83,11 +83,11 @@ def sync_index(
         >>> contrasent.sync_index("my-index", ["docs"], "runs/mine").embedded  # doctest: +SKIP
     """
     require_extra("splitting files into passages", "sync", "semchunk")
-    how, folder = checked(SyncOptions, options), Path(index)
+    asked, folder = checked(SyncOptions, options), Path(index)
     base, roots = folder.resolve().parent, [Path(path).resolve() for path in paths]
     beside = f"{base.as_posix()}/"  # files there can be moved together with the index
     files = {it.as_posix().removeprefix(beside): it for root in roots for it in _files(root)}
-    writer = _Writer(folder, encoder, device, how, show_progress)
+    writer = _Writer(folder, encoder, device, asked, show_progress)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
     if writer.index is not None and "_file" in writer.index.manifest.columns:
         columns = writer.index.snapshot.columns(["path", "_file"]).to_pydict().values()
@@ -97,9 +97,9 @@ def sync_index(
                 hashes[name] = digest
     for name, path in files.items():
         try:
-            made_of = f"{_FORMAT} {how.tokens} {how.overlap} {how.columns} {sha256_of(path)}"
+            made_of = f"{_FORMAT} {asked.tokens} {asked.overlap} {asked.columns} {sha256_of(path)}"
             digest = hashlib.sha256(made_of.encode()).hexdigest()
-            sections = [] if hashes.get(name) == digest else [*_sections(path, how.columns)]
+            sections = [] if hashes.get(name) == digest else [*_sections(path, asked.columns)]
         except (OSError, ValueError) as error:
             warn(f"{path} is left as it was: {first_line(error)}")
             continue
@@ -121,7 +121,7 @@ class _Writer:
     folder: Path
     named: Encoder | str | None
     device: str | None
-    how: SyncOptions
+    asked: SyncOptions
     show_progress: bool
     passages: int = 0
     embedded: int = 0
@@ -154,9 +154,9 @@ class _Writer:
             return len(words(text) if tokenizer is None else tokenizer.pieces([text])[0])
 
         most = self.encoder.limit("document")
-        size = min(self.how.tokens, max(1, most - _ROOM)) if most else self.how.tokens
+        size = min(self.asked.tokens, max(1, most - _ROOM)) if most else self.asked.tokens
         splitter: Any = chunkerify(count, size, memoize=False)
-        return partial(splitter, overlap=self.how.overlap or None)
+        return partial(splitter, overlap=self.asked.overlap or None)
 
     def replace(self, rows: list[str], sections: list[Section], name: str, digest: str) -> None:
         """Take the passages of a file in place of its rows."""
@@ -192,9 +192,9 @@ class _Writer:
         vectors = dict(zip(known, stored, strict=True))
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
             index.require(self.encoder)
-            how: dict[str, Any] = role_options(self.encoder, "document")
-            how |= {"precision": made_by.precision, "show_progress": self.show_progress}
-            rows = np.concatenate([*self.encoder.encode_stream(new, **how)])
+            encoding: dict[str, Any] = role_options(self.encoder, "document")
+            encoding |= {"precision": made_by.precision, "show_progress": self.show_progress}
+            rows = np.concatenate([*self.encoder.encode_stream(new, **encoding)])
             vectors |= dict(zip(new, rows, strict=True))
         self.embedded += len(new)
         return np.array([vectors[text] for text in texts]).reshape(-1, made_by.width)
