@@ -76,8 +76,8 @@ class SimCseTool:
         """The nearest sentences of a query with their cosines, best first; a list for each of M."""
         if not self.sentences:
             raise ConfigError("there is nothing to search; call build_index with sentences first")
-        found = nearest(self.embeddings, self.encode(queries, device, True, keepdim=True), top_k)
-        hits = [[(self.sentences[n], s) for n, s in some if s >= threshold] for some in found]
+        ranked = nearest(self.embeddings, self.encode(queries, device, True, keepdim=True), top_k)
+        hits = [[(self.sentences[n], s) for n, s in some if s >= threshold] for some in ranked]
         return hits[0] if isinstance(queries, str) else hits
 
 

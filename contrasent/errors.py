@@ -88,8 +88,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """True if an error of Python, torch or a driver says that there is no memory left."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     words = "allocate memory|(out of|not enough) memory|bad_alloc|start new thread|a primitive$"
-    said = isinstance(error, Exception) and bool(re.search(words, str(error), re.IGNORECASE))
-    return names or getattr(error, "errno", None) == errno.ENOMEM or said
+    matches = isinstance(error, Exception) and bool(re.search(words, str(error), re.IGNORECASE))
+    return names or getattr(error, "errno", None) == errno.ENOMEM or matches
 
 
 def warn(message: str) -> None:

@@ -58,14 +58,14 @@ def progress_bar(
         return
     from rich.console import Console
 
-    console, told = Console(stderr=True), time.monotonic()
+    console, last = Console(stderr=True), time.monotonic()
 
     def tell(count: int | None = None, **values: Any) -> None:
-        nonlocal done, told
+        nonlocal done, last
         done += count or 0
         fields.update(values)
-        if log and count and time.monotonic() - told >= _SECONDS_BETWEEN:
-            told = time.monotonic()
+        if log and count and time.monotonic() - last >= _SECONDS_BETWEEN:
+            last = time.monotonic()
             logger.info(log.format(done=done, **fields))
 
     if not console.is_terminal:

@@ -109,9 +109,9 @@ class Search:
             before = state.request
             names = dict.fromkeys([*before, *now])
             if changed := [it for it in names if before.get(it) != now.get(it)]:
-                told = (f"{it} {before.get(it)}, not {now.get(it)}" for it in changed)
+                changes = (f"{it} {before.get(it)}, not {now.get(it)}" for it in changed)
                 raise ConfigError(
-                    f"the search in {folder} has {'; '.join(told)}; ask for the same, name "
+                    f"the search in {folder} has {'; '.join(changes)}; ask for the same, name "
                     "another --output, or replace it with --overwrite"
                 )
             yield cls(folder, state, run_options)

@@ -171,8 +171,8 @@ def _flags(name: str, field: Any) -> list[str]:
 def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Parameter:
     """A parameter as typer reads it; its default stands in the words that would give it."""
     spelling, kind, default = _spelling(field), _kind(field), field.default
-    said = not (default is None or default is False or default in ("", ()))
-    how: dict[str, Any] = {"help": text, "show_default": said}
+    shown = not (default is None or default is False or default in ("", ()))
+    how: dict[str, Any] = {"help": text, "show_default": shown}
     metavar = name.upper() if spelling.argument else _KINDS.get(kind, "TEXT")
     how |= {"metavar": spelling.metavar or metavar or None}
     if not spelling.argument:

@@ -87,10 +87,10 @@ class EncodeCommand(
             tell(f"{written.truncated} sentences were longer than {limit} tokens and cut")
         new = written.rows - written.resumed
         rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
-        said = f"{written.rows} rows of {written.width} dimensions{rate}"
+        line = f"{written.rows} rows of {written.width} dimensions{rate}"
         if share:
-            said += f"; {written.missing} shards are missing, and then the command without --shard"
-        tell(f"{self.output}: {said}")
+            line += f"; {written.missing} shards are missing, and then the command without --shard"
+        tell(f"{self.output}: {line}")
 
     def _run_workers(self, encoder: model.LoadedEncoder) -> None:
         import torch
@@ -375,19 +375,19 @@ class Grouping(options.AsJson, options.Replacing):
             if file is not None:
                 data.build.require_output(file, [self.source], self.overwrite, columns)
 
-    def show(self, made: search.Groups) -> None:
+    def show(self, groups: search.Groups) -> None:
         """Write and print groups."""
-        members = [*zip(made.names, made.members(), strict=True)]
+        members = [*zip(groups.names, groups.members(), strict=True)]
         if self.groups is not None:
             numbered = enumerate(members)
             cells = ((n, name, *it.values()) for n, (name, group) in numbered for it in group)
             header = ("group", "name", "similarity", "id", "text")
             data.build.write_rows(self.groups, header, (tuple(map(str, it)) for it in cells))
         if self.json:
-            print_json(made.facts(), indent=2)
+            print_json(groups.facts(), indent=2)
             return
-        tell(made.source)
-        say(f"{len(members):,} groups: {made.chosen}")
+        tell(groups.source)
+        say(f"{len(members):,} groups: {groups.chosen}")
         for name, group in members[:_SHOWN]:
             say(f"{len(group):>7,}  {one_line(name)}")
             others = group[1:] if group[0]["text"] == name else group
@@ -405,12 +405,12 @@ class DuplicatesTextCommand(options.DuplicatesOptions, Grouping):
     def __call__(self) -> None:
         self.require_outputs(self.output)
         asked = shared(self, options.DuplicatesOptions)
-        made = search.duplicates(self.source, show_progress=True, **asked)
+        groups = search.duplicates(self.source, show_progress=True, **asked)
         if self.output is not None:
-            left_out = {row for rows in made.groups for row in rows[1:]}
-            kept = ((text,) for row, text in enumerate(made.texts) if row not in left_out)
+            left_out = {row for rows in groups.groups for row in rows[1:]}
+            kept = ((text,) for row, text in enumerate(groups.texts) if row not in left_out)
             data.build.write_rows(self.output, ("text",), kept)
-        self.show(made)
+        self.show(groups)
 
 
 @settings
@@ -421,6 +421,6 @@ class ClusterCommand(options.ClusterOptions, Grouping, options.AsHtml):
         refuse_existing_file(self.html, overwrite=self.overwrite)
         self.require_outputs()
         asked = shared(self, options.ClusterOptions)
-        made = search.cluster(self.source, show_progress=True, **asked)
-        write_html(self.html, report.Contents(clusters=made))
-        self.show(made)
+        groups = search.cluster(self.source, show_progress=True, **asked)
+        write_html(self.html, report.Contents(clusters=groups))
+        self.show(groups)

@@ -32,12 +32,12 @@ class QuickstartCommand(options.OnDevice, options.Replacing):
         tell("loading")
         from contrasent.quickstart import ENCODER, quickstart
 
-        result, found = quickstart(
+        result, nearest = quickstart(
             self.output, overwrite=self.overwrite, device=self.device, tell=tell, show_progress=True
         )
         _print_gains(result.scores)
         say("One run; the tasks had no part in it. What helps one job may cost another.")
-        for query, hits in found.items():
+        for query, hits in nearest.items():
             say(f"\nNearest to: {query}")
             for hit in hits:
                 say(f"  {hit.score:.3f}  {shorten(hit.text, 120, placeholder=' ...')}")
@@ -162,8 +162,8 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
         def finished(seed: int, result: training.Result | None) -> None:
             if result is not None:
                 _print_speed(result)
-            made = "complete before" if result is None else str(result.best or result.last)
-            tell(f"seed {seed}: {made}")
+            encoder = "complete before" if result is None else str(result.best or result.last)
+            tell(f"seed {seed}: {encoder}")
 
         kept |= {"on_run": finished, "device": self.device, "show_progress": True}
         runs = training.train_seeds(recipe, folder, seeds, **kept)

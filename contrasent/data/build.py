@@ -161,11 +161,11 @@ def nli(
         if label is None:
             return "unlabelled"
         counts.labels[label] = counts.labels.get(label, 0) + 1
-        found = _pair(first, second, where) if label in wanted else "other"
-        if isinstance(found, str):
-            return found
-        premise, hypothesis = found
-        return (premise, (label, hypothesis)) if negatives else (*found, label)[: len(header)]
+        pair = _pair(first, second, where) if label in wanted else "other"
+        if isinstance(pair, str):
+            return pair
+        premise, hypothesis = pair
+        return (premise, (label, hypothesis)) if negatives else (*pair, label)[: len(header)]
 
     def shuffled(label: str, premise: str, hypotheses: list[str]) -> list[str]:
         return sorted(hypotheses, key=lambda it: draw_key(seed, label, premise, it))
@@ -345,10 +345,10 @@ def build(
     unique, places = np.unique(np.frombuffer(keys, dtype=np.uint64), return_index=True)
     counts.left_out["repeated"] += len(keys) - len(unique)
     if not len(unique):
-        found = {**counts.labels, **counts.left_out}
-        said = ", ".join(f"{count} {name}" for name, count in found.items() if count)
+        kinds = {**counts.labels, **counts.left_out}
+        kept = ", ".join(f"{count} {name}" for name, count in kinds.items() if count)
         raise DataError(
-            f"no example is left of {counts.rows} row{'s' * (counts.rows != 1)} ({said}); look at "
+            f"no example is left of {counts.rows} row{'s' * (counts.rows != 1)} ({kept}); look at "
             f"what was asked for and at the columns{'; '.join(['', *counts.messages[:1]])}"
         )
     counts.left_out["unsampled"] = 0 if sample is None else max(0, len(unique) - sample)

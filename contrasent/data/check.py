@@ -159,8 +159,8 @@ class TextFacts:
             yield aligned("wrapped", f"{plural(self.wrapped, 'line')} that the next one goes on")
         for name, shares in (("script", self.scripts), ("language", self.languages)):
             yield aligned(name, ", ".join(f"{it} {share:.0%}" for it, share in shares.items()))
-        for unit, found in (("words", self.words), ("tokens", self.tokens or ())):
-            for view, it in zip(self.names, found, strict=False):
+        for unit, lengths in (("words", self.words), ("tokens", self.tokens or ())):
+            for view, it in zip(self.names, lengths, strict=False):
                 middle = f"{it.median:g} in the median, {it.mean:.1f} in the mean"
                 edges = f"{it.minimum} to {it.maximum:,}, 95% up to {it.p95}"
                 yield aligned(unit, f"{view}: {middle}, {edges}")
@@ -175,13 +175,13 @@ class TextFacts:
     def cautions(self) -> Iterator[str]:
         """What may do harm in a source that can be used, and what to do about it."""
         of, views = max(self.examples, 1), " and ".join(self.names[:2])
-        told = [(self.signs[name].count, *row) for name, row in _SIGNS.items() if row[1]]
+        seen = [(self.signs[name].count, *row) for name, row in _SIGNS.items() if row[1]]
         if self.layout:
             yield f"{self.layout}, as its rows tell; see the examples above"
         for count, share, what in (
             (self.repeated, _MANY, f"repeats; {_CLEAN}"),
             (self.identical.count, 0, f"with {views} the same"),
-            *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in told),
+            *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in seen),
             (self.wrapped, _MANY, "that end within a sentence; join the lines of a paragraph"),
             ((self.cut or 0) / self.views, _MANY, f"longer than {self.max_tokens} tokens"),
         ):

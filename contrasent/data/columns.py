@@ -242,14 +242,14 @@ class ColumnSpec:
         if not self.is_list:
             return self
         numbers = {it: match[1] for it in names if (match := _CANDIDATE.fullmatch(it.lower()))}
-        found = sorted(numbers, key=lambda name: int(numbers[name] or -1))
-        found = [*columns[1:-1]] if columns else found
-        found += [f"candidate_{k + 1}" for k in range(len(found), len(self.roles) - 2)]
-        roles = [f"candidate {k + 1}" for k in range(len(found))]
+        candidates = sorted(numbers, key=lambda name: int(numbers[name] or -1))
+        candidates = [*columns[1:-1]] if columns else candidates
+        candidates += [f"candidate_{k + 1}" for k in range(len(candidates), len(self.roles) - 2)]
+        roles = [f"candidate {k + 1}" for k in range(len(candidates))]
         return replace(
             self,
             roles=(self.roles[0], *roles, self.roles[-1]),
-            headings=(self.headings[0], *map(str.lower, found), self.headings[-1]),
+            headings=(self.headings[0], *map(str.lower, candidates), self.headings[-1]),
         )
 
 

@@ -71,13 +71,13 @@ def find_documents(examples: Examples, trouble: Trouble = stop) -> Documents:
     if examples.documents is False or count < 2:
         why = "no blank line stands between two" if count < 2 else "as asked for"
         return Documents(lengths, False, f"every line is a text: {why}")
-    said = f"{count:,} documents of {lines / count:.1f} lines in the mean"
+    summary = f"{count:,} documents of {lines / count:.1f} lines in the mean"
     if examples.documents:
-        return Documents(lengths, True, f"{said}, as asked for")
+        return Documents(lengths, True, f"{summary}, as asked for")
     against, how = _evidence(examples, lengths, trouble)
     if against:
         return Documents(lengths, False, f"every line is a text: {against}")
-    return Documents(lengths, True, said + how)
+    return Documents(lengths, True, summary + how)
 
 
 def _evidence(examples: Examples, lengths: IndexArray, trouble: Trouble) -> tuple[str, str]:

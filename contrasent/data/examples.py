@@ -64,9 +64,9 @@ class Examples:
         reader, layout, content = self.rows, self.rows.chosen, self.rows.sha256
         chosen: object = reader.names if reader.named else layout.positions
         quoted = isinstance(reader, TableSource) and reader.quoted
-        told = [f"{content}\n{chosen!r}"]
+        parts = [f"{content}\n{chosen!r}"]
         if self._side is not None:  # the same bytes may be quoted cells or cells between tabs
-            told = [content, self.columns, self._side.content, *["quoted"] * quoted]
+            parts = [content, self.columns, self._side.content, *["quoted"] * quoted]
         elif isinstance(reader, HubSource) and self.cleaned is None:
             return content
         elif isinstance(reader, TableSource):
@@ -74,9 +74,9 @@ class Examples:
             # What else the same bytes may be read as: the first column alone of a table as lines.
             if quoted or (len(reader.first) > 1 and layout.positions == (0,)):
                 chosen = (*chosen, "quoted" if quoted else "tabs")
-            told = [f"{content}\n{chosen!r}"]
-        told += ["cleaned"] * (self.cleaned is not None)
-        return hashlib.sha256("\n".join(told).encode()).hexdigest()
+            parts = [f"{content}\n{chosen!r}"]
+        parts += ["cleaned"] * (self.cleaned is not None)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Examples with where they stand; unreadable rows are left to ``trouble``."""

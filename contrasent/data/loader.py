@@ -226,8 +226,8 @@ def edited(
         copies = [(it, view) for view in range(not anchors, views) for it in examples.tolist()]
         numbers = [example for example, _ in copies]
         rows = edit(numbers, [draws.of(*copy) for copy in copies])
-        made = zip(rows, numbers, strict=True)
-        kept = [row if len(row) else store.tokens(example, 0) for row, example in made]
+        edits = zip(rows, numbers, strict=True)
+        kept = [row if len(row) else store.tokens(example, 0) for row, example in edits]
         firsts = [] if anchors else examples.tolist()
         return end_to_end([*(store.tokens(it, 0) for it in firsts), *kept])
 

@@ -115,8 +115,8 @@ class TableSource(SourceRows):
     def sha256(self) -> str:
         """Of the bytes, and of how they are read where they tell it."""
         content = sha256_of(self.path)
-        told = f"{content} {self.layout}".encode()
-        return hashlib.sha256(told).hexdigest() if self.layout else content
+        identity = f"{content} {self.layout}".encode()
+        return hashlib.sha256(identity).hexdigest() if self.layout else content
 
 
 class RecordSource(SourceRows):
@@ -262,8 +262,8 @@ class ParquetSource(SourceRows):
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
         if not readers.is_url(self.source):
             return sha256_of(Path(self.source))
-        found = self._data.filesystem.get_file_info(self._data.files)
-        known = [(file.path, file.size, file.mtime_ns) for file in found]
+        files = self._data.filesystem.get_file_info(self._data.files)
+        known = [(file.path, file.size, file.mtime_ns) for file in files]
         return hashlib.sha256(repr(known).encode()).hexdigest()
 
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:

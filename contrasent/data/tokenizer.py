@@ -203,8 +203,8 @@ class Tokenizer:
         how = {"use_fast": True, "trust_remote_code": False}
         if not any((folder / name).is_file() for name in _DESCRIPTIONS):
             usual = {"vocab.txt": "BertTokenizerFast", "vocab.json": "RobertaTokenizerFast"}
-            found = [name for file, name in usual.items() if (folder / file).is_file()]
-            kind, how = (getattr(transformers, found[0]), {}) if found else (kind, how)
+            present = [name for file, name in usual.items() if (folder / file).is_file()]
+            kind, how = (getattr(transformers, present[0]), {}) if present else (kind, how)
         try:
             pretrained = kind.from_pretrained(str(folder), local_files_only=True, **how)
             now = pretrained.backend_tokenizer.normalizer
@@ -250,8 +250,8 @@ class Tokenizer:
     def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``(T,)`` of texts, at most ``limit`` of each, not special; where each begins."""
         backend = self._backend(limit or None)
-        found = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in found]
+        encoded = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encoded]
         ends = np.cumsum([len(each) for each in ids], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
         return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])

@@ -180,7 +180,7 @@ class WordTokenizer(Tokenizer):
         self._require_room(max_tokens)
         require_text(texts, "text")
         split = [text.split() for text in texts]
-        words = {word for found in split for word in found}
+        words = {word for of_text in split for word in of_text}
         rows = self.store.rows(words)
         cuts = {word: _PIECES.findall(word) for word in words if word not in rows}
         known = self.store.rows({piece for pieces in cuts.values() for piece in pieces})

@@ -272,6 +272,6 @@ def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[R
     for record in records:
         one = comparison.tasks.get(TaskName(record.task, record.split))
         same = comparison.aggregation in (None, record.aggregation)
-        said = one if one and same and record.metric == comparison.metric else record.compared
-        compared.append(replace(record, compared=said))
+        latest = one if one and same and record.metric == comparison.metric else record.compared
+        compared.append(replace(record, compared=latest))
     return compared

@@ -142,7 +142,7 @@ def find_neighbours(
     most = top_k + max(map(len, equal))
     segment = np.ascontiguousarray(rows, dtype=np.float32)
     hits = nearest([segment], asked, most, live=live, similarity=use.similarity)
-    found = []
+    answers = []
     for text, itself, of_query in zip(queries.texts, equal, hits, strict=True):
         others = [(place, score) for place, score in of_query if place not in itself][:top_k]
         query = Query(
@@ -153,7 +153,7 @@ def find_neighbours(
                 for place, score in others
             ),
         )
-        found.append(query)
+        answers.append(query)
     return Neighbours(
         **use.record_fields(),
         corpus=corpus.source,
@@ -164,7 +164,7 @@ def find_neighbours(
         corpus_sha256=corpus.sha256,
         asked=queries.asked,
         top_k=top_k,
-        queries=tuple(found),
+        queries=tuple(answers),
     )
 
 
@@ -178,5 +178,5 @@ KIND = "neighbours"
 
 def read_neighbours(path: str | Path) -> list[Neighbours]:
     """Read what `lines_of_kind` wrote; a DataError names file and line of anything else."""
-    made = TypeAdapter(Neighbours).validate_python
-    return read_lines(path, lambda it: made(fields_of_kind(it, KIND)), "no nearest neighbours")
+    validate = TypeAdapter(Neighbours).validate_python
+    return read_lines(path, lambda it: validate(fields_of_kind(it, KIND)), "no nearest neighbours")

@@ -176,16 +176,16 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
 def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
     judged = [f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")]
     names = [[f"{stem}{kind}" for kind in _KINDS] for stem in ("queries", "corpus")]
-    found = [[name for name in of_kind if (folder / name).is_file()] for of_kind in names]
-    found.append([name for name in judged if (folder / name).is_file()][:1])
-    if [len(of_kind) for of_kind in found] != [1, 1, 1]:
+    present = [[name for name in of_kind if (folder / name).is_file()] for of_kind in names]
+    present.append([name for name in judged if (folder / name).is_file()][:1])
+    if [len(of_kind) for of_kind in present] != [1, 1, 1]:
         known = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
         raise DataError(
-            f"{folder} has {', '.join(chain(*found)) or 'nothing'}, where one of each is needed: "
+            f"{folder} has {', '.join(chain(*present)) or 'nothing'}, where one of each is needed: "
             f"queries, corpus (.jsonl with _id and text, or .tsv of id and text) and {judged[0]} "
             f"of query, document, relevance; splits with one are {known or 'none'} (--splits)"
         )
-    return tuple(str(folder / name) for (name,) in found)
+    return tuple(str(folder / name) for (name,) in present)
 
 
 _QUERIES_AT_ONCE = 64
@@ -264,8 +264,8 @@ def score(tasks: Sequence[RetrievalTask], use: EncoderUse, options: Options) -> 
 
 def query_scores(task: RetrievalTask, scores: Iterable[Vector]) -> dict[str, Vector]:
     """Scores ``(Q,)`` by metric, of what each query is said to have in common ``(N,)``."""
-    found = zip(scores, task.relevant, task.left_out, strict=True)
-    ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in found]
+    queries = zip(scores, task.relevant, task.left_out, strict=True)
+    ranked = [relevant_ranks(row, [*of], [*of.values()], itself) for row, of, itself in queries]
     return {it: np.array([retrieval_score(it, *one) for one in ranked]) for it in task.metrics}
 
 

@@ -220,28 +220,28 @@ def find_leaks(
     sentences = {forms[sentence] for text in texts for sentence in text.sentences}
     pairs = [[tuple(sorted((forms[a], forms[b]))) for a, b in text.pairs] for text in texts]
     wanted, together = {pair for of_task in pairs for pair in of_task}, set[tuple[str, ...]]()
-    found, count = dict[str, tuple[str, str]](), 0
+    places, count = dict[str, tuple[str, str]](), 0
     for where, example in training.read(stop):
         count += 1
         advance(1)
         known = []
         for sentence in example:
             if (form := letters(sentence)) in sentences:
-                found.setdefault(form, (where, sentence))
+                places.setdefault(form, (where, sentence))
                 known.append(form)
         together.update(wanted.intersection(combinations(sorted(known), 2)))
     tasks = []
     for text, of_task in zip(texts, pairs, strict=True):
-        seen = [form for it in text.sentences if (form := forms[it]) in found]
+        seen = [form for it in text.sentences if (form := forms[it]) in places]
         overlap = TaskOverlap(
             task=text.task,
             split=text.split,
             sentences=len(text.sentences),
             seen=len(seen),
             pairs=len(of_task),
-            pairs_seen=sum(set(pair) <= found.keys() for pair in of_task),
+            pairs_seen=sum(set(pair) <= places.keys() for pair in of_task),
             pairs_together=sum(pair in together for pair in of_task),
-            first=tuple(found[form] for form in list(dict.fromkeys(seen))[:_PLACES_SHOWN]),
+            first=tuple(places[form] for form in list(dict.fromkeys(seen))[:_PLACES_SHOWN]),
         )
         tasks.append(overlap)
     return Leaks(training.source, training.columns, count, training.sha256, tuple(tasks))

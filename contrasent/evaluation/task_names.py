@@ -196,11 +196,11 @@ def public_names(
     if not names or names[0] not in tasks:
         return None
     wanted = (split,) if split else splits
-    found = [TaskName(name, it) for it in wanted for name in names if it in tasks[name]]
-    if not found and (split or len(names) == 1):
+    matching = [TaskName(name, it) for it in wanted for name in names if it in tasks[name]]
+    if not matching and (split or len(names) == 1):
         only = ", ".join(tasks[names[0]])
         raise ConfigError(f"{text!r} has no score on {', '.join(wanted)}, only on {only}")
-    return found
+    return matching
 
 
 def averaged(names: Iterable[TaskName]) -> list[TaskName]:

@@ -246,9 +246,9 @@ def _read_dense(path: Path, kind: Callable[[int, int], Any], width: int, reason:
     weight = tensors.get(names[0], torch.zeros(0))
     if not config.bias:
         tensors.setdefault(names[1], torch.zeros(len(weight)))
-    made = kind(width, config.out_features or len(weight))
-    load_exact(getattr(made, "linear", made), path, reason, "linear.", tensors)
-    return made
+    module = kind(width, config.out_features or len(weight))
+    load_exact(getattr(module, "linear", module), path, reason, "linear.", tensors)
+    return module
 
 
 def _read_map(
@@ -297,9 +297,9 @@ def write(
         about: dict[str, Any] = {"pooler": encoder.pooler, "head": encoder.head_name}
         about |= {"normalize": encoder.normalize, "max_tokens": encoder.max_tokens}
         if (transform := encoder.transform) is not None:
-            told = {"described": transform.described, **info.get("transform", {})}
-            told |= {"name": transform.name, "settings": transform.settings()}
-            info = {**info, "transform": told}
+            content = {"described": transform.described, **info.get("transform", {})}
+            content |= {"name": transform.name, "settings": transform.settings()}
+            info = {**info, "transform": content}
         write_info(partial, {**about, **info})
         write_card(partial)
 

@@ -115,8 +115,8 @@ def find_download(name: str) -> Path | None:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     snapshots = Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots")
-    made = [folder for folder in snapshots.glob("*") if any(folder.glob("*.json"))]
-    return max(made, key=lambda folder: folder.stat().st_mtime, default=None)
+    cached = [folder for folder in snapshots.glob("*") if any(folder.glob("*.json"))]
+    return max(cached, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def hub_id(name: str) -> str | None:

@@ -143,8 +143,8 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
 
     def matrix(rows: Any) -> Tensor:
         is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
-        made = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
-        return made.float().view(-1, made.shape[-1])
+        tensor = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
+        return tensor.float().view(-1, tensor.shape[-1])
 
     try:
         left, right = matrix(first), matrix(second)

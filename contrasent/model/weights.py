@@ -187,9 +187,9 @@ def load_exact(
     for name, weight in known.items():
         stored = tensors.get(prefix + name)
         if stored is None or stored.shape != weight.shape or not torch.isfinite(stored).all():
-            has = "nothing" if stored is None else list(stored.shape)
+            size = "nothing" if stored is None else list(stored.shape)
             raise CheckpointError(
-                f"{path} has {has} for {prefix + name}, where {reason} needs {list(weight.shape)} "
+                f"{path} has {size} for {prefix + name}, where {reason} needs {list(weight.shape)} "
                 "finite numbers"
             )
     module.load_state_dict({name: tensors[prefix + name].float() for name in known})

@@ -111,16 +111,16 @@ def _key_numbers(
     for table in geometry:
         more = "" if len(geometry) == 1 else f", {table.title}"
         columns += [(table, f"{of}{more}", table.headings.index(of)) for of in comparison.LOWER]
-    found = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
-    cells = tuple((Cell(it), *(of.get(it, number(None)) for of in found)) for it in labels)
+    panels = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
+    cells = tuple((Cell(it), *(of.get(it, number(None)) for of in panels)) for it in labels)
     headings = ("encoder", *(heading for _, heading, _ in columns))
     table = Table(headings, cells, title="Key numbers", name="summary-table")
     return table.with_best(lower=range(len(scores) + 1, len(headings)))
 
 
-def _cluster_table(made: Groups) -> Table:
-    named = enumerate(zip(made.names, made.groups, strict=True))
-    rows = ((str(n), f"{len(it):,}", name, made.texts[it[0]]) for n, (name, it) in named)
+def _cluster_table(clusters: Groups) -> Table:
+    named = enumerate(zip(clusters.names, clusters.groups, strict=True))
+    rows = ((str(n), f"{len(it):,}", name, clusters.texts[it[0]]) for n, (name, it) in named)
     headings = ("cluster", "texts", "words", "nearest to the centre")
     return text_table(headings, rows, "cluster-table", "Clusters")
 

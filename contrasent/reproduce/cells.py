@@ -297,8 +297,8 @@ class Filler:
         if values and reasons:
             reasons = [f"{len(values)} of {len(of_seeds)} seeds", *failures]
         jobs = {job.key: job for of in of_seeds for it in of for job in it.job.chain()}
-        made = [self.store.description(job) for job in jobs.values() if job.kind == "train"]
-        precisions = sorted({str(it["precision"]) for it in made if "precision" in it})
+        trained = [self.store.description(job) for job in jobs.values() if job.kind == "train"]
+        precisions = sorted({str(it["precision"]) for it in trained if "precision" in it})
         return replace(
             empty,
             ours=tuple(it for it in values if not isinstance(it, str)),

@@ -270,9 +270,9 @@ def _command_of(system: System) -> str:
     above = _command_of(papers.system_row(system.of).system(PAPER)) if system.of else ""
     if system.make == "train":
         start = f" --encoder {system.start}" if system.start else ""
-        made = f", from the run of {above}" if above else ""
+        origin = f", from the run of {above}" if above else ""
         last = ", its last step" if system.step == "last" else ""
-        return f"`train {system.recipe}{start}{options}`{made}{scored}{last}"
+        return f"`train {system.recipe}{start}{options}`{origin}{scored}{last}"
     if system.make == "start":
         pooler = f", pooler `{system.pooler}`" if system.pooler else ""
         return f"{above or f'{system.start} as it is'}{pooler}"

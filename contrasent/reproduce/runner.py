@@ -326,11 +326,11 @@ def _scored(
     scores, problems = _scores(use, suite)
     (split,) = suite.options.splits
     suffix = "" if split == "test" else "-dev"
-    found = [
+    matching = [
         it for it in scores.records if (it.metric, it.split) == (metric, split) and not it.subset
     ]
     values: dict[str, Value] = {}
-    for it in found:
+    for it in matching:
         way = f"/{it.aggregation}" if mean == "sts" and it.aggregation != "all" else ""
         values[f"{it.task}{suffix}{way}"] = it.value
     for way in ("", "/wmean", "/mean"):
@@ -342,7 +342,7 @@ def _scored(
     examples |= {
         name.label: it.influence for (name, of), it in scores.ratios.items() if of == metric
     }
-    return Measured(values, list(map(asdict, found)), problems, examples=examples)
+    return Measured(values, list(map(asdict, matching)), problems, examples=examples)
 
 
 def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Measured:

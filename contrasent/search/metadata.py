@@ -26,7 +26,9 @@ COLUMNS = ("id", "text")
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
-_TOKEN = re.compile(r"""("[^"]*"|'[^']*')|(`[^`]+`|[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""")
+_TOKEN = re.compile(
+    r"""("[^"]*"|'[^']*')|(`[^`]+`|(?<![\w.])[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)"""
+)
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
 _COMPARED = {
@@ -75,7 +77,7 @@ class _MilvusTerm:
 
 
 _MILVUS: Any = SimpleNamespace(
-    field=lambda name: _MilvusTerm(name if name in ("id", "text") else f'metadata["{name}"]'),
+    field=lambda name: _MilvusTerm(name if name in COLUMNS else f"metadata[{json.dumps(name)}]"),
     scalar=lambda value: _MilvusTerm(json.dumps(value, ensure_ascii=False)),
     match_like=lambda text, like: _MilvusTerm(f"({text} like {_MILVUS.scalar(like)})"),
 )

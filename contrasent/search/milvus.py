@@ -51,9 +51,9 @@ class MilvusRows:
         """Make the collection of a new index, and close it; the manifest with its rows."""
         from pymilvus import DataType
 
-        made = cls(folder, manifest, _open_client(folder))
+        opened = cls(folder, manifest, _open_client(folder))
         try:
-            schema, params = made.client.create_schema(), made.client.prepare_index_params()
+            schema, params = opened.client.create_schema(), opened.client.prepare_index_params()
             schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
             schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
             schema.add_field("row", DataType.INT64)
@@ -61,9 +61,9 @@ class MilvusRows:
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=manifest.encoder.width)
             metric = "L2" if manifest.similarity == "euclidean" else "IP"
             params.add_index("vector", metric_type=metric, **(KINDS[manifest.kind].milvus or {}))
-            made._call("create_collection", schema=schema, index_params=params)
-            manifest = made.changed(manifest, (), rows)
-            made._call("flush")
+            opened._call("create_collection", schema=schema, index_params=params)
+            manifest = opened.changed(manifest, (), rows)
+            opened._call("flush")
         finally:
             close_milvus(folder)
         return manifest
@@ -110,12 +110,12 @@ class MilvusRows:
             block = queries[start : start + step]
             for query, matches in zip(block, self._call("search", data=block, **way), strict=True):
                 entities = ({"id": it["id"], **it["entity"]} for it in matches)
-                found = sorted(entities, key=lambda it: int(it["row"]))
-                stored = [it["vector"] for it in found]
+                ordered = sorted(entities, key=lambda it: int(it["row"]))
+                stored = [it["vector"] for it in ordered]
                 vectors = np.array(stored, np.float32).reshape(-1, len(query))
-                rows = np.arange(len(found))
+                rows = np.arange(len(ordered))
                 best = best_rows([vectors], query, rows, top_k, self.manifest.similarity)
-                of_query = (hit_of(found[n], Ranked(n, score)) for n, score in best)
+                of_query = (hit_of(ordered[n], Ranked(n, score)) for n, score in best)
                 hits.append([hit for hit in of_query if hit.score >= least])
         return hits
 
@@ -134,8 +134,8 @@ class MilvusRows:
         rows = dict[str, int]()
         for some in _batched(ids):
             wanted = f"id in {json.dumps(some, ensure_ascii=False)}"
-            found = self._call("query", filter=wanted, output_fields=["id", "row"])
-            rows |= {row["id"]: row["row"] for row in found}
+            known = self._call("query", filter=wanted, output_fields=["id", "row"])
+            rows |= {row["id"]: row["row"] for row in known}
         return rows
 
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
@@ -203,8 +203,8 @@ class MilvusRows:
         return int(counted["count(*)"])
 
     def _rows(self, wanted: str) -> list[dict[str, Any]]:
-        found = self._call("query", filter=wanted, output_fields=_FIELDS)
-        return sorted(found, key=lambda row: int(row["row"]))
+        stored = self._call("query", filter=wanted, output_fields=_FIELDS)
+        return sorted(stored, key=lambda row: int(row["row"]))
 
     def _parts(self) -> Iterator[list[dict[str, Any]]]:
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):

@@ -63,8 +63,8 @@ def nearest(
             for n in range(0, len(segment), step):
                 rows, row = segment[n : n + step], first + n
                 kept = None if live is None else live[row : row + len(rows)]
-                found = _candidates(rows, kept, block, top_k, similarity, margin)
-                candidates.append([row + it for it in found])
+                places = _candidates(rows, kept, block, top_k, similarity, margin)
+                candidates.append([row + it for it in places])
         for query, *near in zip(block, *candidates, strict=True):
             hits.append(best_rows(segments, query, np.concatenate(near), top_k, similarity))
     return hits
@@ -95,7 +95,7 @@ def _candidates(
     count, sign = top_k + _EXTRA, 1 if similarity in ("cosine", "dot") else -1
     if kept is not None and np.count_nonzero(kept) <= count:
         return [np.flatnonzero(kept)] * len(queries)
-    found, left = [np.empty(0, np.int64)] * len(queries), np.arange(len(queries))
+    chosen, left = [np.empty(0, np.int64)] * len(queries), np.arange(len(queries))
     while left.size:
         count = min(count, len(segment))
         scores, rows = faiss.knn(queries[left], segment, count, faiss_metric(similarity))
@@ -106,9 +106,9 @@ def _candidates(
         wanted = alive & (scores >= limits[:, None])
         ended = (scores[:, -1] < limits) | (count == len(segment))
         for n in np.flatnonzero(ended):
-            found[left[n]] = rows[n, wanted[n]]
+            chosen[left[n]] = rows[n, wanted[n]]
         left, count = left[~ended], 2 * count
-    return found
+    return chosen
 
 
 def faiss_metric(similarity: str) -> int:
@@ -328,8 +328,8 @@ def recall_beside(
 
     def recall(segments: Sequence[Vectors], ann: Ann | None) -> float:
         shares = []
-        found = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
-        for query, hits, best in zip(queries, found, exact, strict=True):
+        answers = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
+        for query, hits, best in zip(queries, answers, exact, strict=True):
             rows = np.array(sorted(row for row, _ in hits))
             scores = row_similarities(full, similarity, query, rows)
             shares.append(np.count_nonzero(scores >= best[-1][1]) / len(best))
@@ -391,9 +391,9 @@ class Ann:
         search = kind.parameters or (lambda *_: faiss.SearchParameters(sel=only))
         how = search(effort, count, only)
         codes = _for_faiss(self.kind, queries)
-        found = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
+        numbers = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
         least = min(top_k, available)
-        if all(len(rows) >= least for rows in found):
-            return found
+        if all(len(rows) >= least for rows in numbers):
+            return numbers
         every = np.arange(self.rows) if kept is None else np.flatnonzero(kept)
-        return [rows if len(rows) >= least else every for rows in found]
+        return [rows if len(rows) >= least else every for rows in numbers]

@@ -120,8 +120,8 @@ class Selection(Callback):
         scores = []
         for share in (0.0, *self._shares) if step else (0.0,):
             with self._variant(encoder, share):
-                found = [self._dev.score(run.group.encoder(it), precision=precision) for it in kept]
-            (name, *_), values = found[0], [value for it in found for value in it.values()]
+                tried = [self._dev.score(run.group.encoder(it), precision=precision) for it in kept]
+            (name, *_), values = tried[0], [value for it in tried for value in it.values()]
             best, other = max(values), min(values) if len(values) > 1 else None
             better = values.index(best) == 1
             scores.append(DevScore(step, name, metric, best, other, better, share))

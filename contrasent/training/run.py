@@ -311,17 +311,17 @@ class Session:
                     self._shown(1, loss=f"loss {step.loss:#.4g}")
                     if on_step is not None:
                         on_step(step)
-                made = self.progress.step
-                if self._is_due(made):
-                    self.progress.ended = made == steps
-                    due = (callback for callback in self.callbacks if callback.is_due(made))
+                updates = self.progress.step
+                if self._is_due(updates):
+                    self.progress.ended = updates == steps
+                    due = (callback for callback in self.callbacks if callback.is_due(updates))
                     self._call_each(due, "after_update")
                     self._share_progress()
-                if made % _STEPS_BETWEEN_TRIMS == 0:
+                if updates % _STEPS_BETWEEN_TRIMS == 0:
                     give_back_freed_memory()
-                if self._stop.is_set() and done[-1].number + 1 == made:
+                if self._stop.is_set() and done[-1].number + 1 == updates:
                     self.save_state()
-                    raise KeyboardInterrupt(f"saved after step {made} of {steps}")
+                    raise KeyboardInterrupt(f"saved after step {updates} of {steps}")
                 if self.progress.ended:
                     break
                 since = time.perf_counter()
@@ -397,8 +397,8 @@ class Session:
                 for name, records in (("scores", scores.after), ("scores_before", scores.before)):
                     info[name] = [asdict(it) for it in records if it.aggregation != "subset"]
                 info["gains"] = [gain.sentence for gain in scores.gains]
-                told = json.dumps(info, indent=2, ensure_ascii=False)
-                write_text(target / INFO_FILE, told + "\n")
+                saved = json.dumps(info, indent=2, ensure_ascii=False)
+                write_text(target / INFO_FILE, saved + "\n")
                 if (target / CARD).is_file():
                     write_card(target)
         if device.type == "cuda":
@@ -411,7 +411,7 @@ class Session:
             unit = 1 if sys.platform == "darwin" else 1024
             memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         trained = loop.trainable_parameters(*parts.modules.values())
-        made: dict[str, Any] = {
+        content: dict[str, Any] = {
             "best_step": progress.best_step,
             "best_score": progress.best_score,
             "best_is_start": progress.best_is_start,
@@ -424,7 +424,7 @@ class Session:
         if leads:
             described = {
                 **asdict(progress),
-                **made,
+                **content,
                 "precision": parts.precision,
                 "examples_per_second": self._examples / self._seconds if self._seconds else 0.0,
                 "changes": [asdict(change) for change in scores.changes],
@@ -432,8 +432,8 @@ class Session:
             write_text(folder.result, json.dumps(described, indent=2) + "\n")
             shutil.rmtree(folder.state, ignore_errors=True)
         metric, end = None if parts.dev is None else parts.dev.metric, progress.step
-        made |= {"scores": scores, "dev_metric": metric, "last_loss": self._loss}
-        return Result(best, folder.last, end, **made)
+        content |= {"scores": scores, "dev_metric": metric, "last_loss": self._loss}
+        return Result(best, folder.last, end, **content)
 
 
 def save_encoders(

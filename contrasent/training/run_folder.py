@@ -132,8 +132,8 @@ class RunFolder:
         if resume and self.is_run:
             kept, now = dotted(complete(load_recipe(self.root / _RECIPE))), dotted(recipe)
             differing = [it for it in dict.fromkeys([*kept, *now]) if kept.get(it) != now.get(it)]
-            told = (f"{it} is {kept.get(it)!r} there, {now.get(it)!r} now" for it in differing)
-            problem = f"cannot be resumed with other settings: {'; '.join(told)}"
+            changes = (f"{it} is {kept.get(it)!r} there, {now.get(it)!r} now" for it in differing)
+            problem = f"cannot be resumed with other settings: {'; '.join(changes)}"
             self._refuse(differing, f"{problem}; repeat its own")
         start = Path(recipe.encoder.name).expanduser()
         here = recipe.encoder.name and start.exists()

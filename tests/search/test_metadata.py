@@ -26,7 +26,7 @@ CONDITIONS = [
     ("year IN (2018, 2023)", lambda r: r["year"] in (2018, 2023)),
     ("source not in ('faq')", lambda r: r["source"] != "faq"),
     ('source = "it\'s"', lambda r: r["source"] == "it's"),
-    ("price > 3 or year > 2020.5", lambda r: r["price"] > 3 or r["year"] > 2020.5),
+    ("price > 3e0 or year > 2020.5", lambda r: r["price"] > 3 or r["year"] > 2020.5),
     (
         "price >= 2 and (year < 2019 or draft)",
         lambda r: r["price"] >= 2 and (r["year"] < 2019 or r.get("draft")),

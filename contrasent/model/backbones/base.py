@@ -373,8 +373,8 @@ class Backbone(nn.Module, ABC):
         lists = (m for m in self.model.modules() if isinstance(m, nn.ModuleList))
         layers = next((each for each in lists if len(each) == self.depth), None)
         if layers is None or count >= self.depth:
-            has = f"the encoder has {self.depth} layers" if layers else "layers share their weights"
-            problem = f"encoder.freeze_layers is {count}, but {has}"
+            why = f"the encoder has {self.depth} layers" if layers else "layers share their weights"
+            problem = f"encoder.freeze_layers is {count}, but {why}"
             self.refuse(problem, "leave at least one to train, or leave it out")
         self.freeze_embeddings()
         for layer in layers[:count]:

@@ -59,7 +59,7 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     titles = _TITLES if any(panels) else 0
     lines = []
     for title, rows in panels.items():
-        named = [(f"{title}\n{label}" if title else label, found) for label, found in rows.items()]
+        named = [(f"{title}\n{label}" if title else label, curve) for label, curve in rows.items()]
         lines += [dict(named[k : k + columns]) for k in range(0, len(named), columns)]
 
     def draw(figure: Figure) -> None:
