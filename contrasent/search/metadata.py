@@ -26,9 +26,7 @@ COLUMNS = ("id", "text")
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
-_TOKEN = re.compile(
-    r"""("[^"]*"|'[^']*')|(`[^`]+`|(?<![\w.])[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)"""
-)
+_TOKEN = re.compile(r"""("[^"]*"|'[^']*')|(`[^`]+`|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""")
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
 _COMPARED = {
