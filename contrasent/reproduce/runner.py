@@ -96,7 +96,7 @@ def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
                 it for it in left if pending.isdisjoint(job.key for job in [*it.job.chain()][:-1])
             ]
             for it in ready[: jobs - len(busy)]:
-                process = ProcessPoolExecutor(1, forking)
+                process = ProcessPoolExecutor(1, forking, _end_with_parent)
                 busy[process.submit(_perform, it, jobs)] = it, process
                 left.remove(it)
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
@@ -113,15 +113,18 @@ def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
             process.shutdown(cancel_futures=True)
 
 
-def _perform(work: Work, jobs: int) -> str:
-    import torch
-
-    def end_with_parent() -> None:
+def _end_with_parent() -> None:
+    def watch() -> None:
         if (parent := parent_process()) is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _perform(work: Work, jobs: int) -> str:
+    import torch
+
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if jobs == 1:  # of several, lines would not tell which they are of
