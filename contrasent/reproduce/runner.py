@@ -337,10 +337,9 @@ def _scored(
         way = f"/{it.aggregation}" if mean == "sts" and it.aggregation != "all" else ""
         values[f"{it.task}{suffix}{way}"] = it.value
     for way in ("", "/wmean", "/mean"):
-        parts = [values.get(f"{task}{suffix}{way}") for task in averaged]
-        known = [float(it) for it in parts if it is not None]
-        if len(known) == len(parts):
-            values[f"{mean}{suffix}{way}"] = sum(known) / len(known)
+        parts = [f"{task}{suffix}{way}" for task in averaged]
+        if values.keys() >= set(parts):
+            values[f"{mean}{suffix}{way}"] = sum(float(values[it]) for it in parts) / len(parts)
     examples = {label: np.concatenate(each) for label, each in scores.similarities.items()}
     examples |= {
         name.label: it.influence for (name, of), it in scores.ratios.items() if of == metric
