@@ -20,10 +20,16 @@ def pytest_xdist_auto_num_workers():
     return min(cores(), 8)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Put what takes long first: it then runs beside other tests rather than after them."""
+    """Put what takes long first in the part of each worker: it then runs beside other tests."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = ("minutes", "slow")
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in long])
+    first = sum(any(map(item.get_closest_marker, long)) for item in items)
+    ends = [first + (len(items) - first) * n // workers for n in range(workers + 1)]
+    parts = [(items[n:first:workers], items[ends[n] : ends[n + 1]]) for n in range(workers)]
+    items[:] = [item for part in parts for item in (*part[0], *part[1])]
 
 
 @pytest.fixture(scope="session", autouse=True)

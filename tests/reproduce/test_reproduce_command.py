@@ -7,6 +7,8 @@ import re
 import resource
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -219,6 +221,30 @@ def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
         *("one:", "three:", "two:", "victim")
     ]
     assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
+
+
+KILLED_AT_A_START = """
+import os
+from concurrent.futures import process
+
+def started(pool):
+    pool._launch_processes()
+    os.kill(os.getpid(), 9)
+
+process.ProcessPoolExecutor._start_executor_manager_thread = started
+from contrasent.cli.app import main
+main()
+"""
+
+
+@pytest.mark.acceptance
+@pytest.mark.minutes
+def test_a_process_without_work_yet_ends_with_its_parent(tmp_path):
+    words = ("reproduce", "simcse/T3", "--output", str(tmp_path / "out"), *SMOKE)
+    command = [sys.executable, "-c", KILLED_AT_A_START, *words]
+    # waits for all who hold its streams
+    done = subprocess.run(command, check=False, capture_output=True, timeout=100)
+    assert done.returncode == -9
 
 
 def made_jobs(output):
