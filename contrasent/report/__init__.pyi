@@ -21,6 +21,7 @@ from .figures import figure_data as figure_data
 from .figures import figure_kinds as figure_kinds
 from .figures import write_pictures as write_pictures
 from .figures.curves import run_lines as run_lines
+from .page import cluster_map as cluster_map
 from .page import write_report as write_report
 from .scores_table import score_tables as score_tables
 from .scores_table import suite_tables as suite_tables

@@ -22,7 +22,6 @@ _NAMED = 4
 
 def page(contents: Contents) -> str:
     """The report as HTML; the same contents give the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     by_identity = rows_of(contents)
@@ -49,19 +48,13 @@ def page(contents: Contents) -> str:
     script, style = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
     )
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("report.html").render(
+    return _rendered(
+        "report.html",
         heading=heading,
         overview=" ".join(contents.answer)
         or "; ".join([*(table.title for table in scores), *counted]),
         clusters=contents.clusters,
+        repeated=(),
         cluster_table=contents.clusters and _cluster_table(contents.clusters),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         summary=_key_numbers(labels, scores, geometry),
@@ -81,6 +74,26 @@ def page(contents: Contents) -> str:
         style=Markup(style),
         script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
     )
+
+
+def cluster_map(clusters: Groups, duplicates: Groups) -> str:
+    """The map of a report's clusters as SVG, with a ring round each text that has duplicates."""
+    repeated = {row for rows in duplicates.groups for row in rows}
+    return _rendered("map.svg", clusters=clusters, repeated=repeated)
+
+
+def _rendered(template: str, **values: object) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)
 
 
 def write_report(path: str | Path, contents: Contents) -> None:

@@ -168,6 +168,7 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
 
     app = FastAPIOffline(
         title="contrasent",
+        summary=options.served_name,
         version=__version__,
         description=f"Embeddings and search with {options.served_name}.",
         redoc_url=None,
@@ -183,10 +184,6 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
     async def page() -> Response:
         headers = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'"}
         return FileResponse(_PAGE / "page.html", headers=headers)
-
-    @app.get("/page/about", include_in_schema=False)
-    async def about() -> dict[str, Any]:
-        return {"model": options.served_name, "index": len(routers) > 1}
 
     app.mount("/page", StaticFiles(directory=_PAGE))
 

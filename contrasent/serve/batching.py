@@ -47,11 +47,9 @@ def _bytes(entry: Embedded) -> int:
     return entry.text_bytes + entry.row.nbytes + _OVERHEAD
 
 
-_AT_ONCE = 256
-"""Texts of one request that are in the queue at a time, so that a large one leaves room."""
+_AT_ONCE = 256  # texts of one request in the queue at a time, so that a large one leaves room
 _TOKENIZED_TOGETHER = 128
-_TELLING_TOKENS = 256
-"""The speed is taken from batches of at least as many tokens."""
+_TELLING_TOKENS = 256  # the speed is taken from batches of at least as many
 _REMEMBERED = 0.5
 _STOPPED = "the threads that embed do not run; restart the server"
 _PROBES = [" ".join(["embedding"] * (1 + 4 * (n % 24))) for n in range(72)]

@@ -10,6 +10,8 @@ import base64
 import reprlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from threading import Lock
 from typing import Annotated, Any, Literal
 
@@ -23,7 +25,8 @@ from contrasent.data import require_text
 from contrasent.errors import CheckpointError, DataError
 from contrasent.metrics import all_similarities
 from contrasent.model import role_options, unit_rows
-from contrasent.search import Index
+from contrasent.report import cluster_map
+from contrasent.search import MILVUS, Index, cluster, duplicates
 from contrasent.serve.application import RefusalError, refuse, unless_gone
 from contrasent.serve.batching import Batcher, Embedded
 
@@ -157,13 +160,11 @@ class IndexChange(Body):
     metadata: list[dict[str, str | int | float | bool | None]] | None = None
 
 
-_WRITE_SECONDS = 5.0
-"""How long another process that writes the index is waited for."""
+_WRITE_SECONDS = 5.0  # in which another process that writes the index may end
 _HITS = 100_000
-_INLINE = 64
-"""Answers of more rows are written in a thread, so that others do not wait for them."""
-_CHARACTERS, _CELLS = 1_000_000, 1_000_000
-"""Largest text and largest matrix."""
+_MAPPED, _CLUSTERS = 2_000, 20  # texts of a map, which takes some seconds, and their clusters
+_INLINE = 64  # answers of more rows are written in a thread, so that others do not wait for them
+_CHARACTERS, _CELLS = 1_000_000, 1_000_000  # of the largest text, and the largest matrix
 
 
 class EmbeddingRoutes:
@@ -347,7 +348,8 @@ class IndexRoutes:
     def __init__(self, index: Index, embedding: EmbeddingRoutes) -> None:
         self._metrics, self._index, self._embedding = embedding.batcher.metrics, index, embedding
         index.patience = _WRITE_SECONDS
-        self._lock, self._writing = Lock(), asyncio.Lock()
+        self._lock, self._writing, self._mapping = Lock(), asyncio.Lock(), asyncio.Lock()
+        self._mapped: tuple[object, bytes] = None, b""  # of a manifest
         self._metrics.put(contrasent_index_texts=len(index))
 
     def router(self) -> APIRouter:
@@ -356,6 +358,8 @@ class IndexRoutes:
         router.post("/search", summary="Nearest texts of the index")(self.search)
         router.post("/index", summary="Remove and add texts")(self.change)
         router.get("/index", summary="What the index holds")(self.facts)
+        if self._index.kind not in MILVUS and find_spec("sklearn"):
+            router.get("/index/map", summary="Clusters and duplicates on a map")(self.map)
         return router
 
     def _newest(self) -> Index:
@@ -407,3 +411,22 @@ class IndexRoutes:
         self._metrics.put(contrasent_index_texts=len(index))
         first = next(index.blocks(), None)
         return _json({**index.facts(), "example": None if first is None else first.texts[0]})
+
+    async def map(self) -> Response:
+        """Clusters and duplicates of up to 2,000 texts, drawn at random, and their map (SVG)."""
+        index = await asyncio.to_thread(self._newest)
+        async with self._mapping:  # once for all who ask, until somebody writes
+            now = index.snapshot
+            if self._mapped[0] != now.manifest:
+                self._mapped = now.manifest, await asyncio.to_thread(_map_of, index, now)
+        return _json(self._mapped[1])
+
+
+def _map_of(index: Index, snapshot: Any) -> bytes:
+    rows = np.random.default_rng(0).permutation(np.flatnonzero(snapshot.live))[:_MAPPED]
+    live = np.isin(np.arange(len(snapshot.live)), rows)
+    sample = Index(index.folder, replace(snapshot, live=live))
+    groups = cluster(sample, clusters=max(2, min(len(sample) // 10, _CLUSTERS)))
+    repeated = duplicates(sample)
+    facts = {"clusters": groups.facts(), "duplicates": repeated.facts()}
+    return _dumped({**facts, "svg": cluster_map(groups, repeated)})

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
+import contrasent
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
+from contrasent.serve import routes
 from contrasent.serve.routes import EmbeddingRoutes
 
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
@@ -98,6 +101,52 @@ def test_metadata_is_stored_returned_and_asked_for(server):
     for condition in ("n >", "m = 1", "n = 'x'"):
         assert server.call("/search", asked | {"filter": condition}).status == 422
     assert server.call("/index", added | {"metadata": [{}]}).status == 409
+
+
+def test_the_map_has_clusters_and_duplicates_until_the_next_change(server, index, monkeypatch):
+    server.call("/index", {"texts": ["The old man READS!"]})
+    answer = server.call("/index/map").json
+    assert answer["clusters"] == contrasent.cluster(index, clusters=3).facts()
+    assert answer["duplicates"] == contrasent.duplicates(index).facts()
+    [twice] = [it["texts"] for it in answer["duplicates"]["groups"] if it["name"] == TEXTS[1]]
+    assert [TEXTS[1], "The old man READS!"] == [it["text"] for it in twice]
+    ringed = sum(len(it["texts"]) for it in answer["duplicates"]["groups"])
+    assert answer["svg"].count("<circle") == len(TEXTS) + 1
+    assert answer["svg"].count("currentColor") == ringed
+    monkeypatch.setattr(routes, "_MAPPED", 9)
+    assert server.call("/index/map").json == answer
+    server.call("/index", {"remove": ["0"]})
+    groups = server.call("/index/map").json["clusters"]["groups"]
+    texts = {text["id"]: text["text"] for group in groups for text in group["texts"]}
+    known = {id_: text for it in index.blocks() for id_, text in zip(it.ids, it.texts, strict=True)}
+    assert len(texts) == 9 and texts.items() <= known.items()
+
+
+def test_few_texts_have_no_map(server):
+    server.call("/index", {"remove": [str(n) for n in range(2, len(TEXTS))]})
+    assert server.call("/index/map").status == 422
+
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
+def test_the_page_shows_what_its_address_says(server, tmp_path):
+    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
+    options += ("--dump-dom", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path}")
+    for address, shown in (
+        ("", f"For example: {min(20, len(TEXTS))} texts for “{TEXTS[0]}”"),
+        ("?q=dog+runs&mode=words", "a <mark>dog</mark> <mark>runs</mark> in the street"),
+        ("#map", f'aria-label="Map of {len(TEXTS)} texts'),
+        ("#compare", 'aria-controls="compare" aria-selected="true"'),
+    ):
+        command = (BROWSER, *options, f"{server.url}/{address}")
+        run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        assert shown in run.stdout
+        assert "CONSOLE" not in run.stderr
 
 
 def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch):

@@ -71,8 +71,9 @@ function hits(list, found, query) {
     const sides = "dense" in hit ? [by("meaning", "dense"), by("words", "words")] : [];
     const facts = Object.entries(more).map(([name, value]) => `${name} ${value}`);
     const shown = title && heading && heading.startsWith(title) ? [heading] : [title, heading];
-    const above = shown.filter(Boolean).join(" › ");
-    text.append(...marked(hit.text, words));
+    const above = shown.filter(Boolean).join(" > ");
+    const start = heading ? `${heading.split(" > ").pop()}\n` : "";
+    text.append(...marked(hit.text.startsWith(start) ? hit.text.slice(start.length) : hit.text, words));
     if (above) body.append(element("strong", above));
     body.append(text, element("small", [path || hit.id, ...facts, ...sides].filter(Boolean).join(" · ")));
     row.append(element("span", hit.score.toFixed(3), { class: "score" }), body);
@@ -80,6 +81,7 @@ function hits(list, found, query) {
   }));
 }
 
+const counted = (number) => `${number.toLocaleString("en")} text${number === 1 ? "" : "s"}`;
 const lines = (id) => at(id).value.split("\n").map((line) => line.trim()).filter(Boolean);
 
 const forms = {
@@ -90,11 +92,9 @@ const forms = {
     if (address !== location.pathname + location.search) history.pushState(null, "", address);
     const query = q || about.index.example;
     if (!query) return;
-    at("example").hidden = Boolean(q);
-    at("example").textContent = `For example, “${query}”:`;
-    const answer = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined });
-    hits(at("hits"), answer.results[0], query);
-    if (!answer.results[0].length) at("message").textContent = "No text fits.";
+    const { results: [best] } = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined });
+    hits(at("hits"), best, query);
+    at("results").textContent = `${q ? "" : "For example: "}${counted(best.length)} for “${query}”`;
   },
   async compare() {
     const first = lines("first"), second = lines("second");
@@ -113,6 +113,47 @@ const forms = {
     }));
   },
 };
+
+function folded(box, groups, onToggle) {
+  box.replaceChildren(...groups.map(({ name, texts }, number) => {
+    const group = document.createElement("details"), list = element("ol", "", { class: "hits", tabindex: 0 });
+    group.append(element("summary", name || "no words of its own"), list);
+    group.firstChild.append(element("small", ` ${counted(texts.length)}`));
+    group.addEventListener("toggle", () => {
+      if (!list.firstChild) hits(list, texts.map((text) => ({ ...text, score: text.similarity })), "");
+      onToggle(number, group);
+    });
+    return group;
+  }));
+}
+
+async function map() {
+  at("mapped").textContent = "Comparing texts, which takes some seconds …";
+  const { clusters, duplicates, svg } = await call("/index/map").finally(() => (at("mapped").textContent = ""));
+  const { texts } = about.index;
+  const shown = clusters.groups.reduce((sum, group) => sum + group.texts.length, 0);
+  const sample = shown < texts ? `${shown.toLocaleString("en")} of ${counted(texts)}, drawn at random` : counted(shown);
+  at("mapped").textContent = `${sample}, in clusters by colour. Near ones are alike; click one to read it. Rings: duplicates.`;
+  at("drawn").innerHTML = svg;
+  const drawn = at("drawn").firstChild, parts = [...drawn.querySelectorAll("g")];
+  folded(at("clusters"), clusters.groups, (number, group) => {
+    parts[number].classList.toggle("chosen", group.open);
+    drawn.classList.toggle("some", parts.some((part) => part.classList.contains("chosen")));
+  });
+  [...at("clusters").children].forEach((group, number) => {
+    group.firstChild.prepend(element("b", `${number} `, { style: `border-color: ${parts[number].getAttribute("fill")}` }));
+  });
+  folded(at("duplicates"), duplicates.groups, () => {});
+  at("duplicates").prepend(element("p", `Of ${counted(shown)} ${duplicates.chosen}.`));
+  drawn.addEventListener("click", (event) => {
+    const far = (circle) => {
+      const { left, top, width } = circle.getBoundingClientRect();
+      return Math.hypot(left + width / 2 - event.clientX, top + width / 2 - event.clientY);
+    };
+    const near = [...drawn.querySelectorAll("circle")].reduce((a, b) => (far(a) < far(b) ? a : b));
+    at("point").textContent = near.textContent;
+  });
+}
 
 async function facts(about) {
   const model = await call("/info");
@@ -139,15 +180,17 @@ function show(name) {
   }
   history.replaceState(null, "", name === "search" ? location.pathname + location.search : `#${name}`);
   if (name === "about") tell(() => facts(about));
+  if (name === "map" && !at("drawn").firstChild) tell(map);
 }
 
 for (const tab of tabs) {
   tab.addEventListener("click", () => show(tab.getAttribute("aria-controls")));
   tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const shown = tabs.filter((each) => !each.hidden);
-    const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
+    const shown = tabs.filter((each) => !each.hidden), place = shown.indexOf(tab), last = shown.length - 1;
+    const places = { ArrowRight: place + 1, ArrowLeft: place + last, Home: 0, End: last };
+    if (!(event.key in places)) return;
+    event.preventDefault();
+    const next = shown[places[event.key] % shown.length];
     next.focus();
     show(next.getAttribute("aria-controls"));
   });
@@ -170,9 +213,11 @@ function load() {
 }
 
 tell(async () => {
-  about = await call("/page/about");
+  const { info, paths } = await call("/openapi.json");
+  about = { model: info.summary, index: "/index" in paths, map: "/index/map" in paths };
   at("model").textContent = about.model;
   at("tab-search").hidden = !about.index;
+  at("tab-map").hidden = !about.map;
   const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash && !tab.hidden);
   if (about.index) {
     about.index = await call("/index");
