@@ -471,8 +471,11 @@ class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
     """Comma-separated names of what is tried; else all that fit."""
 
     teacher: str | None = None
-    """An encoder, or the address of one, that the candidate distil follows; with --layers, else the
-    encoder itself."""
+    """An encoder, or the address of one, that the candidates distil and rank-distil follow; with
+    --layers, distil follows else the encoder itself."""
+
+    reranker: str | None = None
+    """A cross-encoder of sentence-transformers, folder or id, that rank-distil follows."""
 
     layers: PositiveInt | None = None
     """Look for a smaller encoder, of so many of its layers."""

@@ -395,6 +395,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     ground.lines = trained.lines
     ground.max_tokens = min(trained.max_tokens, start.max_tokens or trained.max_tokens)
     met = {"", *trained.needs_met(), *["teacher"] * bool(teacher)}
+    met |= {"lists"} if chosen.reranker or chosen.teacher else set()
     met |= {"peft"} if find_spec("peft") is not None else set()
     if not (ground.why or is_sentence_encoder(chosen.encoder)):
         with suppress(CheckpointError):  # it may have no head, or not the whole of it

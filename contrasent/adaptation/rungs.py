@@ -15,28 +15,32 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from contrasent.adaptation.trials import ROWS, Search, Settings, Trial
-from contrasent.data import plural
+from contrasent.data import open_examples, plural
 from contrasent.errors import ConfigError, ContrasentError
-from contrasent.evaluation import Suite, load_suite
-from contrasent.model import are_words, is_sentence_encoder
+from contrasent.evaluation import Suite, load_suite, synthesize
+from contrasent.model import are_words, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import Recipe, load_recipe
-from contrasent.training import DevScore, StepMetrics, train
+from contrasent.search import find_candidates, load_reranker
+from contrasent.training import DevScore, StepMetrics, start_encoder, train
 
 logger = logging.getLogger("contrasent")
 
 GENERAL_PAIRS = Path(str(files("contrasent") / "quickstart_data" / "stack_exchange_pairs.tsv"))
 """Rated pairs that tell how much it forgot."""
 
-TRAIN = "train.txt"
-"""The file of the text that is trained on."""
+TRAIN, LISTS = "train.txt", "lists.jsonl"
+"""The files of the text that is trained on, and of its queries with ranked candidates."""
 
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
+_LISTED, _TIMED_LISTS, _LISTS_SHARE = 8, 16, 0.1
+"""Candidates of a query; queries that are timed; of the time, what a teacher has for all."""
 _GRACE = 1.05
 """Times what is asked for, the time is over."""
 
@@ -75,6 +79,7 @@ class Ground:
     max_tokens: int = 32  # of a line of the text, in training
     depth: int = 0  # layers of the encoder
     lines: int = 0  # that are trained on
+    lists: int = 0  # queries with candidates that a teacher has ranked
     dev: list[str] = field(default_factory=list)  # tasks that choose
     tests: list[str] = field(default_factory=list)  # made of held-out text
     letter_seconds: float = 0.0  # of a letter that is embedded
@@ -170,7 +175,28 @@ class Rungs:
             with suppress(ContrasentError):
                 train(load_recipe(recipe, {"evaluation.task": "none"}), folder, **run_options)
             shutil.rmtree(folder, ignore_errors=True)
+        if "rank-distil" in ground.candidates:
+            with suppress(ContrasentError):  # its trial says why
+                self._write_lists()
         self.save()
+
+    def _write_lists(self) -> None:
+        """Write queries of the training text, with candidates as a teacher ranks them."""
+        options, documents = self.options, self.ground.in_documents
+        text = self.search.folder / TRAIN
+        pairs = [pair[:2] for pair in synthesize(text, documents=documents).pairs]
+        np.random.default_rng(options.seed).shuffle(pairs)
+        encoder = start_encoder(self._recipe(CANDIDATES["rank-distil"], 1, 1).encoder)
+        load: Any = load_encoder if options.reranker is None else load_reranker
+        teacher = load(options.reranker or options.teacher, device=options.device)
+        began = time.monotonic()
+        find_candidates(encoder, pairs[:_TIMED_LISTS], None, _LISTED, teacher)
+        seconds = (time.monotonic() - began) / _TIMED_LISTS
+        most = max(_TIMED_LISTS, int(_LISTS_SHARE * 60 * options.minutes / seconds))
+        corpus = chain.from_iterable(open_examples(str(text), documents=documents))
+        mined = find_candidates(encoder, pairs[:most], corpus, _LISTED, teacher)
+        mined.write(self.search.folder / LISTS)
+        self.ground.lists = len(mined.examples)
 
     def _check_time(self, step: StepMetrics) -> None:
         if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
@@ -187,7 +213,8 @@ class Rungs:
         steps = dict[str, int]()
         for name in names:
             recipe = self._recipe(CANDIDATES[name], 1, 1)
-            epoch = -(-self.ground.lines // recipe.train.batch_size)
+            lists = self.ground.lists if CANDIDATES[name].needs == "lists" else 0
+            epoch = -(-(lists or self.ground.lines) // recipe.train.batch_size)
             fixed, step = self._cost(name, _EVALUATIONS[rung])
             count = int((seconds / len(names) - fixed) / step)
             steps[name] = min(count, _MOST_EPOCHS * epoch) if count >= _FEWEST_STEPS else 0
@@ -246,7 +273,7 @@ class Rungs:
         fixed = {
             "encoder.name": options.encoder,
             "encoder.layers": options.layers,
-            "data.file": str(folder / TRAIN),
+            "data.file": str(folder / (LISTS if candidate.needs == "lists" else TRAIN)),
             "data.columns": None,
             "train.max_steps": steps,
             "train.seed": options.seed,
@@ -265,6 +292,8 @@ class Rungs:
         fixed = {*candidate.settings, *["encoder.freeze_layers"] * (candidate.frozen_share > 0)}
         if taken := sorted(fixed & set(self.overrides)):
             raise ConfigError(f"it sets {', '.join(taken)} itself")
+        if candidate.needs == "lists" and not self.ground.lists:
+            self._write_lists()
         recipe = self._recipe(candidate, steps, settings["every"])
         train(recipe, folder, resume=True, on_step=self._check_time, **self.search.run_options)
 

@@ -2,6 +2,8 @@ from .groups import Groups as Groups
 from .groups import cluster as cluster
 from .groups import duplicates as duplicates
 from .index import Index as Index
+from .mining import find_candidates as find_candidates
+from .mining import load_reranker as load_reranker
 from .mining import mine as mine
 from .nearest import MILVUS as MILVUS
 from .nearest import kind_for as kind_for

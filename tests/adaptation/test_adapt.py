@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from helpers.command_line import worked
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence, write
@@ -143,6 +144,34 @@ def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
     result = adapt("alone", **given)
     assert [it.failure for it in result.trials if it.failure] == ["the server does not answer"]
     assert result.outcome in ("trained", "both")
+
+
+def test_queries_of_the_text_are_ranked_as_a_reranker_ranks_them(adapt, text, tiny_bert, tmp_path):
+    cross_encoders = pytest.importorskip("sentence_transformers")
+    with pytest.raises(ConfigError, match="rank-distil needs a --reranker or a --teacher"):
+        adapt(candidates=["rank-distil"])
+    cross = cross_encoders.CrossEncoder(str(tiny_bert), num_labels=1, device="cpu")
+    torch.manual_seed(0)
+    torch.nn.init.normal_(cross.model.classifier.weight)
+    cross.save_pretrained(str(tmp_path / "cross"))
+    output = tmp_path / "ranked"
+    answer = worked(
+        *("adapt", tiny_bert, "--data", text, "--output", output, "--minutes", 5),
+        *("--candidates", "rank-distil", "--reranker", tmp_path / "cross", "--device", "cpu"),
+        "--train.precision=fp32",
+    )
+    assert CANDIDATES["rank-distil"].description in answer.out
+    held_out = set((output / "dev.txt").read_text().splitlines())
+    held_out |= set((output / "held-out.txt").read_text().splitlines())
+    lists = [*map(json.loads, (output / "lists.jsonl").read_text().splitlines())]
+    for row in lists:
+        scores, anchor, *candidates = row.pop("scores"), *row.values()
+        pairs = [(anchor, it) for it in candidates]
+        expected = cross.predict(pairs, activation_fn=torch.nn.Identity())
+        assert scores == pytest.approx(expected.tolist(), abs=2e-4)
+        assert held_out.isdisjoint(candidates)
+    (trial,) = json.loads((output / "result.json").read_text())["trials"]
+    assert len(lists) > 50 and trial["score"] is not None
 
 
 def test_a_smaller_encoder_follows_the_whole_one_and_is_compared_with_it(adapt, sentence_encoder):
