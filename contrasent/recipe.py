@@ -27,7 +27,7 @@ from contrasent.settings import (
 
 T = TypeVar("T")
 
-_RETIRED = {("train", "whitening_sentences"): 0}
+_RETIRED = {("train", "whitening_sentences"): 0, ("objective", "near"): "any"}
 """Settings that are gone, with the value of recipes that made no use of them."""
 _OBJECTIVE = "simcse"
 _DEEPEST = 3

@@ -12,7 +12,7 @@ from contrasent.data.batch import pack
 from contrasent.data.examples import open_examples
 from contrasent.data.loader import Draws
 from contrasent.data.views import open_views, repeat_tokens
-from contrasent.model.heads import head_named
+from contrasent.model.heads import HEADS
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.esimcse import MomentumEncoder, Queue
 from contrasent.settings import ViewSettings
@@ -52,7 +52,7 @@ def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_
 
 
 def test_momentum_weights_in_closed_form(tiny_encoder):
-    head, steps, momentum = head_named("mlp", 16), 5, 0.9
+    head, steps, momentum = HEADS["mlp"](16), 5, 0.9
     follower = MomentumEncoder(tiny_encoder, head, momentum)
     start = follower.weights.clone()
     generator = torch.Generator().manual_seed(0)

@@ -199,10 +199,6 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
     figures: Annotated[Path | None, Spelling(metavar="FOLDER")] = None
     """Draw the papers' figures into FOLDER, as SVG and PNG."""
 
-    supervised: Annotated[list[str] | None, Spelling(metavar="MODEL")] = None
-    """An encoder whose spectrum and cosines stand in a panel of their own, as in SimCSE's Figures
-    F.1 and G.1. Give it once for each."""
-
     def __call__(self) -> None:
         if not self.models and not self.saved:
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
@@ -213,20 +209,15 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
                 refuse_existing_file(self.figures / name, overwrite=self.overwrite)
         refuse_existing_file(self.html, overwrite=self.overwrite)
         known = report.read_saved(self.saved or ())
-        encoders = [*(self.models or ()), *(geometry.encoder for geometry in known.geometries)]
-        names = {name for it in encoders for name in (it, report.short_encoder(it))}
-        supervised = [pick("encoder of --supervised", it, names) for it in self.supervised or ()]
         measured, failures = self._measure() if self.models else ({}, [])
         geometries = (*known.geometries, *measured.values())
         self._print(geometries, known)
-        contents = replace(
-            known, geometries=geometries, warnings=tuple(failures), supervised=tuple(supervised)
-        )
+        contents = replace(known, geometries=geometries, warnings=tuple(failures))
         if geometries or self.saved:
             write_html(self.html, contents)
         if self.figures and (geometries or known.runs or not failures):
             rows = report.labelled(geometries)
-            data = report.figure_data(rows, known.runs, known.records, supervised)
+            data = report.figure_data(rows, known.runs, known.records)
             pictures = [picture for _, picture in report.draw_figures(data)]
             for path in report.write_pictures(self.figures, pictures):
                 tell(str(path))

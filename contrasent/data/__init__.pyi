@@ -19,6 +19,7 @@ from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import counted as counted  # a line on what was cleaned
 from .readers import lines as lines
 from .readers import source_kind as source_kind
+from .rows import as_number as as_number
 from .rows import open_source as open_source
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import require_text as require_text

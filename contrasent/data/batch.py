@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from contrasent.distributed import own_draws, reunited, split, total
-from contrasent.errors import DataError
 
 
 class Need(Enum):
@@ -96,10 +95,8 @@ class Batch:
         return self.columns[need]
 
     def following(self) -> Batch:
-        """The sentence after each anchor; refused if the data lacks them."""
-        if self.next_sentences is None:
-            raise DataError(f"the batch lacks {Need.NEXT_SENTENCES.value}")
-        return self.next_sentences
+        """The sentence after each anchor, of an objective that needs it."""
+        return cast(Batch, self.next_sentences)
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, with all that only the host can compute."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -23,7 +23,6 @@ from contrasent.files import cached
 
 logger = logging.getLogger("contrasent")
 
-Near = Literal["any", "adjacent", "subsumed"]
 Span = tuple[int, int]
 """Numbers of the first word, and of the one after the last."""
 
@@ -158,9 +157,6 @@ class Spans:
     positives: int = 2  # P, near each anchor
     shortest: int = 32  # words of a span, at least
     longest: int = 512  # words of a span, at most; not below ``shortest``
-    # where positives lie: ``adjacent`` to their anchor, ``subsumed`` by it, or ``any`` place where
-    # they touch or overlap it
-    near: Near = "any"
 
     @property
     def views(self) -> int:
@@ -177,7 +173,7 @@ class Spans:
 
         A document is blocks of ``longest`` words, and an anchor lies anywhere within one. The block
         and its neighbours are then taken; where blocks would run out, one at an end is chosen,
-        which has one neighbour.
+        which has one neighbour. A positive touches or overlaps its anchor.
         """
         blocks = list(range(0, words - self.longest + 1, self.longest))
         anchors: list[Span] = []
@@ -185,7 +181,7 @@ class Spans:
             count = len(blocks)
             scarce = count // left < left
             place = int(random.integers(2) * (count - 1) if scarce else random.integers(count))
-            length = self._length(4, 2, self.longest, random)
+            length = self._length(4, 2, random)
             start = int(random.integers(blocks[place], blocks[place] + self.longest - length + 1))
             anchors.append((start, start + length))
             del blocks[max(0, place - 1) : place + 2]
@@ -194,22 +190,14 @@ class Spans:
 
     def _positive(self, anchor: Span, words: int, random: Generator) -> Span:
         start, end = anchor
-        if self.near == "subsumed":
-            length = self._length(2, 4, end - start, random)
-            first = int(random.integers(start, end - length + 1))
-        elif self.near == "adjacent":
-            length = self._length(2, 4, min(self.longest, max(start, words - end)), random)
-            beside = [it for it in (start - length, end) if 0 <= it <= words - length]
-            first = beside[int(random.integers(len(beside)))]
-        else:
-            length = self._length(2, 4, self.longest, random)
-            first = int(random.integers(max(0, start - length), min(end, words - length) + 1))
+        length = self._length(2, 4, random)
+        first = int(random.integers(max(0, start - length), min(end, words - length) + 1))
         return first, first + length
 
-    def _length(self, a: float, b: float, longest: int, random: Generator) -> int:
-        """Beta(a, b), scaled to ``shortest`` or less, where there is no room, to ``longest``."""
-        shortest = min(self.shortest, longest)
-        return int(random.beta(a, b) * (longest - shortest) + shortest)
+    def _length(self, a: float, b: float, random: Generator) -> int:
+        """Beta(a, b), scaled to ``shortest`` to ``longest``."""
+        shortest = min(self.shortest, self.longest)
+        return int(random.beta(a, b) * (self.longest - shortest) + shortest)
 
 
 _MAY_END = re.compile(

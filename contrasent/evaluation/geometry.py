@@ -157,11 +157,6 @@ class Geometry:
     edits: tuple[Record, ...] = ()  # how sensitive it is to them, where that was asked for
 
     @property
-    def encoder(self) -> str:
-        """The name or folder of the encoder."""
-        return self.records[0].encoder
-
-    @property
     def heading(self) -> str:
         """The source, with its split where a table leaves that out: ``STS-B test``."""
         first = self.records[0]

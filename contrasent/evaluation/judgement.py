@@ -8,6 +8,7 @@ Shapes: Q queries, N texts.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from contrasent.data.check import TextFacts, describe, plural
+from contrasent.data.check import TextFacts, describe, plural, shortened
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.data.rows import open_rows_of
@@ -43,7 +44,8 @@ decides nothing; of either from which it chooses a weight; half an interval too 
 METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
 _TEXTS, _WORDS_A_SECOND, _LONGEST = 20_000, 2_000, 512
 _INDEXED_WORDS, _DEPTH, _SMALL_WEIGHTS = 40_000, 10, 3
-_SHOWN, _HITS, _CHARACTERS = 10, 3, 200
+_SHOWN, _HITS = 10, 3
+_short = partial(shortened, longest=200)
 
 _UNUSED = ("head", "transform", "max_tokens", "prompts", "dimensions", "engine", "seed")
 
@@ -426,7 +428,3 @@ def _examples(
                 wanted = _short(task.corpus[next(iter(task.relevant[q]))])
                 hits = (first_hits(task, scores[q], q) for scores in of_task)
                 yield ExampleQuery(task.name.name, _short(task.queries[q]), wanted, *hits)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}\u2026"

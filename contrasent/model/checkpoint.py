@@ -29,7 +29,7 @@ from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
 from contrasent.model.hub import INFO_FILE, resolve, section, write_card
 from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
-from contrasent.model.transforms import DenseMap, Transform, known_transforms, transform_named
+from contrasent.model.transforms import TRANSFORMS, DenseMap, Transform, transform_named
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
@@ -206,7 +206,7 @@ def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int)
     same = [
         it.name
         for it in POOLERS.values()
-        if it.st_mode and [st_modules.mode_of(it.st_mode)] == modes and it.shares(depth) == shares
+        if [st_modules.mode_of(it.st_mode)] == modes and it.shares(depth) == shares
         if not (layers and it.first_only)
     ]
     if not same or ("CNN" in paths and modes != ["mean"]):
@@ -259,7 +259,7 @@ def _read_map(
 
     def kind(columns: int, rows: int) -> Any:
         plain = DenseMap(columns, rows)
-        if len(linear) > 1 or about.get("name") not in known_transforms():
+        if len(linear) > 1 or about.get("name") not in TRANSFORMS:
             return plain
         return transform_named(about["name"], about.get("settings", plain.settings()))
 
@@ -306,9 +306,6 @@ def write(
 
 def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     pooler: Pooler = POOLERS[encoder.pooler]
-    if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
-        what = f"sentence-transformers cannot express the pooler {pooler.name!r}"
-        raise ConfigError(f"{what}, so save the encoder with another one")
     backbone, tokenizer, width = encoder.backbone, encoder.tokenizer, encoder.backbone.width
     rows: list[tuple[str, str]] = []
 
@@ -345,7 +342,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
         kernels = {"kernel_sizes": [*cnn.widths], "stride_sizes": [1] * len(cnn.widths)}
         add("CNN", {**sizes, **kernels}, cnn.state_dict())
         width = cnn.width
-    modes = dict.fromkeys(it.st_mode for it in POOLERS.values() if it.st_mode)
+    modes = dict.fromkeys(it.st_mode for it in POOLERS.values())
     flags = {flag: flag == pooler.st_mode for flag in (*modes, _ALWAYS_OFF)}
     add("Pooling", {"word_embedding_dimension": width, **flags})
     if encoder.head is not None:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch
-from contrasent.errors import pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +18,13 @@ class Pooler:
     """The states that are averaged, by layer from either end, and the reduction over tokens.
 
     ``reduce`` maps a state ``(T, D)`` and its batch to ``(S, D)``. ``st_mode`` is the setting of
-    sentence-transformers' Pooling that reduces alike; without one an encoder cannot be saved.
+    sentence-transformers' Pooling that reduces alike.
     """
 
     name: str
     layers: tuple[int, ...]
     reduce: Callable[[Tensor, Batch], Tensor]
-    st_mode: str | None
+    st_mode: str
 
     @property
     def first_only(self) -> bool:
@@ -138,11 +137,7 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
     "batchnorm": BatchNormHead,
     "none": lambda _: nn.Identity(),
 }
-
-
-def head_named(name: str, width: int) -> nn.Module:
-    """A new head for embeddings of ``width`` dimensions; ConfigError if there is no such head."""
-    return HEADS[pick("head", name, HEADS)](width)
+"""By their names, what makes a new head for embeddings of so many dimensions."""
 
 
 class Convolutions(nn.Module):

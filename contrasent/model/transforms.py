@@ -305,17 +305,11 @@ class Flow(Transform):
         return torch.stack(scales).sum()
 
 
-def known_transforms() -> dict[str, type[Transform]]:
-    """Every class of transforms that is imported, by its name."""
-    known, waiting = dict[str, type[Transform]](), [Transform]
-    while waiting:
-        kinds = waiting.pop().__subclasses__()
-        known |= {kind.name: kind for kind in kinds}
-        waiting += kinds
-    return known
+TRANSFORMS: dict[str, Any] = {it.name: it for it in (DenseMap, Projection, Whitening, Flow)}
+"""The class of each by its name."""
 
 
 def transform_named(name: str, settings: dict[str, Any]) -> Transform:
     """A transform whose weights are still to be loaded; TypeError for settings of another kind."""
-    known = known_transforms()
-    return known[pick("transform", name, known)](**settings)
+    transform: Transform = TRANSFORMS[pick("transform", name, TRANSFORMS)](**settings)
+    return transform

@@ -27,7 +27,7 @@ from contrasent.errors import ConfigError, pick
 from contrasent.functional import info_nce
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import head_named
+from contrasent.model.heads import HEADS
 from contrasent.model.protocol import Encoded
 from contrasent.recipe import validate
 from contrasent.settings import settings
@@ -174,7 +174,7 @@ class Contrast(Objective):
 
     def __init__(self, config: Any, start: Start) -> None:
         super().__init__(config, start)
-        self.head = head_named(config.head, start.width)
+        self.head = HEADS[config.head](start.width)
 
     def contrast(
         self, anchor: Tensor, candidates: Tensor, batch: Batch, further: Tensor | None = None

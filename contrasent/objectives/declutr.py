@@ -6,7 +6,7 @@ Shapes: B documents, A anchors of each, P positives of each anchor, N = A * B, D
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.documents import Near, Spans
+from contrasent.data.documents import Spans
 from contrasent.functional import nt_xent
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -23,16 +23,13 @@ class Config:
     """A, spans of each document that do not overlap, and are negatives of each other too."""
 
     positives: PositiveInt = 2
-    """P, spans near each anchor, whose mean is its positive."""
+    """P, spans that touch or overlap each anchor, whose mean is its positive."""
 
     min_words: PositiveInt = 32
     """Words of the shortest span."""
 
     max_words: PositiveInt = 512
     """Words of the longest span; documents with fewer than 2 * anchors * max_words are left out."""
-
-    near: Near = "any"
-    """Where positives lie: adjacent to their anchor, subsumed by it, or any that touches it."""
 
     temperature: PositiveFloat = 0.05
     """tau of NT-Xent; the cosine is divided by it."""
@@ -52,9 +49,7 @@ class Declutr(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        self.spans = Spans(
-            config.anchors, config.positives, config.min_words, config.max_words, config.near
-        )
+        self.spans = Spans(config.anchors, config.positives, config.min_words, config.max_words)
         self.views, self.aligned = self.spans.views, config.anchors == 1
         self.tokens: HiddenTokens | None = None
         if config.mlm_weight:

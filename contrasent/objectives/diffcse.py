@@ -24,7 +24,7 @@ from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import corrective_lm, info_nce
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.heads import head_named
+from contrasent.model.heads import HEADS
 from contrasent.model.masked_lm import (
     Editing,
     Generator,
@@ -242,7 +242,7 @@ class DiffCSE(Objective):
         self.views = max(2, start.data_views)
         following = {Need.NEXT_SENTENCES} if config.edit_source != "same" else set()
         self.needs = frozenset({Need.TOKENS, *following})
-        self.projector = head_named(config.projector, start.width)
+        self.projector = HEADS[config.projector](start.width)
         every = config.edit_operation == "all"
         self._operations = list(OPERATIONS) if every else [config.edit_operation]
         self._editing: Editing | None = None

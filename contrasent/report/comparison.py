@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from textwrap import shorten
 from typing import Any
 
+from contrasent.data.check import shortened
 from contrasent.evaluation.compare import SeedScores
 from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.judgement import METRIC, Judgement
@@ -121,9 +121,10 @@ def judgement_tables(judged: Judgement) -> list[Table]:
     tables = [scores_table(rows, columns, notes).with_best()]
     for it in judged.queries:
         shown = [
-            [f"{'* ' * hit.right}{_cut(hit.text)}" for hit in of] for of in (it.dense, it.words)
+            [f"{'* ' * hit.right}{shortened(hit.text, _WIDTH)}" for hit in of]
+            for of in (it.dense, it.words)
         ]
-        title = f"{it.task.partition(' ')[0]}: {_cut(it.query)}"
+        title = f"{it.task.partition(' ')[0]}: {shortened(it.query, _WIDTH)}"
         tables.append(_ranked((short_name(judged.encoder), "BM25"), shown, title))
     return tables
 
@@ -131,10 +132,6 @@ def judgement_tables(judged: Judgement) -> list[Table]:
 def _ranked(headings: Iterable[str], columns: Iterable[Sequence[str]], title: str) -> Table:
     lines = enumerate(zip_longest(*columns, fillvalue=ABSENT), start=1)
     return text_table(("", *headings), [(f"#{n}", *line) for n, line in lines], title=title)
-
-
-def _cut(text: str) -> str:
-    return shorten(one_line(text), _WIDTH, placeholder=" \u2026")
 
 
 COLUMNS = {

@@ -45,8 +45,6 @@ class Contents:
     command: str = ""  # the command line that writes the report
     # what its reader has to know, such as why a model has no numbers
     warnings: tuple[str, ...] = ()
-    # encoders whose spectrum and cosines stand in panels of their own
-    supervised: tuple[str, ...] = ()
 
     @property
     def used(self) -> tuple[Record | Neighbours, ...]:

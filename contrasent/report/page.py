@@ -153,8 +153,7 @@ def _figures(
             f" {some.source} ({'train, dev and test' if split == 'all' else split} split), "
             f"{some.rated:,} rated pairs, {some.sentences:,} sentences, positive pairs {pairs}."
         )
-        data = figure_data(of_label, (), contents.records, contents.supervised)
-        wanted.append((data, basis))
+        wanted.append((figure_data(of_label, (), contents.records), basis))
     runs: dict[str, list[Trajectory]] = {}
     for run in contents.runs:
         runs.setdefault(run.pairs, []).append(run)

@@ -5,7 +5,6 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from contrasent.evaluation.intervals import normal_interval
 from contrasent.progress import printable
 from contrasent.records import Interval, Record
 
@@ -129,8 +129,7 @@ def averaged_interval(
     squares = sum(part.error**2 for part in known)
     shared = sum(sum((part.covariances or {}).get(of, 0) for of in labels) for part in known)
     error = sqrt(squares + max(shared, 0)) / len(known)
-    reach = NormalDist().inv_cdf((1 + known[0].confidence) / 2) * error
-    return replace(known[0], low=average - reach, high=average + reach, error=error)
+    return normal_interval(average, error, known[0].confidence)
 
 
 DYADIC = (

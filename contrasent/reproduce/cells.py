@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from contrasent.data import as_number
 from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
 from contrasent.files import writing
@@ -88,14 +89,6 @@ class PaperCell:
         if value is not None and abs(value) >= 1000:
             return Cell(f"{value:,.0f}", value)
         return Cell(text or ABSENT, value)
-
-
-def as_number(text: str | None) -> float | None:
-    """A printed number; None of a word, and of nothing."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None
 
 
 def short_reason(reason: str) -> str:

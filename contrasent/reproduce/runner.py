@@ -50,31 +50,22 @@ class Work:
     job: Job  # to be made, unless it is made
     measurements: tuple[Measurement, ...]  # that have no result yet
     store: Store  # where everything is kept
-    needs_encoder: bool  # whether the job has to be made, for its measures or for other jobs
-
-
-def _counts(measurement: Measurement) -> bool:
-    return measurement.job.system.count == "trained"
 
 
 def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
     """What is left to do, a job once, each after those that it is made from."""
     wanted: dict[str, dict[str, Measurement]] = {}
-    jobs, needed = dict[str, Job](), set[str]()
+    jobs = dict[str, Job]()
     for measurement in measurements:
         of = measurement.job
-        chain = [of] if _counts(measurement) else list(of.chain())
-        jobs = {job.key: job for job in chain} | jobs
-        needed |= set() if _counts(measurement) else {job.key for job in chain}
+        jobs = {job.key: job for job in of.chain()} | jobs
         if measurement.name and not store.path(measurement, ".json").is_file():
             wanted.setdefault(of.key, {})[measurement.key] = measurement
     work = [
-        Work(job, tuple(wanted.get(key, {}).values()), store, needs_encoder=key in needed)
+        Work(job, tuple(wanted.get(key, {}).values()), store)
         for key, job in sorted(jobs.items(), key=lambda it: len(list(it[1].chain())))
     ]
-    return [
-        it for it in work if it.measurements or (it.needs_encoder and not store.is_made(it.job))
-    ]
+    return [it for it in work if it.measurements or not store.is_made(it.job)]
 
 
 def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
@@ -133,10 +124,10 @@ def _perform(work: Work, jobs: int) -> str:
     job, store, started = work.job, work.store, time.perf_counter()
     try:
         above = next((it for it in job.chain() if not store.is_made(it)), job)
-        if above is not job and work.needs_encoder:
+        if above is not job:
             reason = store.failure(above)
             return _fail(work, f"{above.label}, which it is made from, failed: {reason}")
-        if work.needs_encoder and not store.is_made(job):
+        if not store.is_made(job):
             _make(job, store)
         failed = _measure(work)
     except Exception as error:  # noqa: BLE001 - a job's failure is its own, whatever it is
@@ -201,6 +192,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
         "steps": result["step"],
         "device": training_device(store.device).type,
         **{name: result[name] for name in ("examples", "precision", "peak_memory")},
+        "trained_parameters": result["trained_parameters"],
     }
 
 
@@ -250,8 +242,8 @@ def _measure(work: Work) -> list[str]:
         try:
             if job.kind == "data":
                 measured = _measure_data(it.name, job.source, store.data_dir)
-            elif job.recipe and _counts(it):
-                measured = _count_trained(job.recipe)
+            elif it.job.system.count == "trained":
+                measured = Measured({"parameters": store.description(job)["trained_parameters"]})
             else:
                 if use is None:
                     encoder = _load_job(store, job)
@@ -391,13 +383,3 @@ def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
         overlaps += [] if overlap is None else [overlap]
     mean: dict[str, Value] = {"overlap": sum(overlaps) / len(overlaps)} if overlaps else {}
     return Measured({"examples": count, **mean})
-
-
-def _count_trained(recipe: Recipe) -> Measured:
-    import torch
-
-    from contrasent.training import complete, loop, prepare
-
-    parts = prepare(complete(recipe), torch.device("cpu"))
-    trained = loop.trainable_parameters(parts.encoder, parts.objective, parts.twin)
-    return Measured({"parameters": sum(it.numel() for it in trained)})

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from contrasent import evaluation
+from contrasent.data import as_number
 from contrasent.evaluation import STS, STS_TASKS, TRANSFER, SeedError
 from contrasent.report import ABSENT, Table, text_table
 from contrasent.reproduce import papers
-from contrasent.reproduce.cells import FilledRow, FilledTable, PaperCell, as_number, short_reason
+from contrasent.reproduce.cells import FilledRow, FilledTable, PaperCell, short_reason
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable
 from contrasent.reproduce.runner import read_suite
 

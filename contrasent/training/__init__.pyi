@@ -12,5 +12,4 @@ from .scoring import dev_task as dev_task
 from .scoring import final_tasks as final_tasks
 from .scoring import score_result as score_result
 from .scoring import train_seeds as train_seeds
-from .setup import prepare as prepare
 from .setup import start_encoder as start_encoder

@@ -46,11 +46,10 @@ def lengths(spans, words):
     return np.array(anchors), np.array(positives)
 
 
-@pytest.mark.parametrize("near", ["any", "adjacent", "subsumed"])
 @pytest.mark.parametrize("anchors", [1, 2, 3, 5])
 @pytest.mark.parametrize("more", [0, 1, 7, 200])
-def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more):
-    spans = Spans(anchors, 2, shortest=3, longest=8, near=near)
+def test_spans_stay_within_their_document_and_anchors_apart(anchors, more):
+    spans = Spans(anchors, 2, shortest=3, longest=8)
     words = spans.words + more
     assert spans.words == 2 * anchors * 8
     for document in drawn(spans, words):
@@ -60,12 +59,7 @@ def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more)
             assert start >= 0 and end <= words and 3 <= end - start <= 8
             for first, last in own:
                 assert first >= 0 and last <= words and 3 <= last - first <= 8
-                if near == "adjacent":
-                    assert last == start or first == end
-                elif near == "subsumed":
-                    assert start <= first and last <= end
-                else:
-                    assert first <= end and last >= start
+                assert first <= end and last >= start
 
 
 def test_lengths_are_those_of_the_beta_distributions():

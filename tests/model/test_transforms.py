@@ -12,7 +12,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.backbones import base as base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.transforms import Flow, Moments, Whitening, known_transforms
+from contrasent.model.transforms import TRANSFORMS, Flow, Moments, Whitening
 from contrasent.model.transforms import fit_whitening as fit
 
 
@@ -182,8 +182,8 @@ def drawn(transform, seed=0):
 KINDS = {
     **{
         name: lambda kind=kind: drawn(kind(16, 16))
-        for name, kind in known_transforms().items()
-        if kind.is_dense and kind.__module__.startswith("contrasent.")
+        for name, kind in TRANSFORMS.items()
+        if kind.is_dense
     },
     "shorter": lambda: drawn(Whitening(16, 5)),
     "flow": lambda: drawn(Flow(16, 2, 2, 6)),

@@ -81,14 +81,10 @@ def axes_of(draw, monkeypatch):
     return [axes for axes in figures[0].axes if axes.get_visible()]
 
 
-def test_named_encoders_have_panels_of_their_own(monkeypatch):
+def test_panels_share_their_scales(monkeypatch):
     rows = labelled([geometry("a/one"), geometry("b/two"), geometry("c/three")])
-    panels = figure_data(rows, (), supervised=["two"]).panels
-    assert {title: list(them) for title, them in panels.items()} == {
-        "unsupervised": ["one", "three"],
-        "supervised": ["two"],
-    }
-    assert figure_data(rows, (), supervised=["b/two"]).panels == panels
+    second = {"two": rows["two"]}
+    panels = {"unsupervised": {k: rows[k] for k in ("one", "three")}, "supervised": second}
     left, right = axes_of(lambda: spectra(panels), monkeypatch)
     assert (left.get_title(), right.get_title()) == ("unsupervised", "supervised")
     assert (left.get_xlim(), left.get_ylim()) == (right.get_xlim(), right.get_ylim())

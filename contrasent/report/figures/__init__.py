@@ -17,7 +17,7 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.task_names import STS, TaskName
 from contrasent.files import writing
 from contrasent.records import Record
-from contrasent.report.contents import identity, labelled_runs, short_encoder
+from contrasent.report.contents import identity, labelled_runs
 from contrasent.report.scores_table import Column, first_of_each
 
 if TYPE_CHECKING:
@@ -129,13 +129,11 @@ def figure_data(
     rows: Mapping[str, Geometry],
     runs: Sequence[Trajectory],
     records: Sequence[Record] = (),
-    supervised: Sequence[str] = (),
 ) -> FigureData:
     """Numbers to draw; DataError if they were not measured on the same pairs.
 
     ``rows`` are for Figures 3, F.1 and G.1 of SimCSE and Figure 2 of DiffCSE, ``runs`` for Figure 2
     of SimCSE and Figure 1 of its replication study, ``records`` for the colours of Figure 3.
-    Encoders that ``supervised`` names get panels of their own, as in Figures F.1 and G.1.
     """
     for results in (rows.values(), runs):
         pairs = list(dict.fromkeys(result.pairs for result in results))
@@ -144,16 +142,9 @@ def figure_data(
                 f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
                 "figure; draw them one after the other, into two folders"
             )
-    named = {
-        label: it
-        for label, it in rows.items()
-        if {label, it.encoder, short_encoder(it.encoder)} & set(supervised)
-    }
-    rest = {label: it for label, it in rows.items() if label not in named}
-    panels = {"unsupervised": rest, "supervised": named} if named else {"": rest}
     return FigureData(
         rows,
-        {title: members for title, members in panels.items() if members},
+        {"": rows} if rows else {},
         labelled_runs(runs) if runs else {},
         *(sts_colours(rows, records) if rows else ("", {})),
     )
