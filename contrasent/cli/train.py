@@ -96,19 +96,11 @@ def describe(recipe: Recipe) -> str:
 
 
 @settings
-class ShowSettings:
-    """A look at the recipe."""
-
-    settings: bool = False
-    """Print the recipe with every setting, and exit."""
-
-
-@settings
-class TrainCommand(options.TrainingOptions, ShowSettings):
+class TrainCommand(options.TrainingOptions):
     """Train a sentence encoder on your text.
 
     Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
-    --objective.temperature 0.1; --settings shows them all.
+    --objective.temperature 0.1; 'contrasent recipes RECIPE' explains them all.
     """
 
     recipe: Annotated[str | None, Spelling(argument=True, metavar="RECIPE")] = None
@@ -126,19 +118,17 @@ class TrainCommand(options.TrainingOptions, ShowSettings):
         folder = run or self.output or Path("runs") / Path(recipe).stem
         values = _values(words, recipe, self, options.TrainingOptions) | {"output": folder}
         loaded, _ = recipe_with(recipe, values, options.TrainingOptions)
-        if self.settings:
-            say(describe(loaded), nl=False)
-        elif self.seeds is not None:
-            if run or self.seed is not None or "train.seed" in values:
-                raise ConfigError(
-                    "--seeds trains several runs of a recipe, which --resume goes on with: leave "
-                    "--seed and the folder of a run out"
-                )
-            self._train_seeds(folder, loaded)
-        else:
+        if self.seeds is None:
             result = _trained(train, recipe, values)
             if result is not None:
                 _print_result(result, loaded)
+        elif run or self.seed is not None or "train.seed" in values:
+            raise ConfigError(
+                "--seeds trains several runs of a recipe, which --resume goes on with: leave "
+                "--seed and the folder of a run out"
+            )
+        else:
+            self._train_seeds(folder, loaded)
 
     def _run_to_resume(self) -> Path | None:
         run = (self.output if self.recipe is None else Path(self.recipe)) if self.resume else None
@@ -231,22 +221,17 @@ def _print_speed(result: training.Result) -> None:
 
 
 @settings
-class PretrainCommand(options.Named, options.PretrainOptions, ShowSettings):
+class PretrainCommand(options.Named, options.PretrainOptions):
     """Train a masked language model on your text.
 
     It serves as a start adapted to your domain or language, and as a generator. Any setting of
     the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
-    --objective.mask_rate 0.2; --settings shows them all.
+    --objective.mask_rate 0.2; 'contrasent recipes pretrain-mlm' explains them all.
     """
 
     def __call__(self, words: Sequence[str]) -> None:
         output = self.output or Path("runs") / _PRETRAINING
         values = _values(words, _PRETRAINING, self, options.PretrainOptions) | {"output": output}
-        if self.settings:
-            values.pop("from_scratch")
-            values["encoder.name"] = self.model
-            say(describe(recipe_with(_PRETRAINING, values, options.RunOptions)[0]), nl=False)
-            return
         result = _trained(pretrain, self.model, values)
         if result is not None:
             _print_speed(result)
@@ -254,7 +239,7 @@ class PretrainCommand(options.Named, options.PretrainOptions, ShowSettings):
 
 
 @settings
-class TuneCommand(options.TuneOptions, ShowSettings):
+class TuneCommand(options.TuneOptions):
     """Search settings of a recipe by the score on a dev task.
 
     Tries every combination of the values; with a range, or fewer --trials, Optuna chooses. The run
@@ -267,9 +252,6 @@ class TuneCommand(options.TuneOptions, ShowSettings):
 
     def __call__(self, words: Sequence[str]) -> None:
         values = _values(words, self.recipe, self, options.TuneOptions)
-        if self.settings:
-            say(describe(recipe_with(self.recipe, values, options.TuneOptions)[0]), nl=False)
-            return
 
         def finished(trial: adaptation.Trial) -> None:
             shown = " ".join(f"{key}={value}" for key, value in trial.settings.items())

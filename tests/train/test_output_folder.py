@@ -31,7 +31,7 @@ def test_a_folder_of_the_users_is_never_touched(desk, flag, with_recipe):
     (mine / "best").mkdir()
     (mine / "best" / "thesis.txt").write_text("the better version")
     if with_recipe:
-        settings = worked("train", "unsup-simcse", "--settings").out
+        settings = worked("recipes", "unsup-simcse").out
         (mine / "recipe.yaml").write_text(settings)
     before = tree(mine)
     message = refused(*train("--output", "mine", *flag))

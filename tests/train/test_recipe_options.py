@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
-import yaml
 from helpers.command_line import PLAIN, refused, worked
 
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.base import training_device
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.training import run
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
@@ -27,13 +28,20 @@ COMMANDS = {"train": ("train", "unsup-simcse"), "pretrain": ("pretrain", "tiny")
 pytestmark = pytest.mark.usefixtures("desk")
 
 
-def settings(*words):
-    return yaml.safe_load(worked(*words, "--settings").out)
+@pytest.fixture
+def settings(monkeypatch):
+    def of_words(*words):
+        recipes = []
+        monkeypatch.setattr(run, "train", lambda recipe, *_, **__: recipes.append(recipe))
+        worked(*words)
+        return asdict(recipes[0])
+
+    return of_words
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("option", SHORT)
-def test_an_option_is_the_setting_of_its_name(command, option):
+def test_an_option_is_the_setting_of_its_name(command, option, settings):
     key, value = SHORT[option]
     usual = settings(*COMMANDS[command])
     assert usual["train"].pop(key) != value
@@ -42,7 +50,7 @@ def test_an_option_is_the_setting_of_its_name(command, option):
     assert changed == usual
 
 
-def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore():
+def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(settings):
     words = ("--train.batch-size=8", "--objective.mask-rate", "0.2")
     found = settings("train", "diffcse", *words)
     assert (found["train"]["batch_size"], found["objective"]["mask_rate"]) == (8, 0.2)
