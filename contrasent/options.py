@@ -224,7 +224,14 @@ class ClusterOptions(GroupedText):
     """How texts are divided into clusters."""
 
     clusters: Annotated[int, Field(ge=2)] | None = None
-    """So many clusters; else as many, up to 100, as have the best silhouette."""
+    """So many clusters; else as many as a map of the texts has dense parts."""
+
+    method: Literal["kmeans", "hdbscan"] = "kmeans"
+    """kmeans: every text is in a cluster; hdbscan: those of dense parts of the map alone."""
+
+    min_cluster_size: Annotated[int, Field(ge=2)] | None = None
+    """Fewest texts of a dense part of the map of at most 2,000; else a 50th of them, 10 at least.
+    Fewer give more clusters."""
 
 
 @settings

@@ -34,8 +34,9 @@ Vectors = NDArray[np.float32]
 
 _BLOCK = 1_024
 _NEIGHBOURS, _CHANCE, _FLOOR = 4_096, 0.2, 0.8  # of a threshold that is suggested
-_TREE, _MOST = 4_096, 100  # texts of a tree, and clusters of its finest cut
-_WORDS, _LIFT, _MAP = 4, 1.5, 2_000
+_TREE, _MAP = 4_096, 2_000  # texts of a tree, and of a map
+_PARTS, _SMALLEST = 50, 10  # of a map: most parts, and fewest texts of one
+_WORDS, _LIFT = 4, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ def cluster(
 ) -> Groups:
     """Divide texts into clusters, as ``contrasent cluster`` does.
 
-    They are those of spherical k-means, from the clusters of up to 4,096 texts (Ward 1963).
+    Spherical k-means goes on from the dense parts of a map of up to 2,000 texts or, for a number of
+    clusters, from those of up to 4,096 (Ward 1963); ``hdbscan`` leaves texts between the parts out.
 
     Args:
         text: text as `train` takes it, one in a row, or an index, or its folder.
@@ -227,49 +229,62 @@ def cluster(
     from sklearn.manifold import TSNE
 
     asked = checked(ClusterOptions, options)
+    if asked.clusters and (asked.method == "hdbscan" or asked.min_cluster_size):
+        raise ConfigError("--clusters leaves nothing for hdbscan and --min-cluster-size to choose")
     with _embedded(text, encoder, asked, show_progress) as (known, vectors):
-        count, clusters, why = len(vectors), asked.clusters, "as many as asked"
-        if count <= (clusters or 2):
-            raise ConfigError(f"{count} texts are too few for {clusters or 2} clusters")
-        sample = _sample(count, _TREE)
-        tree = linkage(vectors[sample], "ward")
-        if clusters is None:
-            clusters, why = _best_cut(tree, vectors[sample])
-        parts = fcluster(tree, clusters, "maxclust")
-        means = np.stack([vectors[sample[parts == n]].mean(axis=0) for n in np.unique(parts)])
-        kmeans = faiss.Kmeans(*means.shape[::-1], spherical=True, min_points_per_centroid=1)
-        read = _sample(count, max(_TREE, kmeans.cp.max_points_per_centroid * clusters))
-        kmeans.train(vectors[read], init_centroids=unit_rows(means))
-        similarity, labels = (it[:, 0] for it in kmeans.index.search(vectors, 1))
-        groups = _split(np.lexsort((-similarity, labels)), labels)
-        shown = np.union1d(_sample(count, _MAP), [rows[0] for rows in groups])
-        drawn = TSNE(metric="cosine", perplexity=min(30.0, len(shown) / 4), random_state=0)
-        square = drawn.fit_transform(vectors[shown])
+        count, few = len(vectors), asked.clusters or 2
+        if count <= few:
+            raise ConfigError(f"{count} texts are too few for {few} clusters")
+        sample = mapped = _sample(count, _MAP)
+        drawn = TSNE(metric="cosine", perplexity=min(30.0, len(mapped) / 4), random_state=0)
+        square = drawn.fit_transform(vectors[mapped])
+        parts, why = _dense_parts(square, asked.min_cluster_size)
+        if asked.clusters or (asked.method == "kmeans" and parts.max() < 1):
+            why = "as many as asked" if asked.clusters else "as the map has no dense parts"
+            sample = _sample(count, _TREE)
+            parts = fcluster(linkage(vectors[sample], "ward"), few, "maxclust") - 1
+        some = [vectors[sample[parts == n]].mean(axis=0) for n in range(parts.max() + 1)]
+        means = unit_rows(np.stack([*some, np.zeros(vectors.shape[1], np.float32)]))
+        if asked.method == "kmeans":
+            similarity, labels = _kmeans(vectors, means[:-1])
+        else:
+            _, places = faiss.knn(vectors, vectors[sample], 1, faiss.METRIC_INNER_PRODUCT)
+            labels = parts[places[:, 0]]
+            cosines = (row @ means[n] for row, n in zip(vectors, labels, strict=True))
+            similarity = np.fromiter(cosines, np.float32, count)
+            why += f"; {np.count_nonzero(labels < 0):,} texts are in none"
     square = 1000 * (square - square.min(axis=0)) / np.ptp(square, axis=0).max()
+    order = np.lexsort((-similarity, labels))
+    groups = _split(order[labels[order] >= 0], labels)
     return replace(
         known,
         groups=groups,
         names=_names(known.texts, groups),
         similarity=similarity,
         chosen=f"{len(groups)} clusters, {why}",
-        places=dict(zip(shown.tolist(), square.round(1).tolist(), strict=True)),
+        places=dict(zip(mapped.tolist(), square.round(1).tolist(), strict=True)),
     )
 
 
-def _best_cut(tree: Any, vectors: Vectors) -> tuple[int, str]:
-    """The number of clusters of a tree of texts with the best silhouette (Rousseeuw 1987)."""
-    from scipy.cluster.hierarchy import fcluster
-    from sklearn.metrics import silhouette_score
+def _dense_parts(square: Vectors, smallest: int | None) -> tuple[Numbers, str]:
+    """The part ``(N,)`` of each text on a map, or -1: leaves of HDBSCAN (Campello 2013)."""
+    from sklearn.cluster import HDBSCAN
 
-    most, scores = min(_MOST, len(vectors) // 2), {2: -1.0}
-    distances = np.maximum(1 - vectors @ vectors.T, 0)
-    np.fill_diagonal(distances, 0)
-    for clusters in np.unique(np.geomspace(2, most, 25).astype(int)).tolist():
-        labels = fcluster(tree, clusters, "maxclust")
-        if 1 < len(np.unique(labels)) < len(labels):
-            scores[clusters] = float(silhouette_score(distances, labels, metric="precomputed"))
-    best = max(scores, key=lambda clusters: scores[clusters])
-    return best, f"which of 2 to {most} have the best silhouette, {scores[best]:.3f}"
+    smallest = min(smallest or max(len(square) // _PARTS, _SMALLEST), len(square))
+    leaves = HDBSCAN(smallest, cluster_selection_method="leaf", copy=True)
+    parts = np.asarray(leaves.fit_predict(square))
+    return parts, f"dense parts of a map, with {smallest} of its {len(square):,} texts or more"
+
+
+def _kmeans(vectors: Vectors, means: Vectors) -> tuple[Vectors, Numbers]:
+    """Cosine ``(N,)`` with the nearest centre, and its number, of spherical k-means."""
+    import faiss
+
+    kmeans = faiss.Kmeans(*means.shape[::-1], spherical=True, min_points_per_centroid=1)
+    read = max(_TREE, kmeans.cp.max_points_per_centroid * len(means))
+    kmeans.train(vectors[_sample(len(vectors), read)], init_centroids=means)
+    similarity, labels = kmeans.index.search(vectors, 1)
+    return similarity[:, 0], labels[:, 0]
 
 
 def _names(texts: list[str], groups: Sequence[list[int]]) -> list[str]:
