@@ -212,10 +212,8 @@ class MadeJob:
 
 def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
     store, told = Store(tmp_path, "smoke"), []
-    work = [
-        runner.Work(MadeJob(key), (), store, needs_encoder=False)
-        for key in ("one", "victim", "two", "three")
-    ]
+    keys = ("one", "victim", "two", "three")
+    work = [runner.Work(MadeJob(key), (), store) for key in keys]
     runner.run_work(work, 3, told.append)
     assert sorted(line.split("] ")[1].split()[0] for line in told) == [
         *("one:", "three:", "two:", "victim")
