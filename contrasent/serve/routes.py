@@ -144,7 +144,7 @@ class QueryRequest(Body):
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     only: Annotated[str, Field(max_length=1000)] | None = None
-    filter: Annotated[str, Field(max_length=1000)] | None = None
+    filter: Annotated[str, Field(max_length=1000, examples=['id like "1%"'])] | None = None
     mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
     weight: Annotated[float, Field(ge=0, le=1)] | None = None
     fusion: Literal["scores", "ranks"] = "scores"
