@@ -54,7 +54,6 @@ def page(contents: Contents) -> str:
         overview=" ".join(contents.answer)
         or "; ".join([*(table.title for table in scores), *counted]),
         clusters=contents.clusters,
-        repeated=(),
         cluster_table=contents.clusters and _cluster_table(contents.clusters),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         summary=_key_numbers(labels, scores, geometry),
@@ -78,8 +77,7 @@ def page(contents: Contents) -> str:
 
 def cluster_map(clusters: Groups, duplicates: Groups) -> str:
     """The map of a report's clusters as SVG, with a ring round each text that has duplicates."""
-    repeated = {row for rows in duplicates.groups for row in rows}
-    return _rendered("map.svg", clusters=clusters, repeated=repeated)
+    return _rendered("map.svg", clusters=clusters, duplicates=duplicates)
 
 
 def _rendered(template: str, **values: object) -> str:

@@ -47,11 +47,9 @@ _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOO_MANY, _FAULT = 429, 500
 _POLL_SECONDS = 0.5
-_BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0
-"""Within which a body must be there, and how long what is left of one too large is read."""
+_BODY_SECONDS, _LINGER_SECONDS = 30.0, 2.0  # for a body, and for what is left of one too large
 _ROWS = yaml.safe_load(Path(__file__).with_name("interface.yaml").read_text(encoding="utf-8"))
-_REFUSALS: dict[int, list[str]] = _ROWS["refusals"]
-"""TEI's name of an error, and why, by status."""
+_REFUSALS: dict[int, list[str]] = _ROWS["refusals"]  # by status: TEI's name, and why
 _STATUSES: tuple[tuple[Any, int, str | None], ...] = (
     (OverloadedError, _TOO_MANY, None),
     (StoppedError, 503, None),
@@ -170,7 +168,6 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
         title="contrasent",
         summary=options.served_name,
         version=__version__,
-        description=f"Embeddings and search with {options.served_name}.",
         redoc_url=None,
         responses={
             status: {"model": Refusal, "description": why} for status, (_, why) in _REFUSALS.items()

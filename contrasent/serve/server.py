@@ -37,8 +37,7 @@ _SWITCH_SECONDS = 0.0005
 """The event loop lets the computing thread start its next operator after at most so long."""
 _RESTART_SECONDS, _POLL_SECONDS = 1.0, 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_IDLE_SECONDS = 75
-"""How long a connection stays without a request: longer than load balancers keep theirs."""
+_IDLE_SECONDS = 75  # of a connection without a request: longer than load balancers keep theirs
 
 
 @settings

@@ -30,15 +30,19 @@ async function call(path, body) {
   return content;
 }
 
+let running = 0;
+
 async function tell(work) {
   at("message").textContent = "";
+  running += 1;
   document.body.setAttribute("aria-busy", "true");
   try {
     await work();
   } catch (error) {
     at("message").textContent = error.message;
   } finally {
-    document.body.removeAttribute("aria-busy");
+    running -= 1;
+    if (!running) document.body.removeAttribute("aria-busy");
   }
 }
 
