@@ -17,7 +17,8 @@ def server(encoder, tiny_starts, tmp_path_factory, request):
     if getattr(request, "param", "bert") == "words":
         encoder = load_encoder(tiny_starts["glove"])
     folder = tmp_path_factory.mktemp("served") / "index"
-    index = Index.build(encoder, SENTENCES, folder, precision="fp32")
+    metadata = [{"number": number} for number, _ in enumerate(SENTENCES)]
+    index = Index.build(encoder, SENTENCES, folder, metadata=metadata, precision="fp32")
     with serving(batcher_of(encoder), index) as running:
         yield running
 
