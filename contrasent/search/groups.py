@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 _BLOCK = 1_024
-_NEIGHBOURS, _CHANCE, _FLOOR = 4_096, 0.2, 0.8  # of a threshold that is suggested
+_NEIGHBOURS, _CHANCE, _FLOOR, _EQUAL = 4_096, 0.2, 0.8, 0.995  # of a suggested threshold
 _TREE, _MAP = 4_096, 2_000  # texts of a tree, and of a map
 _PARTS, _SMALLEST = 50, 10  # of a map: most parts, and fewest texts of one
 _WORDS, _LIFT = 4, 1.5
@@ -159,20 +159,26 @@ def suggested_threshold(vectors: Vectors, distinct: Numbers) -> tuple[float, str
 
     These cosines are taken to be normal, as the lower half of what a sample has is (the empirical
     null of Efron 2004), and at most a fifth of all that are so large to be of these texts
-    (Benjamini and Hochberg 1995). It is at least 0.8: of few texts, those of one subject stand out.
+    (Benjamini and Hochberg 1995). If that leaves only equal vectors, as where most texts have a
+    duplicate, the second neighbours' cosines tell what is normal. It is at least 0.8: of few texts,
+    those of one subject stand out.
     """
     from scipy.stats import norm
 
     rows = distinct[_sample(len(distinct), _NEIGHBOURS)]
     live, threshold = np.isin(np.arange(len(vectors)), distinct), 1.0
-    near = zip(rows, nearest([vectors], vectors[rows], 2, live), strict=True)
-    cosines = np.sort([it for row, best in near for other, it in best if other != row])[::-1]
-    if len(cosines):
-        quartile, median = np.quantile(cosines, (0.25, 0.5))
+    near = zip(rows, nearest([vectors], vectors[rows], 3, live), strict=True)
+    others = [[it for other, it in best if other != row][:2] for row, best in near]
+    large = np.sort([it[0] for it in others if it])[::-1]
+    for usual in zip(*others, strict=True):
+        quartile, median = np.quantile(usual, (0.25, 0.5))
         deviation = max((median - quartile) / norm.isf(0.25), 1e-3)
-        expected = len(cosines) * norm.sf((cosines - median) / deviation)
-        rare = cosines[expected <= _CHANCE * np.arange(1, len(cosines) + 1)]
-        threshold = max(float(rare[-1]), _FLOOR) if len(rare) else threshold
+        expected = len(large) * norm.sf((large - median) / deviation)
+        rare = large[expected <= _CHANCE * np.arange(1, len(large) + 1)]
+        if len(rare):
+            threshold = max(float(rare[-1]) - 1e-6, _FLOOR)  # vectors are compared in float32
+        if threshold < _EQUAL:
+            break
     return threshold, f"as the nearest neighbours of {len(rows):,} texts suggest"
 
 

@@ -165,3 +165,7 @@ def test_the_suggested_threshold_parts_copies_from_the_rest_and_finds_none_where
     made = contrasent.duplicates(list(texts), encoder=encoder)
     assert sorted(made.groups) == [[n, 400 + n] for n in range(40)]
     assert "as the nearest neighbours of 440 texts suggest" in made.chosen
+    for n in range(40, 400):
+        texts[f"copy {n}"] = texts[f"text {n}"] + 0.05 * draw.standard_normal(64)
+    made = contrasent.duplicates(list(texts), encoder=encoder)
+    assert sorted(made.groups) == [[n, 400 + n] for n in range(400)]
