@@ -3,24 +3,28 @@
 Shapes: N and M sentences, D embedding width.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-import torch
 from pydantic import Field, StrictBool, StrictInt
-from torch import Tensor
-from torch.nn import functional as F
 
 from contrasent.data.tokenizer import Tokenizer, sentences_of
 from contrasent.errors import ConfigError, pick, warn
-from contrasent.model.backbones.base import UNBOUNDED, Backbone, device_named
-from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.transforms import Transform
 from contrasent.settings import checked, settings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from contrasent.model.backbones.base import Backbone
+    from contrasent.model.heads import Convolutions, MlpHead
+    from contrasent.model.transforms import Transform
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ROLES = ("query", "document")
@@ -140,9 +144,11 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
 
     ``(N, M)`` of ``(N, D)`` and ``(M, D)``; ``(N,)`` of their rows if ``pairwise``.
     """
+    import torch
+    from torch.nn import functional as F
 
     def matrix(rows: Any) -> Tensor:
-        is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
+        is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], torch.Tensor)
         tensor = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
         return tensor.float().view(-1, tensor.shape[-1])
 
@@ -233,7 +239,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _stated(name: str) -> Any:
-    def change(encoder: "Encoder", value: Any) -> None:
+    def change(encoder: Encoder, value: Any) -> None:
         encoder.conventions = replace(encoder.conventions, **{name: value})
 
     return property(lambda encoder: getattr(encoder.conventions, name), change)
@@ -307,6 +313,8 @@ class Encoder(ABC):
     @property
     def most_tokens(self) -> int:
         """The largest `max_tokens` that it can have."""
+        from contrasent.model.backbones.base import UNBOUNDED
+
         return UNBOUNDED
 
     def limit(self, task: str | None = None) -> int:
@@ -415,6 +423,8 @@ class Encoder(ABC):
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.
         """
         if device is not None:
+            from contrasent.model.backbones.base import device_named
+
             self.to(device_named(device))
         texts = [sentences] if isinstance(sentences, str) else sentences_of(sentences)
         blocks = self.encode_stream(
@@ -441,6 +451,8 @@ class Encoder(ABC):
             rows = np.concatenate([np.empty((0, width), np.float32), *blocks])
         as_list = convert_to_numpy is not None and not (convert_to_numpy or convert_to_tensor)
         if convert_to_tensor or as_list:
+            import torch
+
             rows = torch.from_numpy(rows).to(getattr(self, "device", "cpu"))
         if isinstance(sentences, str):
             return rows[0]

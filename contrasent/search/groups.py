@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent import model
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
 from contrasent.errors import ConfigError, require_extra
 from contrasent.files import scratch
-from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoder, unit_rows
 from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText
 from contrasent.search.index import Index
@@ -91,7 +91,7 @@ def _embedded(
             count, columns = sentences.count(), sentences.examples.columns
             source = f"{sentences.source}: {count:,} texts; {columns}"
             if isinstance(encoder, str | Path):
-                encoder = load_encoder(encoder, device=asked.device)
+                encoder = model.load_encoder(encoder, device=asked.device)
             to = folder / "index", sentences.ids()
             shown: dict[str, Any] = {"show_progress": show_progress}
             text = Index.build(encoder, sentences, *to, kind="flat", words=False, **shown)

@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from contrasent import model
 from contrasent.data.tokenizer import sentences_of
 from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
@@ -39,9 +40,6 @@ from contrasent.search.storage import (
 )
 from contrasent.search.words import Hit, WordsInfo
 from contrasent.settings import checked, takes
-
-if TYPE_CHECKING:
-    from contrasent.model.loading import LoadedEncoder
 
 Metadata = Iterable[Mapping[str, Any]] | None
 _CHUNK = 16_384
@@ -387,14 +385,12 @@ class Index:
                 f"{stated}; build the index again to rank by that"
             )
 
-    def encoder(self, name: str | None = None, device: str | None = None) -> LoadedEncoder:
+    def encoder(self, name: str | None = None, device: str | None = None) -> model.LoadedEncoder:
         """Load the encoder that the index names, or ``name``, which must be equal to it."""
-        from contrasent.model.loading import load_encoder
-
         built_by = self.manifest.encoder
         fields = ("pooler", "head", "engine", "truncate_dim", "prompt_name")
         how: dict[str, Any] = {field: getattr(built_by, field) for field in fields}
-        encoder = load_encoder(name or built_by.name, device=device, **how)
+        encoder = model.load_encoder(name or built_by.name, device=device, **how)
         self.require(encoder)
         return encoder
 

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent import model
 from contrasent.data.build import Example, require_output, sentence_header, write_rows
 from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, require_extra
 from contrasent.files import read_json
-from contrasent.model.backbones.base import default_device
-from contrasent.model.hub import resolve
 from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
 from contrasent.options import MiningOptions
 from contrasent.progress import progress_bar
@@ -113,6 +112,8 @@ class _Space:
     @classmethod
     def of(cls, encoder: Encoder, pairs: Pairs, corpus: Iterable[str] | None, **how: Any) -> _Space:
         import torch
+
+        from contrasent.model.backbones.base import default_device
 
         distinct: dict[str, str] = {}
         for text in (positive for _, positive in pairs) if corpus is None else corpus:
@@ -240,7 +241,7 @@ def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
     require_extra("a cross-encoder", "rerank", "sentence_transformers")
     from sentence_transformers import CrossEncoder
 
-    folder, how = resolve(name), {"model_kwargs": {"use_safetensors": True}, "device": device}
+    folder, how = model.resolve(name), {"model_kwargs": {"use_safetensors": True}, "device": device}
     kind, *_ = read_json(folder / "config.json").get("architectures") or ["no architecture"]
     if kind.endswith("ForSequenceClassification"):  # else it would get a layer that is not trained
         reranker: CrossEncoder = CrossEncoder(str(folder), local_files_only=True, **how)
@@ -291,8 +292,6 @@ def mine(
         >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
         >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
     """
-    from contrasent.model.loading import load_encoder
-
     chosen = checked(MiningOptions, options)
     teachers = [it for it in (chosen.reranker, chosen.teacher) if it is not None]
     if len(teachers) > (chosen.candidates is not None):
@@ -311,7 +310,7 @@ def mine(
     anchors_positives = read_pairs(examples(pairs, chosen.columns))
     text = None if corpus is None else chain.from_iterable(examples(corpus))
     if isinstance(encoder, str | Path):
-        encoder = load_encoder(encoder, device=chosen.device)
+        encoder = model.load_encoder(encoder, device=chosen.device)
     how: dict[str, Any] = {"precision": chosen.precision, "show_progress": show_progress}
     if chosen.candidates is None:
         counts = chosen.negatives, chosen.margin
@@ -321,7 +320,7 @@ def mine(
         if chosen.reranker is not None:
             teacher = load_reranker(chosen.reranker, chosen.device)
         elif chosen.teacher is not None:
-            teacher = load_encoder(chosen.teacher, device=chosen.device)
+            teacher = model.load_encoder(chosen.teacher, device=chosen.device)
         mined = find_candidates(encoder, anchors_positives, text, chosen.candidates, teacher, **how)
     if output is not None:
         mined.write(Path(output))

@@ -366,7 +366,11 @@ class Snapshot:
 
     def columns(self, names: Sequence[str]) -> Any:
         """The ids and other columns of the rows that were not removed."""
-        return self.table.select(["id", *names]).filter(self.live)
+        import pyarrow as pa
+
+        bits = pa.py_buffer(np.packbits(self.live, bitorder="little"))  # an array imports pandas
+        live = pa.Array.from_buffers(pa.bool_(), len(self.live), [None, bits])
+        return self.table.select(["id", *names]).filter(live)
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""

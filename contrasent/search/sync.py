@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from contrasent import model
 from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_text
 from contrasent.encode.shards import FILE
 from contrasent.errors import DataError, first_line, require_extra, warn
 from contrasent.files import sha256_of
-from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoder, role_options
 from contrasent.options import SyncOptions
 from contrasent.search.index import Index
@@ -141,7 +141,7 @@ class _Writer:
             return self.named
         if self.index is not None:
             return self.index.encoder(self.named, self.device)
-        return load_encoder(str(self.named), device=self.device)
+        return model.load_encoder(str(self.named), device=self.device)
 
     @cached_property
     def split(self) -> Callable[[str], list[str]]:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,6 +120,32 @@ def test_only_what_changed_is_embedded_and_what_disappeared_is_removed(files, fo
         for text, row in zip(block.texts, block.vectors, strict=True):
             vector = encoder.vector(text)
             assert row @ vector == pytest.approx((vector @ vector) ** 0.5, rel=1e-5)
+
+
+COMMANDS = """
+import sys
+from contrasent.cli.app import main
+for line in sys.argv[1:]:
+    sys.argv = ["contrasent", *line.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+print("LOADED", *(name.partition(".")[0] for name in sys.modules))
+"""
+
+
+def test_commands_that_embed_nothing_load_nothing_heavy(encoder, files, folder):
+    sync_index(folder, [files], encoder)
+    lines = "index sync {0} {1}", "index info {0}", "search --mode words {0} first"
+    commands = [line.format(folder, files) for line in (*lines, "index remove {0} no --missing-ok")]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, *commands], capture_output=True, text=True, check=True
+    )
+    said, _, loaded = done.stdout.partition("LOADED")
+    assert "0 embedded" in done.stderr and '"encoder"' in said and "First words." in said
+    assert "pyarrow" in loaded.split()
+    assert not {"torch", "transformers", "faiss", "scipy", "pandas"} & {*loaded.split()}
 
 
 def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
