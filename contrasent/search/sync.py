@@ -21,7 +21,7 @@ from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_text
 from contrasent.encode.shards import FILE
 from contrasent.errors import DataError, first_line, require_extra, warn
-from contrasent.files import sha256_of
+from contrasent.files import recover_folder, sha256_of
 from contrasent.model.protocol import Encoder, role_options
 from contrasent.options import SyncOptions
 from contrasent.search.index import Index
@@ -108,9 +108,10 @@ def sync_index(
             writer.replace(rows.get(name, []), sections, name, digest)
     gone = [it for it in rows.keys() - files if any((base / it).is_relative_to(r) for r in roots)]
     writer.removed += [identity for name in gone for identity in rows[name]]
-    writer.write()
-    if writer.index is not None and 2 * writer.passages > len(writer.index):
-        writer.index.optimize(show_progress=show_progress)
+    synced = writer.write()
+    first = synced.manifest.segments[0].rows
+    if 2 * np.count_nonzero(synced.snapshot.live[:first]) < len(synced):
+        synced.optimize(show_progress=show_progress)
     return Synced(len(files), changed, len(gone), writer.passages, writer.embedded)
 
 
@@ -131,6 +132,7 @@ class _Writer:
     @cached_property
     def index(self) -> Index | None:
         """The index; None if it is still to be built."""
+        recover_folder(self.folder)
         is_new = self.named is not None and not (self.folder / FILE).exists()
         return None if is_new else Index.open(self.folder)
 
@@ -169,8 +171,8 @@ class _Writer:
         if len(self.new) >= _AT_ONCE:
             self.write()
 
-    def write(self) -> None:
-        """Write what waits, all or nothing."""
+    def write(self) -> Index:
+        """Write what waits, all or nothing; the index."""
         ids, texts = [*self.new], [text for text, _ in self.new.values()]
         metadata, shown = [known for _, known in self.new.values()], self.show_progress
         if self.index is None:
@@ -183,6 +185,7 @@ class _Writer:
             self.index.change(self.removed, vectors, texts, ids, metadata=metadata, missing_ok=True)
         self.passages += len(texts)
         self.new, self.removed = {}, []
+        return self.index
 
     def _vectors(self, index: Index, texts: list[str]) -> np.ndarray:
         """Vectors ``(n, D)``, of texts that are in the index already those that it has."""
