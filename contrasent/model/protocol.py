@@ -20,7 +20,6 @@ from contrasent.settings import checked, settings
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from contrasent.model.backbones.base import Backbone
     from contrasent.model.heads import Convolutions, MlpHead
@@ -139,15 +138,14 @@ def similarity_of(encoder: object) -> str:
     return getattr(encoder, "similarity_fn_name", "cosine")
 
 
-def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> Tensor:
+def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> torch.Tensor:
     """How alike embeddings are: larger is nearer, so distances are negative.
 
     ``(N, M)`` of ``(N, D)`` and ``(M, D)``; ``(N,)`` of their rows if ``pairwise``.
     """
     import torch
-    from torch.nn import functional as F
 
-    def matrix(rows: Any) -> Tensor:
+    def matrix(rows: Any) -> torch.Tensor:
         is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], torch.Tensor)
         tensor = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
         return tensor.float().view(-1, tensor.shape[-1])
@@ -160,7 +158,7 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
         raise ConfigError(f"embeddings {[*left.shape]} and {[*right.shape]} cannot be compared")
     if name == "cosine":
-        left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
+        left, right = (torch.nn.functional.normalize(it, dim=-1) for it in (left, right))
     if name in ("cosine", "dot"):
         return torch.sum(left * right, dim=-1) if pairwise else torch.matmul(left, right.T)
     order = 2.0 if name == "euclidean" else 1.0
@@ -174,11 +172,11 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
 class Encoded:
     """Embeddings ``pooled (V, B, D)``, and the token states ``(T, D)`` that were asked for."""
 
-    pooled: Tensor
-    states: Mapping[int, Tensor]
-    convolved: Tensor | None = None  # the last states after the encoder's convolutions, if any
+    pooled: torch.Tensor
+    states: Mapping[int, torch.Tensor]
+    convolved: torch.Tensor | None = None  # the last states after its convolutions, if any
     # of several processes, numbers of the sentences whose states these are
-    own: Tensor | None = None
+    own: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,11 +467,11 @@ class Encoder(ABC):
         """`encode` with the prompt ``document``, as `encode_query`."""
         return self._encode_as("document", sentences, options)
 
-    def similarity(self, first: Any, second: Any) -> Tensor:
+    def similarity(self, first: Any, second: Any) -> torch.Tensor:
         """``(N, M)``, by `similarity_fn_name`, of embeddings ``(N, D)`` and ``(M, D)``."""
         return similarities(self.similarity_fn_name, first, second)
 
-    def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
+    def similarity_pairwise(self, first: Any, second: Any) -> torch.Tensor:
         """``(N,)``, by `similarity_fn_name`, of the rows of embeddings ``(N, D)`` each."""
         return similarities(self.similarity_fn_name, first, second, pairwise=True)
 

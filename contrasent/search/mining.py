@@ -113,12 +113,10 @@ class _Space:
     def of(cls, encoder: Encoder, pairs: Pairs, corpus: Iterable[str] | None, **how: Any) -> _Space:
         import torch
 
-        from contrasent.model.backbones.base import default_device
-
         distinct: dict[str, str] = {}
         for text in (positive for _, positive in pairs) if corpus is None else corpus:
             distinct.setdefault(letters(text), text)
-        similarity, device = similarity_of(encoder), default_device()
+        similarity, device = similarity_of(encoder), model.training_device(None)
         how["normalize"] = True if similarity == "cosine" else None
         anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
         texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]

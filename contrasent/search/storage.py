@@ -236,7 +236,6 @@ def write_segment(
     """Write rows as the files of the segment that the next write of a manifest adds."""
     import pyarrow as pa
 
-    folder.joinpath("segments").mkdir(exist_ok=True)
     name, rows, form = f"{manifest.writes:06d}", 0, manifest.vectors.form
     columns = manifest.columns
     kinds = dict.fromkeys(COLUMNS, "string") | columns
@@ -366,11 +365,7 @@ class Snapshot:
 
     def columns(self, names: Sequence[str]) -> Any:
         """The ids and other columns of the rows that were not removed."""
-        import pyarrow as pa
-
-        bits = pa.py_buffer(np.packbits(self.live, bitorder="little"))  # an array imports pandas
-        live = pa.Array.from_buffers(pa.bool_(), len(self.live), [None, bits])
-        return self.table.select(["id", *names]).filter(live)
+        return self.table.select(["id", *names]).filter(self.live)
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""

@@ -90,9 +90,10 @@ def sync_index(
     writer = _Writer(folder, encoder, device, asked, show_progress)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
     if writer.index is not None and "_file" in writer.index.manifest.columns:
-        columns = writer.index.snapshot.columns(["path", "_file"]).to_pydict().values()
-        for identity, name, digest in zip(*columns, strict=True):
-            if digest is not None:
+        stored = writer.index.snapshot  # pyarrow would import pandas to leave out removed rows
+        columns = stored.table.select(["id", "path", "_file"]).to_pydict().values()
+        for identity, name, digest, is_live in zip(*columns, stored.live.tolist(), strict=True):
+            if is_live and digest is not None:
                 rows.setdefault(name, []).append(identity)
                 hashes[name] = digest
     for name, path in files.items():
