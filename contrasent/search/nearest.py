@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, PositiveInt
 
-from contrasent.encode.vectors import FORMS, Vectors, quantized
+from contrasent.encode.vectors import FORMS, SmallVectors, Vectors, quantized
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
@@ -24,7 +24,7 @@ from contrasent.model.protocol import Encoder, similarity_of
 _QUERIES = 64
 _RESCORED = 4_096
 _EXTRA = 8
-_CHUNK, _SMALL = 65_536, 16_384  # rows; of small vectors, so many are float32 at once
+_CHUNK, _SMALL = 65_536, 4_096  # rows; of small vectors, so many are float32 at once
 
 Live = np.ndarray | None
 """``(N,)`` bool: the rows of all segments that were not removed; None if none was."""
@@ -59,11 +59,17 @@ def nearest(
         margin = _margin(similarity, block, float(longest))
         candidates = [] if ann is None else [ann.candidates(block, top_k, live)]
         for first, segment in exact:
-            step = len(segment) if isinstance(segment, np.ndarray) else _SMALL
+            step, some, asked, error = len(segment), segment, block, margin
+            if isinstance(segment, SmallVectors):
+                step, ranges = _SMALL, segment.ranges
+                if ranges is not None and similarity in ("cosine", "dot"):
+                    # products of bytes and of these queries have the order of those of rows
+                    some, asked = SmallVectors(segment.codes, None), block * np.ptp(ranges, 0) / 255
+                    error = _margin("dot", asked, 255.0 * len(ranges[0]) ** 0.5)
             for n in range(0, len(segment), step):
-                rows, row = segment[n : n + step], first + n
+                rows, row = some[n : n + step], first + n
                 kept = None if live is None else live[row : row + len(rows)]
-                places = _candidates(rows, kept, block, top_k, similarity, margin)
+                places = _candidates(rows, kept, asked, top_k, similarity, error)
                 candidates.append([row + it for it in places])
         for query, *near in zip(block, *candidates, strict=True):
             hits.append(best_rows(segments, query, np.concatenate(near), top_k, similarity))

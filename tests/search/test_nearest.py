@@ -2,6 +2,8 @@ import faiss
 import numpy as np
 import pytest
 
+from contrasent.encode.vectors import SmallVectors, quantized
+from contrasent.search import nearest as module
 from contrasent.search.nearest import nearest
 
 
@@ -31,6 +33,20 @@ def test_hits_are_those_of_a_plain_loop(cuts, top_k):
         expected = brute_force(rows, query, top_k)
         assert [row for row, _ in hits] == [row for row, _ in expected]
         assert [s for _, s in hits] == pytest.approx([s for _, s in expected], abs=1e-12)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_hits_of_bytes_are_those_of_the_vectors_that_they_stand_for(similarity, monkeypatch):
+    monkeypatch.setattr(module, "_SMALL", 64)
+    rows, queries = random_rows(2, 500, 24), random_rows(3, 30, 24)
+    rows[:, 0] += 3.0 if similarity == "dot" else 0.0
+    rows[40:50] = rows[0]
+    ranges = np.stack([rows.min(axis=0), rows.max(axis=0)])
+    small = SmallVectors(quantized(rows, "int8", ranges), ranges)
+    live = np.arange(500) % 7 > 0
+    for kept in (None, live):
+        expected = nearest([small[:]], queries, 12, kept, similarity=similarity)
+        assert nearest([small], queries, 12, kept, similarity=similarity) == expected
 
 
 @pytest.mark.parametrize("copies", [3, 40, 500])
