@@ -145,7 +145,7 @@ def test_commands_that_embed_nothing_load_nothing_heavy(encoder, files, folder):
     said, _, loaded = done.stdout.partition("LOADED")
     assert "0 embedded" in done.stderr and '"encoder"' in said and "First words." in said
     assert "pyarrow" in loaded.split()
-    assert not {"torch", "transformers", "faiss", "scipy", "pandas"} & {*loaded.split()}
+    assert not {"torch", "transformers", "faiss", "scipy", "semchunk"} & {*loaded.split()}
 
 
 def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
