@@ -230,8 +230,7 @@ class ClusterOptions(GroupedText):
     """kmeans: every text is in a cluster; hdbscan: those of dense parts of the map alone."""
 
     min_cluster_size: Annotated[int, Field(ge=2)] | None = None
-    """Fewest texts of a dense part of the map of at most 2,000; else a 50th of them, 10 at least.
-    Fewer give more clusters."""
+    """Fewest texts of a map (of 2,000) in a dense part; else a 50th, 10 at least."""
 
 
 @settings
