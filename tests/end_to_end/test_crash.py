@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 from helpers import crash
-from helpers.crash_commands import ROWS, prepare
+from helpers.crash_commands import ROWS, prepare, whole_index
 
 QUICK = ("fit whitening", "encode", "index", "data", "evaluate", "export s")
 BESIDE = 8  # times that a second process is started beside one that stands still
@@ -52,7 +52,9 @@ class Trials:
             self.succeed(words)
         self.template = base / "before"
         crash.fresh(self.work, self.template)
+        self.seen = [self.read()]
         whole = self.succeed(row.words)
+        self.seen.append(self.read())
         self.operations = whole.operations
         self.done = (self.work / row.mark).read_bytes() if row.mark else None
         for words in row.after:
@@ -63,6 +65,10 @@ class Trials:
         ended = crash.run(words, self.work)
         assert ended.code == 0, (words, ended.said)
         return ended
+
+    def read(self):
+        """What a reader sees of an index."""
+        return self.succeed((whole_index,)).said if self.row.is_read else ""
 
     def go_on(self):
         """End the command as its user would, after whatever happened to it."""
@@ -86,6 +92,7 @@ class Trials:
         wrong = []
         if act == crash.KILL:
             assert ended.code == -signal.SIGKILL, ended
+            wrong += ["a reader sees another index"] * (self.read() not in self.seen)
         elif ended.code not in (0, 2) or "Traceback" in ended.said:
             wrong.append(f"ended with {ended.code}: {ended.said[-1500:]}")
         return wrong + self.go_on()

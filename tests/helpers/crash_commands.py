@@ -19,6 +19,7 @@ class Row:
     is refused because its output is there. A command that changes an output has done its work if
     the file ``mark`` is what it is then, and is not repeated. ``before`` and ``after`` are
     commands too. ``needs`` is a package. A command is a line, with what makes it small before it.
+    With ``is_read`` others read an index at every moment: as it was, or as it is in the end.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Row:
     recipe: str = ""
     settings: dict = field(default_factory=dict, hash=False)
     needs: str = "contrasent"
+    is_read: bool = False
 
 
 def through(patch, *words):
@@ -71,6 +73,25 @@ def rows_of_index():
     Path("rows.json").write_text(json.dumps(rows))
 
 
+def whole_index():
+    """Print all that a reader of an index sees: its rows, and what a search by words finds."""
+    from contrasent.search.index import Index
+
+    index, hits = Index.open("out"), []
+    if index.manifest.words:
+        hits = index.search(None, ["one two"], 1000, mode="words")[0]
+    blocks = [block for block in index.blocks() if len(block.ids)]
+    rows = [row for it in blocks for row in zip(it.ids, it.texts, it.vectors.sum(1), strict=True)]
+    sys.stdout.write(f"{sorted(map(str, rows))} {sorted(map(str, hits))}")
+
+
+def change_files():
+    """Files of which one is changed, one is removed and one has moved."""
+    write(Path("files/a.txt"), SENTENCES[2:6])
+    Path("files/b.txt").unlink()
+    Path("files/c.txt").rename("files/moved.txt")
+
+
 def small_files():
     """Published files of a few lines."""
     from contrasent.data import senteval
@@ -109,6 +130,8 @@ _MILVUS = f"{_BUILD} --kind milvus"
 _OUT_OF_MILVUS = ((rows_of_index, "index info out"),)
 _REMOVE = "index remove out 3"
 _INDEX = {"mark": "out/manifest.json", "after": (_REMOVE,)}
+_SYNC = "index sync out files"
+_TIDY = "index remove out none --missing-ok"
 _FETCH = "data fetch wiki1m --data-dir out --url wiki.txt"
 _MINE = "data mine bert anchors.tsv --corpus text.txt --margin 0 --output out.csv"
 _ANALYZE = "analyze bert --pairs pairs.tsv>2 --json out.jsonl --html out.html --figures figures"
@@ -163,6 +186,13 @@ _ROWS = (
     ),
     Row("index remove", "index remove out 5 8", before=(_BUILD,), **_INDEX),
     Row(
+        "index sync",
+        _SYNC,
+        before=(f"{_SYNC} --encoder bert", (change_files, "index info out")),
+        after=(_TIDY,),
+        is_read=True,
+    ),
+    Row(
         "index optimize",
         "index optimize out --kind hnsw",
         before=(_BUILD, "index remove out 5", _ADD),
@@ -206,6 +236,9 @@ def prepare(row, folder, starts):
     write(folder / "more.txt", SENTENCES[100:110])
     write(folder / "wiki.txt", SENTENCES[:20])
     write_pairs(folder / "pairs.tsv")
+    (folder / "files").mkdir()
+    for place, name in enumerate("abcd"):
+        write(folder / f"files/{name}.txt", SENTENCES[4 * place : 4 * place + 4])
     write(folder / "anchors.tsv", [f"{it}\t{it} ." for it in SENTENCES[:20]])
     if row.recipe:
         given = {"train.max_steps": 2, "evaluation.every": 1}
