@@ -1,8 +1,4 @@
-"""Speed and memory against the peers, both sides in one run.
-
-``train``, ``objectives``, ``encode``, ``latency``, ``memory`` and ``transfer`` are commands
-(``python -m benchmarks.train --help``), ``all`` runs them one after the other, and ``table`` makes
-the tables of ``docs/performance.md`` from what they wrote.
+"""Speed and memory against the peers, both sides in one run: ``python -m benchmarks --help``.
 
 Every contestant is a job (:mod:`benchmarks.jobs`) in a process of its own, so that it has its own
 heap, its own peak of memory and, where a peer asks for other versions of the same packages, its

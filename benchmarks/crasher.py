@@ -22,21 +22,23 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from benchmarks.machine import described
+from benchmarks.results import described
 from contrasent.files import write_text, writing
 from contrasent.reproduce import SMOKE_MODEL
 from contrasent.search import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3
-_DRAW = random.Random(0)
+_DRAW, LOG = random.Random(0), "log.txt"
 _ENCODER = ("--pooler", "mean", "--device", "cpu", "--precision", "fp32")
 
 _ENCODE = ("encode", "encoder", "text.txt", "rows.npy", "--workers", 2, "--shard-size", 500)
 _ENCODE += _ENCODER
+_SERVE = ("serve", "encoder", "--index", "index", *_ENCODER)
 _TRAIN = (
     *("train", "unsup-simcse", "--encoder", "encoder", "--data", "text.txt", "--output", "run"),
     *("--max-steps", 500, "--batch-size", 32, "--precision", "fp32", "--evaluation.every", 25),
@@ -57,15 +59,8 @@ class Soak:
 def start(folder: Path, *words: object) -> subprocess.Popen[bytes]:
     """Start a command in a group of its own, so that its workers are killed with it."""
     command = [sys.executable, "-m", "contrasent", *map(str, words)]
-    with (folder / "said.txt").open("wb") as said:
-        own = {"cwd": folder, "start_new_session": True}
-        return subprocess.Popen(command, stdout=said, stderr=said, **own)
-
-
-def succeed(folder: Path, *words: object) -> None:
-    """Run a command that must end well."""
-    if start(folder, *words).wait():
-        raise RuntimeError((folder / "said.txt").read_text())
+    with (folder / LOG).open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
 
 
 def survives(process: subprocess.Popen[bytes], end: float, works: Callable[[], bool]) -> bool:
@@ -83,28 +78,23 @@ def survives(process: subprocess.Popen[bytes], end: float, works: Callable[[], b
                 return False
 
 
-def names(folder: Path) -> set[str]:
-    """What lies in a folder."""
-    return {path.name for path in folder.iterdir()}
-
-
 def soak_command(folder: Path, words: Sequence[object], file: str, end: float) -> Soak:
     """Kill a command until it ends, compare its file with one of a whole run, and begin anew."""
     soak = Soak()
-    succeed(folder, *words)
-    whole, listing = (folder / file).read_bytes(), names(folder)
+    start(folder, *words).wait()
+    whole, listing = (folder / file).read_bytes(), set(folder.iterdir())
     again = [*words, "--resume"] if words[0] == "train" else words
-    output, said = folder / Path(file).parts[0], folder / "said.txt"
+    output, log = folder / Path(file).parts[0], folder / LOG
     shutil.rmtree(output) if output.is_dir() else output.unlink()
     while time.monotonic() < end:
         process = start(folder, *again)
-        if not survives(process, end, lambda: said.stat().st_size > 0):
+        if not survives(process, end, lambda: log.stat().st_size > 0):
             soak.kills += 1
             continue
         soak.completed += 1
         if process.returncode or (folder / file).read_bytes() != whole:
-            soak.wrong.append((folder / "said.txt").read_text()[-500:])
-        soak.wrong += [f"left: {name}" for name in names(folder) - listing]
+            soak.wrong.append(log.read_text()[-500:])
+        soak.wrong += [f"left: {path.name}" for path in set(folder.iterdir()) - listing]
         shutil.rmtree(output) if output.is_dir() else output.unlink()
     return soak
 
@@ -121,55 +111,58 @@ class Load:
 
     def work(self) -> None:
         """Change the index until the end."""
-        own: list[str] = []
+        mine: list[str] = []
         while not self.ending.is_set():
-            new, removed = {uuid4().hex: uuid4().hex for _ in range(_TEXTS)}, own[:1]
+            new, removed = {uuid4().hex: uuid4().hex for _ in range(_TEXTS)}, mine[:1]
             body = {"texts": [*new.values()], "ids": [*new], "remove": removed}
-            sent = json.dumps(body).encode()
-            request = urllib.request.Request(self.url, sent, {"content-type": "application/json"})
+            head = {"content-type": "application/json"}
+            request = urllib.request.Request(self.url, json.dumps(body).encode(), head)
             with self.lock:
                 for name in removed:  # until the answer comes, it may be there or not
                     self.there.pop(name, None)
+            mine = mine[1:]
             try:
                 urllib.request.urlopen(request, timeout=60).close()
             except OSError:
                 with self.lock:
                     self.open.append([*new])
-                own = own[1:]
                 time.sleep(0.2)
                 continue
             with self.lock:
                 self.answers += 1
                 self.there |= new
                 self.gone.update(removed)
-            own = [*own[1:], *new]
+            mine += new
 
     def wrong(self, index: Index) -> list[str]:
         """What an index lacks, or should not hold."""
-        found = {i: t for rows in index.blocks() for i, t in zip(rows.ids, rows.texts, strict=True)}
+        pairs = (zip(block.ids, block.texts, strict=True) for block in index.blocks())
+        rows = dict(chain.from_iterable(pairs))
         with self.lock:
-            lost = [name for name, text in self.there.items() if found.get(name) != text]
-            back = [name for name in self.gone if name in found]
-            half = [ids for ids in self.open if 0 < sum(name in found for name in ids) < _TEXTS]
-        return [f"lost: {it}" for it in lost] + [f"back: {it}" for it in [*back, *half]]
+            lost = [f"lost: {name}" for name, text in self.there.items() if rows.get(name) != text]
+            back = [f"back: {name}" for name in self.gone if name in rows]
+            half = [ids for ids in self.open if 0 < len(rows.keys() & ids) < _TEXTS]
+        return [*lost, *back, *(f"half: {ids}" for ids in half)]
 
 
 def soak_server(folder: Path, end: float) -> Soak:
     """Kill a server that writes to its index, and look for whatever it acknowledged."""
     soak = Soak()
-    succeed(folder, "index", "build", "encoder", "text.txt", "index", *_ENCODER)
+    start(folder, "index", "build", "encoder", "text.txt", "index", *_ENCODER).wait()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    load, where = Load(port), ("--port", port)
+    load = Load(port)
     with ThreadPoolExecutor(_CLIENTS) as clients:
         for _ in range(_CLIENTS):
             clients.submit(load.work)
         while time.monotonic() < end:
-            process = start(folder, "serve", "encoder", "--index", "index", *where, *_ENCODER)
+            process = start(
+                folder, "serve", "encoder", "--index", "index", "--port", port, *_ENCODER
+            )
             answered = load.answers
             if survives(process, end, lambda before=answered: load.answers > before):
-                soak.wrong.append((folder / "said.txt").read_text()[-500:])
+                soak.wrong.append((folder / LOG).read_text()[-500:])
                 break
             soak.kills += 1
             time.sleep(0.5)  # until clients have noticed
@@ -184,28 +177,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with TemporaryDirectory() as base:
-        folder = Path(base)
+        folder, third, now = Path(base), 20 * options.minutes, time.monotonic
         os.environ["CONTRASENT_CACHE"] = str(folder / "cache")
-        lines = (f"text {n} of a few words\n" for n in range(30_000))
-        write_text(folder / "text.txt", "".join(lines))
+        texts = (f"text {n} of a few words\n" for n in range(30_000))
+        write_text(folder / "text.txt", "".join(texts))
         shutil.copytree(SMOKE_MODEL, folder / "encoder")
-        third, now = 20 * given.minutes, time.monotonic
         weights = "run/last/model.safetensors"
-        found = {"serve": soak_server(folder, now() + third)}
-        found["train"] = soak_command(folder, _TRAIN, weights, now() + third)
-        found["encode"] = soak_command(folder, _ENCODE, "rows.npy", now() + third)
-    machine = described()
-    about = f"{machine['processor']}, {machine['cores']} cores"
+        soaks = {"serve": soak_server(folder, now() + third)}
+        soaks["train"] = soak_command(folder, _TRAIN, weights, now() + third)
+        soaks["encode"] = soak_command(folder, _ENCODE, "rows.npy", now() + third)
+    machine = "{processor}, {cores} cores".format(**described())
     rows = [["what", "minutes", "kills", "completed", "acknowledged", "wrong", "machine"]]
-    for name, soak in found.items():
+    for name, soak in soaks.items():
         print(name, soak)
         counts = (soak.kills, soak.completed, soak.acknowledged, len(soak.wrong))
-        rows.append([name, given.minutes / 3, *counts, about])
-    with writing(given.output) as partial, partial.open("w", newline="") as file:
+        rows.append([name, options.minutes / 3, *counts, machine])
+    with writing(options.output) as partial, partial.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    sys.exit(any(soak.wrong for soak in found.values()))
+    sys.exit(any(soak.wrong for soak in soaks.values()))
 
 
 if __name__ == "__main__":

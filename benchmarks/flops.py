@@ -2,20 +2,15 @@
 
 Letters: S sentences of l tokens each, T the sum of l, D the width of a state, I of the inner layer
 of the feed-forward part, K layers. A product of ``(m, k)`` and ``(k, n)`` is ``2 m k n``. Forward,
-a whole layer needs
-
-* ``6 T D^2`` for query, key and value, ``2 T D^2`` for the output map,
-* ``4 T D I`` for the two maps of the feed-forward part,
-* ``4 D sum(l^2)`` for the scores of attention and for mixing the values by them.
+a layer needs ``6 T D^2`` for query, key and value, ``2 T D^2`` for the output map, ``4 T D I`` for
+the feed-forward part, and ``4 D sum(l^2)`` for the scores of attention and for mixing the values.
 
 Where only the first token of each sentence is pooled (``cls``), the last layer needs keys and
 values of every token, and all else of one row per sentence:
-
-* ``4 T D^2 + 4 S D^2 + 4 S D I + 4 D T``.
+``4 T D^2 + 4 S D^2 + 4 S D I + 4 D T``.
 
 The backward pass has two products for each one of the forward pass. What is no matrix product is
-not counted, nor is padding, nor what a library computes without need: two sides that do the same
-job are measured by the same number. The loss is left out; it is below a hundredth.
+not counted, nor is padding, nor the loss, which is below a hundredth.
 """
 
 import json
@@ -43,16 +38,15 @@ class Model:
         )
 
     def products(self, rows: int, *, backward: bool = False) -> list[tuple[int, int, int]]:
-        """The ``(m, k, n)`` of a layer's matrix products on ``rows`` tokens.
+        """The ``(m, k, n)`` of a layer's matrix products on about ``rows`` tokens.
 
-        With ``backward`` those of the gradients of its inputs and of its weights as well.
+        With ``backward`` those of the gradients as well.
         """
-        width, inner = self.width, self.inner
+        width, inner, rows = self.width, self.inner, max(64, rows // 64 * 64)
         maps = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
         forward = [(rows, k, n) for k, n in maps]
-        if not backward:
-            return forward
-        return forward + [p for m, k, n in forward for p in ((m, n, k), (k, m, n))]
+        gradients = [shape for m, k, n in forward for shape in ((m, n, k), (k, m, n))]
+        return forward + gradients * backward
 
 
 def forward_flops(model: Model, lengths: Sequence[int], *, first_only: bool) -> int:
@@ -61,13 +55,12 @@ def forward_flops(model: Model, lengths: Sequence[int], *, first_only: bool) -> 
     With ``first_only`` only the first token of each sentence is pooled.
     """
     width, inner, tokens = model.width, model.inner, sum(lengths)
-    maps = 8 * tokens * width**2 + 4 * tokens * width * inner
-    whole = maps + 4 * width * sum(length**2 for length in lengths)
+    attention = 4 * width * sum(length**2 for length in lengths)
+    whole = 8 * tokens * width**2 + 4 * tokens * width * inner + attention
     if not first_only:
         return model.depth * whole
     rows = 4 * len(lengths) * (width**2 + width * inner)
-    last = 4 * tokens * width**2 + rows + 4 * width * tokens
-    return (model.depth - 1) * whole + last
+    return (model.depth - 1) * whole + 4 * tokens * width**2 + rows + 4 * width * tokens
 
 
 def step_flops(model: Model, lengths: Sequence[int], *, first_only: bool) -> int:

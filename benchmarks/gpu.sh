@@ -8,13 +8,14 @@
 # --tiny tries every step with small sizes, on a machine of any kind, and changes nothing in docs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tiny="" page="docs/performance.md"
+tiny="" docs="docs"
 if [ "${1:-}" = --tiny ]; then tiny=--tiny; shift; fi
 data=$(realpath "${1:?name a file with a sentence per line}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if [ -n "$tiny" ]; then cp -r docs/results "$work"; cp "$page" "$work"; page="$work/performance.md"; fi
+if [ -n "$tiny" ]; then cp -r docs/results docs/performance.md "$work"; docs="$work"; fi
 
 command -v nvidia-smi >/dev/null && nvidia-smi || echo "no GPU here"
 python -m pytest -q -m gpu tests/gpu || [ $? = 5 ]  # 5: there is none without a GPU
-python -m benchmarks.all $tiny --page "$page" --data "$data" gpu-train gpu-objectives gpu-encode
+python -m benchmarks $tiny --results "$docs/results" --page "$docs/performance.md" --data "$data" \
+  gpu-train gpu-objectives gpu-encode

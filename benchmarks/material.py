@@ -1,89 +1,68 @@
 """What the contestants work on: sentences and an encoder's folder, the same for all of them."""
 
-import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.flops import Model
 from contrasent.data import Tokenizer
-from contrasent.errors import DataError
+from contrasent.encode import open_sentences
 from contrasent.model import quiet, resolve
 
-RANDOM_BASE, RANDOM_MINILM = "bert-base-random", "minilm-random"
-"""Masked language models with random weights, made on the spot: as fast as trained ones."""
-
-_SHAPES: dict[str, dict[str, Any]] = {
-    RANDOM_BASE: {},
-    RANDOM_MINILM: {
-        "hidden_size": 384,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 1536,
-    },
+_SHAPES: dict[str, dict[str, int]] = {
+    "bert-base-random": {},
+    "minilm-random": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
 }
-"""Where their shape is another than BERT-base's."""
+"""Masked language models with random weights, made on the spot: as fast as trained ones. Where
+their shape is another than BERT-base's; the heads are 12."""
 _VOCABULARY_OF = "all-MiniLM-L6-v2"  # BERT's, uncased
 
 
 @dataclass(frozen=True)
 class Material:
-    """Sentences, an encoder, and a folder for what contestants exchange."""
+    """A source of sentences, an encoder, and a folder for what contestants exchange."""
 
-    texts: Sequence[str]
     encoder: Path
+    source: str  # the quickstart's text if empty
     place: Path  # which goes when the benchmark is done
 
-    def settings(self, **others: Any) -> dict[str, Any]:
-        """Settings of a contestant, which reads the sentences from a JSON list."""
-        path = self.place / "texts.json"
-        path.write_text(json.dumps(list(self.texts)), encoding="utf-8")
-        return {"folder": str(self.encoder), "texts": str(path), **others}
-
-    @cached_property
+    @property
     def model(self) -> Model:
         """The shape of the encoder."""
         return Model.of(self.encoder)
 
-    def lengths(self, tokens: int | None = None) -> list[int]:
+    def texts(self, count: int) -> list[str]:
+        """The first ``count`` sentences; a file that has fewer is read again."""
+        source = self.source or str(files("contrasent") / "quickstart_data" / "wikipedia.txt")
+        with open_sentences(source) as sentences:
+            return list(islice(cycle(sentences), count))
+
+    def settings(self, count: int, **others: Any) -> dict[str, Any]:
+        """Settings of a contestant, which reads the sentences from a JSON list."""
+        path = self.place / f"texts-{count}.json"
+        path.write_text(json.dumps(self.texts(count)), encoding="utf-8")
+        return {"folder": str(self.encoder), "texts": str(path), **others}
+
+    def lengths(self, count: int, tokens: int | None = None) -> list[int]:
         """Tokens of each sentence, cut at ``tokens``, special ones included."""
-        found, _ = Tokenizer.load(self.encoder).ids(self.texts, tokens)
-        return [len(ids) for ids in found]
+        rows, _ = Tokenizer.load(self.encoder).ids(self.texts(count), tokens)
+        return [len(ids) for ids in rows]
 
 
 @contextmanager
-def gathered(encoder: str, source: str | None, count: int) -> Iterator[Material]:
-    """Find the encoder, and the first ``count`` sentences of ``source``."""
+def gathered(encoder: str, source: str) -> Iterator[Material]:
+    """Find the encoder, and a place."""
     with TemporaryDirectory(prefix="contrasent-benchmark-") as place:
-        folder = Path(place)
-        made = encoder in _SHAPES
-        found = random_masked_lm(encoder, folder / encoder) if made else resolve(encoder)
-        yield Material(sentences(source, count), found, folder)
-
-
-def sentences(source: str | None, count: int) -> list[str]:
-    """The first ``count`` sentences of a text file, by default of the text of the quickstart.
-
-    Blank lines are left out; a file that has fewer is read again, one without any is a DataError.
-    """
-    path = Path(source or str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
-    opened = gzip.open if path.suffix == ".gz" else open
-    found: list[str] = []
-    with opened(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            if line.strip():
-                found.append(line.strip())
-            if len(found) == count:
-                return found
-    if not found:
-        raise DataError(f"{path} holds no sentence; name a text file with one per line")
-    return (found * (count // len(found) + 1))[:count]
+        folder = Path(place) / encoder if encoder in _SHAPES else resolve(encoder)
+        if encoder in _SHAPES:
+            random_masked_lm(encoder, folder)
+        yield Material(folder, source, Path(place))
 
 
 def random_masked_lm(name: str, folder: Path) -> Path:

@@ -1,18 +1,31 @@
-"""What a benchmark found, as JSON, and what follows from it."""
+"""The numbers of a benchmark, as JSON and as tables of a page.
+
+A table of a page stands between a line ``<!-- table: results/NAME.json -->``, the path relative to
+the page, and ``<!-- end of table -->``. Where there is no result yet, nothing stands between them.
+"""
 
 import json
+import os
+import platform
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import described
+from benchmarks.shares import PARTS, PRODUCTS
 from contrasent.errors import DataError
 from contrasent.files import write_text
 from contrasent.records import installed_versions
 
 FORMAT = "contrasent-benchmark-2"
+_TABLE = re.compile(
+    r"(?P<head><!-- table: (?P<path>\S+) -->\n).*?(?P<tail><!-- end of table -->)", re.DOTALL
+)
+_FLAGS = re.compile(r"amx_\w+|avx512_(?:bf16|vnni)|avx_vnni")
+_MEGA, _GIGA = 1e6, 1e9
 
 
 @dataclass(slots=True)
@@ -21,23 +34,48 @@ class Entry:
 
     name: str
     rounds: list[dict[str, Any]] = field(default_factory=list)  # what each counted round gave
-    # shares of kinds of work and of parts of a training step in a round under the profiler
+    # shares of operators, and of parts of a training step, in a round under the profiler
     kinds: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     memory: int | None = None  # the most bytes that its process had
     device_memory: int | None = None  # and on an accelerator
     facts: dict[str, float] = field(default_factory=dict)  # such as how exact its embeddings are
     versions: dict[str, str] = field(default_factory=dict)  # of the packages of its Python
+    part: str = ""  # of the job; only entries of the same part are compared
+
+    @property
+    def title(self) -> str:
+        """Its name and part, in tables."""
+        return f"{self.name}, {self.part}" if self.part else self.name
 
     @property
     def rates(self) -> list[float]:
         """Sentences per second of each round."""
-        return [float(found["sentences"] / found["seconds"]) for found in self.rounds]
+        return [float(values["sentences"] / values["seconds"]) for values in self.rounds]
 
-    @property
-    def speed(self) -> float:
-        """The median over the rounds."""
-        return statistics.median(self.rates)
+    def median(self, key: str) -> float | None:
+        """The median of a number of every round; None if they have none."""
+        numbers = [values[key] for values in self.rounds if key in values]
+        return float(statistics.median(numbers)) if numbers else None
+
+
+def described() -> dict[str, Any]:
+    """Describe what decides how fast this machine is, and the day."""
+    import torch
+
+    path = Path("/proc/cpuinfo")
+    info = path.read_text(encoding="utf-8") if path.is_file() else ""
+    names = re.findall(r"^model name\s*: (.*)", info, re.MULTILINE)
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "flags": sorted(set(_FLAGS.findall(info))),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.platform(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
 
 
 @dataclass(slots=True)
@@ -51,26 +89,10 @@ class Result:
     flops: list[float] = field(default_factory=list)  # that the sentences of each round need
     # what the machine's matrix products reached in each round, as `benchmarks.jobs.peak` says
     peaks: list[dict[str, float]] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)  # who could not take part, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # who lacks a package, and which
+    failed: dict[str, str] = field(default_factory=dict)  # who failed, and how
     machine: dict[str, Any] = field(default_factory=described)
     versions: dict[str, str] = field(default_factory=installed_versions)
-
-    def entry(self, name: str) -> Entry:
-        """The contestant called ``name``."""
-        return next(entry for entry in self.entries if entry.name == name)
-
-
-def ratio(entry: Entry, reference: Entry) -> float:
-    """Median over the rounds of how many times as fast as ``reference`` in the same round."""
-    pairs = zip(entry.rates, reference.rates, strict=True)
-    return statistics.median(mine / theirs for mine, theirs in pairs)
-
-
-def fraction(entry: Entry, flops: Sequence[float], peak: Sequence[float]) -> float:
-    """Median over the rounds of needed operations per second, as a fraction of the ``peak``."""
-    seconds = [float(found["seconds"]) for found in entry.rounds]
-    parts = zip(flops, seconds, peak, strict=True)
-    return statistics.median(needed / took / best for needed, took, best in parts)
 
 
 def write(result: Result, path: str | Path) -> None:
@@ -81,8 +103,143 @@ def write(result: Result, path: str | Path) -> None:
 def read(path: str | Path) -> Result:
     """Read a result; DataError if the file holds none."""
     content = json.loads(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+    if content.pop("format", None) != FORMAT:
         raise DataError(f"{path} is not a result of these benchmarks in the format {FORMAT}")
-    kept = {key: value for key, value in content.items() if key != "format"}
-    entries = [Entry(**entry) for entry in kept.pop("entries")]
-    return Result(entries=entries, **kept)
+    entries = [Entry(**entry) for entry in content.pop("entries")]
+    return Result(entries=entries, **content)
+
+
+Cell = Callable[[Entry], str]
+
+
+def table(result: Result) -> str:
+    """Write the result as Markdown: a row per entry, only the columns that have something."""
+    columns: dict[str, Cell] = {
+        "sentences/s": lambda entry: f"{statistics.median(entry.rates):,.0f}",
+        "slowest - fastest": lambda entry: f"{min(entry.rates):,.0f} - {max(entry.rates):,.0f}",
+    }
+    columns |= _steps(result) or {f"to {name}": _ratio(result, name) for name in _compared(result)}
+    columns |= {
+        "of the peak": lambda entry: _fraction(result, entry),
+        "in matrix products": _products,
+        "tokenising alone": _tokenising,
+        "lowest cosine": lambda entry: _number(entry.facts.get("lowest cosine"), ".5f"),
+        "accuracy": lambda entry: _number(entry.median("test"), ".2f", 0.01),
+        "median, ms": lambda entry: _quantile(entry, 50),
+        "p99, ms": lambda entry: _quantile(entry, 99),
+        "refused": lambda entry: _number(entry.median("refused") or None, ",.0f"),
+        "failed": lambda entry: _number(entry.median("failed") or None, ",.0f"),
+    }
+    for key in dict.fromkeys(key for entry in result.entries for key in entry.facts):
+        if key not in ("bits", *columns):
+            columns[key] = lambda entry, key=key: _number(entry.facts.get(key), ",.4g")
+    columns |= {
+        "peak memory, MB": lambda entry: _number(entry.memory, ",.0f", _MEGA),
+        "on the device, MB": lambda entry: _number(entry.device_memory, ",.0f", _MEGA),
+    }
+    filled = {
+        name: cells
+        for name, cell in columns.items()
+        if any(cells := [cell(entry) for entry in result.entries])
+    }
+    rows = [["", *filled], ["---"] * (1 + len(filled))]
+    for number, entry in enumerate(result.entries):
+        rows.append([entry.title, *(cells[number] for cells in filled.values())])
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def setting_line(result: Result) -> str:
+    """Write in one line what the result was measured with."""
+    parts = [f"{key} {value}" for key, value in result.setting.items()]
+    for name in ("bf16", "fp32") if result.peaks else ():
+        best = statistics.median(peak[name] for peak in result.peaks) / _GIGA
+        parts.append(f"peak {name} {best:,.0f} GFLOP/s")
+    parts += [f"without {name} ({why})" for name, why in result.left_out.items()]
+    parts += [f"{name} failed ({why})" for name, why in result.failed.items()]
+    if "date" in result.machine:
+        parts.append(result.machine["accelerator"] or result.machine["processor"])
+        parts.append(result.machine["date"])
+    return "; ".join(parts)
+
+
+def updated(text: str, folder: Path) -> str:
+    """The page ``text`` with all its tables made from the results, relative to ``folder``."""
+
+    def replaced(match: re.Match[str]) -> str:
+        path, body = folder / match["path"], ""
+        if path.is_file():
+            result = read(path)
+            body = f"{table(result)}\n{setting_line(result)}.\n"
+        return match["head"] + body + match["tail"]
+
+    return _TABLE.sub(replaced, text)
+
+
+def _compared(result: Result) -> list[str]:
+    """The peer's default, and the fastest of its entries if that is another one."""
+    peers = [entry for entry in result.entries if entry.name in result.references]
+    fastest = max(peers, key=lambda entry: statistics.median(entry.rates), default=None)
+    return list(dict.fromkeys([*result.references[:1], *([fastest.name] if fastest else [])]))
+
+
+def _ratio(result: Result, name: str, power: int = 1) -> Cell:
+    """How many times as fast as an entry of the same part: the median of the same rounds."""
+    references = {entry.part: entry.rates for entry in result.entries if entry.name == name}
+
+    def cell(entry: Entry) -> str:
+        pairs = list(zip(entry.rates, references.get(entry.part, []), strict=False))
+        ratio = statistics.median(mine / theirs for mine, theirs in pairs) if pairs else None
+        return "" if ratio is None else f"{ratio**power:.2f}"
+
+    return cell
+
+
+def _steps(result: Result) -> dict[str, Cell]:
+    """Columns of a step and its parts, where the benchmark is about them."""
+    names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
+    if not names:
+        return {}
+    second = result.setting["steps of a round"] / 1000
+
+    def part(name: str) -> Cell:
+        return lambda entry: (
+            _number(entry.parts[name] * entry.median("seconds"), ",.0f", second)
+            if name in entry.parts
+            else ""
+        )
+
+    cells: dict[str, Cell] = {
+        "step, ms": lambda entry: _number(entry.median("seconds"), ",.0f", second),
+        f"times {result.references[0]}": _ratio(result, result.references[0], -1),
+    }
+    return cells | {f"{name}, ms": part(name) for name in names}
+
+
+def _fraction(result: Result, entry: Entry) -> str:
+    name = {16: "bf16", 32: "fp32"}.get(int(entry.facts.get("bits", 0)))
+    if name is None or not result.flops or not result.peaks:
+        return ""
+    rounds = zip(result.flops, entry.rounds, result.peaks, strict=True)
+    shares = (needed / values["seconds"] / peak[name] for needed, values, peak in rounds)
+    return f"{statistics.median(shares):.2f}"
+
+
+def _products(entry: Entry) -> str:
+    shares = [share for kind, share in entry.kinds.items() if PRODUCTS.search(kind)]
+    return f"{sum(shares):.2f}" if entry.kinds else ""
+
+
+def _tokenising(entry: Entry) -> str:
+    seconds = entry.median("tokenising")
+    return "" if seconds is None else f"{seconds / entry.median('seconds'):.2f}"
+
+
+def _quantile(entry: Entry, percent: int) -> str:
+    calls = [seconds for values in entry.rounds for seconds in values.get("calls", [])]
+    if not calls:
+        return ""
+    return f"{1000 * statistics.quantiles(calls, n=100, method='inclusive')[percent - 1]:.2f}"
+
+
+def _number(value: float | None, form: str, unit: float = 1) -> str:
+    return "" if value is None else f"{value / unit:{form}}"

@@ -1,46 +1,55 @@
 """The process of one contestant: requests on standard input, answers on standard output.
 
-A request and an answer are a line of JSON each. ``start`` names the job as ``module:Class`` with
-its settings; ``round``, ``profile``, ``rows`` and ``peak_memory`` follow in any number. An answer
-holds ``missing`` where a package is not installed, and ``error`` where something else went wrong.
-Only the standard library is imported here.
+A request and an answer are a line of JSON each. ``start`` names the job as ``module:Class`` of
+:mod:`benchmarks.jobs` with its settings; the other methods of :class:`Worker` follow in any number.
+An answer holds ``error`` where something went wrong, and ``missing`` where it is a package. Only
+the standard library is imported here.
 """
 
 import importlib
 import json
 import os
+import resource
 import sys
 import time
 import traceback
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TextIO
-
-from benchmarks.machine import device_memory, high_water
+from pathlib import Path
+from typing import Any
 
 _PACKAGES = (
-    *("contrasent", "sentence-transformers", "torch", "transformers"),
-    *("onnxruntime", "openvino", "optimum", "optimum-intel"),
+    *("contrasent", "sentence-transformers", "torch", "transformers", "tokenizers"),
+    *("onnxruntime", "openvino", "optimum", "optimum-intel", "faiss-cpu", "fastapi", "uvicorn"),
 )
 
 
 class Worker:
     """One job, and the answers to what is asked of it."""
 
-    def __init__(self) -> None:
-        self.job: Any = None
+    job: Any = None
 
     def start(self, job: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Set the job up."""
         module, _, name = job.partition(":")
-        self.job = getattr(importlib.import_module(module), name)(**settings)
-        return {"versions": _versions()}
+        self.job = getattr(importlib.import_module(f"benchmarks.jobs.{module}"), name)(**settings)
+        versions = {}
+        for package in _PACKAGES:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+        return {"versions": versions, "facts": getattr(self.job, "facts", {})}
 
-    def round(self, number: int) -> dict[str, Any]:
+    def round(self, number: int, **arguments: Any) -> dict[str, Any]:
         """Do a round; ``seconds`` is the time it took in this process."""
         start = time.perf_counter()
-        values = self.job.round(number)
+        values = self.job.round(number, **arguments)
         return {"seconds": time.perf_counter() - start, **values}
+
+    def tokenise(self) -> dict[str, Any]:
+        """Seconds that the tokens of a round take alone."""
+        start = time.perf_counter()
+        self.job.tokenise()
+        return {"tokenising": time.perf_counter() - start}
 
     def profile(self, number: int) -> dict[str, Any]:
         """Do a round under torch's profiler; see :func:`benchmarks.shares.shares`."""
@@ -49,55 +58,50 @@ class Worker:
         return shares(lambda: self.job.round(number))
 
     def rows(self, path: str) -> dict[str, Any]:
-        """Write the job's embeddings as a matrix to ``path``."""
+        """Write the job's embeddings, or the ids of its hits, as a matrix to ``path``."""
         import numpy as np
 
         np.save(path, self.job.rows())
         return {}
 
     def peak_memory(self) -> dict[str, Any]:
-        """The most memory that this process has held."""
-        return {"bytes": high_water(), "device_bytes": device_memory()}
+        """The most memory that this process, or the server of the job, has held."""
+        torch, device = sys.modules.get("torch"), None
+        if torch is not None and torch.cuda.is_available():
+            device = int(torch.cuda.max_memory_allocated())
+        return {"bytes": getattr(self.job, "memory", high_water)(), "device_bytes": device}
+
+
+def high_water(process: int | str = "self") -> int:
+    """The most bytes that a process has had in memory since it started."""
+    status = Path(f"/proc/{process}/status")
+    if status.is_file():
+        # Not getrusage: what that says of a child includes the parent it was forked from.
+        (line,) = (it for it in status.read_text().splitlines() if it.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Do what one request asks."""
-    action = request.pop("do")
     try:
-        found: dict[str, Any] = getattr(worker, action)(**request)
-    except Exception as error:  # noqa: BLE001 - whatever a peer raises is told to the other side
-        missing = action == "start" and _missing(error)
-        return {"missing": missing} if missing else {"error": traceback.format_exc()}
-    return found
-
-
-def _missing(error: BaseException | None) -> str:
-    """What a failed import behind ``error`` says; empty if there is none."""
-    while error is not None and not isinstance(error, ImportError):
-        error = error.__cause__ or error.__context__
-    return str(error or "")
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answer until the other side closes the pipe."""
-    worker = Worker()
-    for line in requests:
-        print(json.dumps(answer(worker, json.loads(line))), file=answers, flush=True)
+        values: dict[str, Any] = getattr(worker, request.pop("do"))(**request)
+    except Exception as error:  # noqa: BLE001 - whatever a peer raises is reported
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ImportError):
+            cause = cause.__cause__ or cause.__context__
+        return {"error": str(cause or traceback.format_exc()).strip(), "missing": cause is not None}
+    return values
 
 
 def main() -> None:
-    """Serve; what a library prints goes to standard error instead of into the answers."""
+    """Answer until the other side closes the pipe; what a library prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(sys.stdin, answers)
+    worker = Worker()
+    for line in sys.stdin:
+        print(json.dumps(answer(worker, json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

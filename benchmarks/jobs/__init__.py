@@ -1,8 +1,13 @@
-"""What the contestants do. A peer's file imports nothing of contrasent: its Python may lack it."""
+"""The jobs of contestants. A peer's file imports nothing of contrasent: its Python may lack it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 Values = dict[str, Any]
 """What ``round(number)`` of a job gives: ``sentences``, how many were done, and whatever else was
@@ -22,26 +27,56 @@ def share(texts: list[str], number: int, size: int) -> list[str]:
 
 
 class Steps:
-    """Rounds of training steps, each of a batch of its own; ``_step`` trains on one."""
+    """Rounds of steps of AdamW, clipped at 1, each of a batch of its own; ``loss`` is of one."""
 
-    def __init__(self, texts: str, batch_size: int, steps: int) -> None:
+    def __init__(self, model: nn.Module, texts: str, batch_size: int, steps: int) -> None:
         self._texts, self._batch_size, self._steps = read_texts(texts), batch_size, steps
+        self._parameters = list(model.train().parameters())
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=3e-5, fused=True)
 
     def round(self, number: int) -> Values:
         """Make the steps of a round."""
         texts = share(self._texts, number, self._batch_size * self._steps)
         for start in range(0, len(texts), self._batch_size):
-            self._step(texts[start : start + self._batch_size])
+            torch.autograd.backward(self.loss(texts[start : start + self._batch_size]))
+            nn.utils.clip_grad_norm_(self._parameters, 1.0)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
         wait_for_device()
         return {"sentences": len(texts)}
 
-    def _step(self, batch: list[str]) -> None:
+    def loss(self, batch: list[str]) -> Tensor:
+        """The loss of a batch, with dropout."""
+        raise NotImplementedError
+
+
+class Encoding:
+    """Rounds of all sentences in one call, or of so many ``calls`` of one sentence."""
+
+    def __init__(self, texts: str, calls: int = 0) -> None:
+        self._texts, self._calls = read_texts(texts), calls
+
+    def round(self, number: int) -> Values:
+        """Embed all sentences, or time single calls, each of another sentence."""
+        if not self._calls:
+            return {"sentences": len(self.rows())}
+        seconds = []
+        for text in share(self._texts, number, self._calls):
+            start = time.perf_counter()
+            self.embed([text])
+            seconds.append(time.perf_counter() - start)
+        return {"sentences": len(seconds), "calls": seconds}
+
+    def rows(self) -> np.ndarray:
+        """``(N, D)``, an embedding for each sentence."""
+        return self.embed(self._texts)
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        """``(N, D)``, an embedding for each text."""
         raise NotImplementedError
 
 
 def wait_for_device() -> None:
     """Let the work that was handed to an accelerator end, so that its time counts."""
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,9 +1,8 @@
 """contrasent, as a user calls it."""
 
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.jobs import Values, read_texts, share, wait_for_device
+from benchmarks.jobs import Encoding, Values, read_texts, wait_for_device
 from contrasent import objectives
-from contrasent.data import Loader, open_examples, plain, tokenize
+from contrasent.data import Loader, keep_rows, open_examples, plain, tokenize
 from contrasent.model import SentenceEncoder
 from contrasent.settings import TrainSettings
 from contrasent.training import loop
@@ -46,27 +45,18 @@ class Train:
 
         accelerator = Accelerator(cpu=not torch.cuda.is_available())
         encoder = SentenceEncoder.load(self.folder, pooler=self.pooler, head="none")
-        given = dict(self.objective)
-        objective = objectives.build(
-            given.pop("name"),
-            given,
-            width=encoder.width,
-            data_views=self.columns,
-            encoder=encoder,
-        )
+        chosen = dict(self.objective)
+        shape = {"width": encoder.width, "data_views": self.columns, "encoder": encoder}
+        objective = objectives.build(chosen.pop("name"), chosen, **shape)
         texts = read_texts(self.texts)
         rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)
         with TemporaryDirectory() as cache, patch.dict(os.environ, CONTRASENT_CACHE=cache):
-            path = Path(cache) / "text.jsonl"
-            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-            examples = open_examples(str(path))
-            store = tokenize(examples, encoder.tokenizer, self.tokens)
-            source = plain(store, objective.views)
+            examples = open_examples(str(keep_rows(rows)))
+            source = plain(tokenize(examples, encoder.tokenizer, self.tokens), objective.views)
             self._loader = Loader(source, batch_size=self.batch_size, seed=0, shuffle=False)
         settings = TrainSettings(batch_size=self.batch_size)
-        optimizer = torch.optim.AdamW(
-            loop.trainable_parameters(encoder, objective), lr=settings.learning_rate, fused=True
-        )
+        parameters = loop.trainable_parameters(encoder, objective)
+        optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, fused=True)
         self._training = loop.Training(
             encoder=encoder,
             objective=objective.to(accelerator.device),
@@ -78,23 +68,19 @@ class Train:
 
     def round(self, number: int) -> Values:
         """Make the steps of a round, each of a batch that no other step has."""
-        first = number * self.steps
-        examples = []
-
-        def batches() -> Iterator[Any]:
-            for batch in self._loader.stream(first, first + self.steps):
-                examples.append(batch.examples)
-                yield batch
-
-        start = loop.Progress()
-        for _ in loop.run(self._training, batches(), start, lambda made: made == self.steps):
+        first, start = number * self.steps, loop.Progress()
+        batches = self._loader.stream(first, first + self.steps)
+        for _ in loop.run(self._training, batches, start, lambda step: step == self.steps):
             pass
         wait_for_device()
-        return {"sentences": sum(examples)}
+        return {"sentences": self.steps * self.batch_size}
 
 
-class Encode:
-    """``SentenceEncoder.encode``, from strings to a matrix."""
+class Encode(Encoding):
+    """``SentenceEncoder.encode``, from strings to a matrix, or of one sentence as a server does.
+
+    With ``serving``, under the promise that the weights stay as they are.
+    """
 
     def __init__(
         self,
@@ -102,58 +88,78 @@ class Encode:
         texts: str,
         precision: str = "auto",
         pooler: str | None = None,
+        calls: int = 0,
+        serving: bool = False,
         **loading: Any,
     ) -> None:
-        chosen = {} if pooler is None else {"pooler": pooler, "head": "none"}
-        self._encoder = SentenceEncoder.load(folder, **chosen, **loading)
-        self._texts, self._precision = read_texts(texts), precision
-
-    def round(self, _number: int) -> Values:
-        """Embed all sentences."""
-        return {"sentences": len(self.rows())}
-
-    def rows(self) -> np.ndarray:
-        """``(N, D)``, an embedding for each sentence."""
-        return self._encoder.encode(self._texts, precision=self._precision)
-
-
-class One(Encode):
-    """``SentenceEncoder.encode`` of one sentence at a time, as a server calls it.
-
-    With ``serving``, under the promise that the weights stay as they are.
-    """
-
-    def __init__(self, calls: int, serving: bool = True, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._calls, self._serving = calls, serving
+        super().__init__(texts, calls)
+        head = None if pooler is None else "none"
+        self._encoder = SentenceEncoder.load(folder, pooler=pooler, head=head, **loading)
+        self._precision, self._serving = precision, serving
 
     def round(self, number: int) -> Values:
-        """Time single calls, each of another sentence."""
-        seconds = []
+        """Embed all sentences, or time single calls."""
         with self._encoder.serving() if self._serving else nullcontext():
-            for text in share(self._texts, number, self._calls):
-                start = time.perf_counter()
-                self._encoder.encode([text], precision=self._precision)
-                seconds.append(time.perf_counter() - start)
-        return {"sentences": len(seconds), "calls": seconds}
+            return super().round(number)
+
+    def tokenise(self) -> None:
+        """Make the tokens of all sentences."""
+        self._encoder.tokenizer.ids(self._texts, self._encoder.max_tokens)
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        """``(N, D)``, an embedding for each text."""
+        return self._encoder.encode(texts, precision=self._precision)
 
 
-class EncodeFile:
-    """``contrasent encode``: a file of sentences to a matrix on disk."""
+class File:
+    """``contrasent encode`` and ``contrasent index build``: from a file of sentences to one."""
 
-    def __init__(self, folder: str, source: str, precision: str = "auto", **loading: Any) -> None:
-        self._encoder = SentenceEncoder.load(folder, **loading)
-        self._source, self._precision = source, precision
+    def __init__(self, folder: str, source: str, written: str) -> None:
+        self._encoder, self._source = SentenceEncoder.load(folder), source
+        self._written = written
 
     def round(self, _number: int) -> Values:
-        """Read, embed and write the whole file."""
+        """Read, embed and write the whole file, as a matrix or an index."""
         from contrasent.encode import open_sentences, write_embeddings
         from contrasent.options import Sharding
+        from contrasent.search import Index
 
         with TemporaryDirectory() as place, open_sentences(self._source) as sentences:
-            sentences.count()
-            output = Path(place) / "rows.npy"
-            written = write_embeddings(
-                self._encoder, sentences, output, Sharding(precision=self._precision)
-            )
-        return {"sentences": written.rows}
+            count, output = sentences.count(), Path(place) / "rows.npy"
+            if self._written == "index":
+                Index.build(self._encoder, sentences, output.with_name("index"))
+            else:
+                write_embeddings(self._encoder, sentences, output, Sharding(precision="auto"))
+        return {"sentences": count}
+
+
+class Transfer:
+    """Classifiers on the same embeddings, all together or, with ``loops``, as SentEval's.
+
+    Encoding is not counted; seconds are of the processor.
+    """
+
+    def __init__(self, folder: str, pooler: str, preset: str, loops: bool) -> None:
+        self._encoder = SentenceEncoder.load(folder, pooler=pooler)
+        self._preset, self._loops = preset, loops
+
+    def round(self, number: int, task: str) -> Values:
+        """Classify by seed 1111, 1112 and so on."""
+        from benchmarks.jobs import senteval
+        from contrasent.evaluation import PRESETS, EncoderUse, preset_named, transfer
+
+        use = EncoderUse(self._encoder)
+        data, seed = transfer.load_transfer(task), preset_named().seed + number
+        parts = {n: transfer.labelled(data, part, use) for n, part in data.parts.items()}
+        start = time.process_time()
+        if self._loops:
+            pairs = [(part.features, part.labels) for part in parts.values()]
+            preset = PRESETS[self._preset]
+            dev, test, _ = senteval.procedure(pairs, data.classes, preset, seed)
+        else:
+            preset = preset_named(self._preset, seed)
+            reached = transfer.cross_validate(parts, data.classes, preset, "cpu")
+            dev, test = reached.dev, reached.test
+        seconds = time.process_time() - start
+        size = sum(len(part.labels) for part in parts.values())
+        return {"sentences": size, "seconds": seconds, "dev": float(dev), "test": float(test)}

@@ -3,58 +3,35 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.jobs import Steps
 
-LEARNING_RATE, TEMPERATURE = 3e-5, 0.05
-
-
-class Padded:
-    """A transformer and its tokenizer; sentences padded to the longest of their batch."""
-
-    def __init__(self, folder: str, pooler: str, precision: str) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = AutoModel.from_pretrained(folder, add_pooling_layer=False).to(self.device)
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.pooler = pooler
-        self.narrow = precision == "bf16"
-
-    def pooled(self, texts: list[str], tokens: int | None, views: int = 1) -> Tensor:
-        """``(views * N, D)``, the embeddings of N sentences, all of them ``views`` times."""
-        inputs = self.tokenizer(
-            texts,
-            padding=True,
-            truncation=tokens is not None,
-            max_length=tokens,
-            return_tensors="pt",
-        ).to(self.device)
-        repeated = {name: value.repeat(views, 1) for name, value in inputs.items()}
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.narrow):
-            states: Tensor = self.model(**repeated).last_hidden_state
-        if self.pooler == "cls":
-            return states[:, 0].float()
-        mask: Tensor = repeated["attention_mask"].unsqueeze(-1)
-        return (states.float() * mask).sum(1) / mask.sum(1)
-
 
 class Train(Steps):
-    """The loop of unsupervised SimCSE: both views in one padded forward pass."""
+    """The loop of unsupervised SimCSE: both views in one forward pass, padded to the longest."""
 
     def __init__(self, folder: str, tokens: int, pooler: str, precision: str, **steps: Any) -> None:
-        super().__init__(**steps)
-        self._padded, self._tokens = Padded(folder, pooler, precision), tokens
-        self._padded.model.train()
-        parameters = self._padded.model.parameters()
-        self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = AutoModel.from_pretrained(folder, add_pooling_layer=False).to(self._device)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._tokens, self._pooler, self._narrow = tokens, pooler, precision == "bf16"
+        super().__init__(self._model, **steps)
 
-    def _step(self, batch: list[str]) -> None:
-        first, second = F.normalize(self._padded.pooled(batch, self._tokens, 2)).chunk(2)
+    def loss(self, batch: list[str]) -> Tensor:
+        """InfoNCE of the two views at 0.05."""
+        cut = {"padding": True, "truncation": True, "max_length": self._tokens}
+        inputs = self._tokenizer(batch, return_tensors="pt", **cut).to(self._device)
+        twice = {name: values.repeat(2, 1) for name, values in inputs.items()}
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._narrow):
+            states = self._model(**twice).last_hidden_state
+        if self._pooler == "cls":
+            pooled = states[:, 0].float()
+        else:
+            mask = twice["attention_mask"].unsqueeze(-1)
+            pooled = (states.float() * mask).sum(1) / mask.sum(1)
+        first, second = F.normalize(pooled).chunk(2)
         target = torch.arange(len(batch), device=first.device)
-        loss = F.cross_entropy(first @ second.T / TEMPERATURE, target)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self._padded.model.parameters(), 1.0)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        return F.cross_entropy(first @ second.T / 0.05, target)

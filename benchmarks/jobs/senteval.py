@@ -3,12 +3,12 @@
 Built on torch's own layer, loss and optimisers, and scikit-learn's folds; it shares no code with
 the package. The steps are as many and as quick as in SentEval's code.
 
-Shapes: N sentences or pairs of a part, width numbers per feature vector.
+Shapes: N sentences or pairs of a part, width numbers per feature vector. A preset has SentEval's
+settings: folds, optimiser, batch, tenacity, epoch_size, max_epochs.
 """
 
-from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,145 +17,107 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 
 GRID = [1e-5, 1e-4, 1e-3, 1e-2]
+SEED = 1111
 
-Features = NDArray[np.float32]
-Labels = NDArray[np.int64]
-Part = tuple[Features, Labels]
-"""``(N, width)`` and ``(N,)``."""
-
-
-class Preset(Protocol):
-    """How classifiers are trained and judged."""
-
-    folds: int
-    optimiser: str
-    batch: int
-    tenacity: int
-    epoch_size: int
-    max_epochs: int
+Part = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Features ``(N, width)`` and labels ``(N,)``."""
 
 
 class Classifier:
     """A logistic regression."""
 
-    def __init__(self, width: int, classes: int, decay: float, preset: Preset, seed: int) -> None:
+    def __init__(self, width: int, classes: int, decay: float, preset: Any, seed: int) -> None:
         self.draw = np.random.RandomState(seed)
         torch.manual_seed(seed)
-        self.layer = nn.Linear(width, classes)
-        self.loss = nn.CrossEntropyLoss()
-        self.preset = preset
-        kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[preset.optimiser]
-        self.optimiser: Any = kind(self.layer.parameters(), weight_decay=decay)
-        self.rounds = 0
+        self.layer, self.loss = nn.Linear(width, classes), nn.CrossEntropyLoss()
+        self.preset, self.rounds = preset, 0
+        kind: Any = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[preset.optimiser]
+        self.optimiser = kind(self.layer.parameters(), weight_decay=decay)
 
-    def fit(self, x: Features, y: Labels, dev: Part | None = None) -> float:
+    def fit(self, train: Part, dev: Part | None = None) -> float:
         """Train until the accuracy on ``dev``, or on 5 % held out, is better no more."""
+        x, y = train
         if dev is None:
-            order = self.draw.permutation(len(x))
-            cut = int(0.05 * len(x))
+            order, cut = self.draw.permutation(len(x)), int(0.05 * len(x))
             dev = x[order[:cut]], y[order[:cut]]
             x, y = x[order[cut:]], y[order[cut:]]
-        train = tensor(x), tensor(y)
+        rows = torch.from_numpy(x), torch.from_numpy(y)
         best, misses, epochs = -1.0, 0, 0
         while epochs <= self.preset.max_epochs:
             for _ in range(self.preset.epoch_size):
-                self.epoch(*train)
+                self._epoch(*rows)
             epochs += self.preset.epoch_size
             self.rounds += 1
-            right = self.score(*dev)
+            right = self.score(dev)
             if right > best:
                 best, kept = right, deepcopy(self.layer)
+            elif misses >= self.preset.tenacity:
+                break
             else:
-                if misses >= self.preset.tenacity:
-                    break
                 misses += 1
         self.layer = kept
         return best
 
-    def epoch(self, x: Tensor, y: Tensor) -> None:
-        """A pass over the training part."""
-        order = self.draw.permutation(len(x))
+    def _epoch(self, x: Tensor, y: Tensor) -> None:
+        order = torch.from_numpy(self.draw.permutation(len(x)))
         for start in range(0, len(x), self.preset.batch):
-            rows = tensor(order[start : start + self.preset.batch])
+            rows = order[start : start + self.preset.batch]
             loss = self.loss(self.layer(x.index_select(0, rows)), y.index_select(0, rows))
             self.optimiser.zero_grad()
             loss.backward()
             self.optimiser.step()
 
-    def predict(self, x: Features) -> Labels:
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """The class of each row."""
         with torch.no_grad():
-            found: Labels = self.layer(tensor(x)).argmax(1).numpy()
-        return found
+            return self.layer(torch.from_numpy(x)).argmax(1).numpy()
 
-    def score(self, x: Features, y: Labels) -> float:
+    def score(self, part: Part) -> float:
         """The share of rows that are right."""
-        return float(np.mean(self.predict(x) == y))
+        return float(np.mean(self.predict(part[0]) == part[1]))
 
 
-def tensor(values: NDArray[Any]) -> Tensor:
-    """The same numbers."""
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
-def splits(y: Labels, folds: int, seed: int) -> Iterator[tuple[Labels, Labels]]:
-    """Rows to train on and rows to be judged by."""
-    found: Iterator[tuple[Labels, Labels]] = StratifiedKFold(
-        folds, shuffle=True, random_state=seed
-    ).split(np.zeros(len(y)), y)
-    return found
-
-
-def search(
-    part: Part, fold_seed: int, classes: int, preset: Preset, seed: int
-) -> tuple[float, float]:
-    """The best mean accuracy over the folds, and the penalty that reaches it."""
+def splits(part: Part, folds: int, seed: int) -> list[tuple[Part, Part, NDArray[np.int64]]]:
+    """Parts to train on and to be judged by, and the rows of the latter."""
     x, y = part
-    means = []
+    drawn = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y)
+    return [((x[rows], y[rows]), (x[held], y[held]), held) for rows, held in drawn]
+
+
+def procedure(parts: list[Part], classes: int, preset: Any, seed: int) -> Any:
+    """Dev and test accuracy, and the class predicted for each test row.
+
+    Of one part, means over folds with a search inside of each; of two, train and test, a search
+    by folds of train; of three, by the dev part between them.
+    """
+    if len(parts) == 1:
+        dev, test, predicted = [], [], np.full(len(parts[0][1]), -1)
+        for train, held, rows in splits(parts[0], preset.folds, SEED):
+            reached, right, classed = _judge(train, held, SEED, classes, preset, seed)
+            dev.append(reached)
+            test.append(right)
+            predicted[rows] = classed
+        return np.mean(dev), np.mean(test), predicted
+    if len(parts) == 2:
+        return _judge(parts[0], parts[1], seed, classes, preset, seed)
+    train, held, test = parts
+    width = train[0].shape[1]
+    scores = [Classifier(width, classes, it, preset, seed).fit(train, held) for it in GRID]
+    best = int(np.argmax([round(100 * score, 2) for score in scores]))
+    classifier = Classifier(width, classes, GRID[best], preset, seed)
+    reached = classifier.fit(train, held)
+    return reached, classifier.score(test), classifier.predict(test[0])
+
+
+def _judge(train: Part, test: Part, fold_seed: int, classes: int, preset: Any, seed: int) -> Any:
+    """The best mean over folds of train; accuracy and classes of test with its penalty."""
+    width, means = train[0].shape[1], []
     for decay in GRID:
         scores = []
-        for train, held in splits(y, preset.folds, fold_seed):
-            classifier = Classifier(x.shape[1], classes, decay, preset, seed)
-            scores.append(classifier.fit(x[train], y[train], (x[held], y[held])))
+        for rest, held, _ in splits(train, preset.folds, fold_seed):
+            scores.append(Classifier(width, classes, decay, preset, seed).fit(rest, held))
         means.append(float(np.mean(scores)))
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
-    return means[best], GRID[best]
-
-
-def nested(x: Features, y: Labels, classes: int, preset: Preset, seed: int) -> Any:
-    """Dev and test accuracy, means over the folds, and the class found for each row."""
-    dev, test, predicted = [], [], np.full(len(y), -1)
-    for train, held in splits(y, preset.folds, 1111):
-        reached, decay = search((x[train], y[train]), 1111, classes, preset, seed)
-        classifier = Classifier(x.shape[1], classes, decay, preset, seed)
-        classifier.fit(x[train], y[train])
-        dev.append(reached)
-        test.append(classifier.score(x[held], y[held]))
-        predicted[held] = classifier.predict(x[held])
-    return np.mean(dev), np.mean(test), predicted
-
-
-def by_folds(train: Part, test: Part, classes: int, preset: Preset, seed: int) -> Any:
-    """The same where a test part is given."""
-    dev, decay = search(train, seed, classes, preset, seed)
-    classifier = Classifier(train[0].shape[1], classes, decay, preset, seed)
-    classifier.fit(*train)
-    return dev, classifier.score(*test), classifier.predict(test[0])
-
-
-def by_dev_part(
-    train: Part,
-    dev: Part,
-    test: Part,
-    classes: int,
-    preset: Preset,
-    seed: int,
-) -> Any:
-    """The same where a dev part is given too."""
-    scores = []
-    for decay in GRID:
-        classifier = Classifier(train[0].shape[1], classes, decay, preset, seed)
-        scores.append(round(100 * classifier.fit(*train, dev), 2))
-    classifier = Classifier(train[0].shape[1], classes, GRID[int(np.argmax(scores))], preset, seed)
-    reached = classifier.fit(*train, dev)
-    return reached, classifier.score(*test), classifier.predict(test[0])
+    classifier = Classifier(width, classes, GRID[best], preset, seed)
+    classifier.fit(train)
+    return means[best], classifier.score(test), classifier.predict(test[0])

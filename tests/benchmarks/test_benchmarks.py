@@ -1,9 +1,8 @@
 """Benchmarks from their options to their tables, in this process, with a tiny encoder."""
 
+import json
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,31 @@ import torch
 from helpers.tiny_models import config_of, save_tiny_masked_lm, transformer
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import all as all_of_them
-from benchmarks import encode, latency, memory, objectives, race, table, train, transfer
-from benchmarks.all import COMMANDS, GPU
+from benchmarks import __main__ as benchmarks
+from benchmarks import results
 from benchmarks.flops import Model, forward_flops, step_flops
-from benchmarks.material import RANDOM_BASE, RANDOM_MINILM, random_masked_lm
-from benchmarks.remote import Here
+from benchmarks.jobs import padded
+from benchmarks.material import Material, random_masked_lm
+from benchmarks.races import race_of
 from benchmarks.results import Entry, Result, read, write
-from contrasent.errors import DataError
+from benchmarks.worker import Worker, answer
+from contrasent.errors import ConfigError, DataError
 from contrasent.model.masked_lm import MaskedLm
 
 MINE = {"contrasent bf16", "contrasent fp32"}
+
+
+class Here:
+    """A worker in this process."""
+
+    def __init__(self, _python):
+        self.worker = Worker()
+
+    def ask(self, request):
+        return json.loads(json.dumps(answer(self.worker, dict(request))))
+
+    def close(self):
+        self.worker.job = None
 
 
 @pytest.fixture
@@ -33,36 +46,44 @@ def text(tmp_path):
 
 
 @pytest.fixture
-def words(tiny_encoder, text, tmp_path):
+def raced(tiny_encoder, text, tmp_path, capsys):
+    """Run a benchmark; the result that it wrote, and the table that it printed."""
     tiny_encoder.save(tmp_path / "encoder")
-    return ["--encoder", str(tmp_path / "encoder"), "--data", str(text), "--rounds", "2"]
+
+    def run(name, *words, code=0):
+        fixed = ["--encoder", str(tmp_path / "encoder"), "--data", str(text), "--rounds", "2"]
+        words = [name, "--results", str(tmp_path), *fixed, *words]
+        assert benchmarks.main(words, start=Here) == code
+        result = read(tmp_path / f"{name}.json")
+        printed = capsys.readouterr().out
+        assert results.table(result) in printed
+        assert result.machine["processor"] and result.machine["date"]
+        return result, printed
+
+    return run
 
 
-def test_training(words, tmp_path, capsys):
-    path = tmp_path / "train.json"
-    peer = ["--peer", "transformers padded"]
-    size = ["--batch-size", "2", "--steps", "2"]
-    result = train.main([*words, *peer, *size, "--json", str(path)], start=Here)
+def test_training(raced):
+    size = ["--batch-size", "2", "--steps", "2", "--only", "contrasent*,*padded*"]
+    result, table = raced("train-cls", *size)
     names = {entry.name for entry in result.entries}
     assert names == MINE | {"transformers padded bf16", "transformers padded fp32"}
-    assert result.references == ["transformers padded fp32", "transformers padded bf16"]
     for entry in result.entries:
-        assert [found["sentences"] for found in entry.rounds] == [4, 4]
-        assert sum(entry.kinds.values()) >= 0.99
-        assert entry.kinds["matrix products"] > 0
+        assert [values["sentences"] for values in entry.rounds] == [4, 4]
+        assert 0.9 < sum(entry.kinds.values()) <= 1.01
+        assert entry.versions["torch"] == torch.__version__
     # 4 sentences of 6 tokens ([CLS] the dog runs . [SEP]), two views each, in every round.
     assert result.flops[0] == result.flops[1] > 0
-    assert all(peak["bf16"] >= peak["bf16_mix"] > 0 for peak in result.peaks)
-    assert read(path) == result
-    assert "| contrasent bf16 |" in capsys.readouterr().out
+    assert all(peak["bf16"] > 0 < peak["fp32"] for peak in result.peaks)
+    cells = re.search(r"\| contrasent fp32 \|.*", table)[0].split(" | ")
+    assert 0 < float(cells[-2]) < 1  # in matrix products
 
 
-def test_what_objectives_cost(text, tmp_path, capsys):
-    folder, generator = (save_tiny_masked_lm(tmp_path / name) for name in ("m", "g"))
-    given = ["--encoder", str(folder), "--data", str(text), "--rounds", "1"]
-    size = ["--batch-size", "2", "--steps", "2", "--generator", str(generator)]
-    path = tmp_path / "objectives.json"
-    result = objectives.main([*given, *size, "--json", str(path)], start=Here)
+def test_what_objectives_cost(raced, tmp_path):
+    size = ["--batch-size", "2", "--steps", "2"]
+    result, table = raced(
+        "objectives", *size, "--encoder", str(save_tiny_masked_lm(tmp_path / "m"))
+    )
     own = {"encoder", "backward", "update"}
     more = {"generator", "vocabulary", "discriminator"}
     assert {entry.name: set(entry.parts) for entry in result.entries} == {
@@ -73,59 +94,91 @@ def test_what_objectives_cost(text, tmp_path, capsys):
         "diffcse, as the authors' code": own | more,
     }
     for entry in result.entries:
-        assert [found["sentences"] for found in entry.rounds] == [4]
         assert 0.3 < sum(entry.parts.values()) <= 1
-    assert read(path) == result
-    assert "| times simcse | encoder, ms |" in capsys.readouterr().out
+    assert "| times simcse | encoder, ms |" in table
 
 
-def test_encoding(words, capsys):
-    more = ["--peer", "none", "--engine", "torch", "--sentences", "20"]
-    result = encode.main([*words, *more], start=Here)
+def test_encoding(raced):
+    result, table = raced(
+        "encode", "--only", "contrasent auto,contrasent fp32", "--sentences", "20"
+    )
     assert [entry.name for entry in result.entries] == ["contrasent auto", "contrasent fp32"]
-    assert [found["sentences"] for found in result.entries[0].rounds] == [20, 20]
+    assert [values["sentences"] for values in result.entries[0].rounds] == [20, 20]
+    assert all(0 < values["tokenising"] < 9 for values in result.entries[0].rounds)
     assert result.entries[1].facts["lowest cosine"] == pytest.approx(1)
     assert result.entries[0].facts["lowest cosine"] > 0.99
-    assert "lowest cosine" in capsys.readouterr().out
+    assert "| tokenising alone | lowest cosine |" in table
 
 
-def test_latency_and_memory(words):
-    more = ["--peer", "none", "--engine", "torch", "--calls", "3"]
-    result = latency.main([*words, *more], start=Here)
-    assert [len(found["calls"]) for found in result.entries[0].rounds] == [3, 3]
-    result = memory.main([*words, "--sizes", "10,20"], start=Here)
-    assert [entry.name for entry in result.entries] == ["10 sentences", "20 sentences"]
-    assert [entry.rounds[1]["sentences"] for entry in result.entries] == [10, 20]
+def test_latency_and_memory(raced):
+    result, _ = raced("latency", "--only", "contrasent auto*", "--calls", "3")
+    assert [len(values["calls"]) for values in result.entries[0].rounds] == [3, 3]
+    result, table = raced("memory", "--only", "contrasent", "--sizes", "10,20")
+    titles = ["10, matrix", "10, index", "20, matrix", "20, index"]
+    assert [entry.part for entry in result.entries] == titles
+    assert [entry.rounds[1]["sentences"] for entry in result.entries] == [10, 10, 20, 20]
     assert all(entry.memory for entry in result.entries)
+    assert "| contrasent, 20, index |" in table
 
 
-def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
-    commands = {"train": train, "encode": encode, "latency": latency}
-    commands |= {"memory": memory, "objectives": objectives, "transfer": transfer}
-    for name in (*all_of_them.COMMANDS, *all_of_them.GPU):
-        line = all_of_them.command(name, tmp_path, data="d.txt", peer_python="python")
-        assert line[:2] == [sys.executable, "-m"]
-        module = commands[line[2].removeprefix("benchmarks.")]
-        reached = []
+def test_search(raced):
+    size = ["--rows", "900", "--sentences", "40", "--calls", "4", "--only", "flat,hnsw"]
+    result, table = raced("search", *size)
+    alone, together = result.entries[2:4]
+    assert (alone.title, together.title) == ("hnsw", "hnsw, in one call")
+    assert alone.facts["recall@10"] == together.facts["recall@10"] >= 0.9
+    assert alone.facts["build memory, MB"] > 1 and "| build, s |" in table
+    assert len(alone.rounds[0]["calls"]) == 4 and "calls" not in together.rounds[0]
 
-        def stop(*found, reached=reached):
-            reached.append(found)
-            raise InterruptedError
 
-        if module is transfer:
-            monkeypatch.setattr(transfer.transfer, "load_transfer", stop)
-        else:
-            monkeypatch.setattr(memory if module is memory else race, "gathered", stop)
-        with pytest.raises(InterruptedError):
-            module.main(line[3:])
-        assert reached and shlex.join(line)
-    with pytest.raises(SystemExit):
-        all_of_them.main(["no-such-benchmark"])
+def test_a_server_under_load(raced):
+    loads = [
+        "--loads",
+        "2,zipf",
+        "--seconds",
+        "1",
+        "--rate",
+        "20",
+        "--only",
+        "contrasent,infinity*",
+    ]
+    result, table = raced("serve", *loads, "--rounds", "1")
+    clients, zipf = result.entries
+    assert (clients.title, zipf.title) == ("contrasent, 2 clients", "contrasent, zipf")
+    assert clients.memory > 1e8 and clients.rates[0] > 0 and "| p99, ms |" in table
+    assert zipf.rounds[0]["sentences"] == 20 and zipf.rounds[0]["failed"] == 0
+    assert all("infinity_emb" in reason for reason in result.left_out.values())
+
+
+def test_a_contestant_that_fails_is_named_and_the_others_go_on(raced, monkeypatch):
+    def fail(*_):
+        raise ValueError("out of order")
+
+    monkeypatch.setattr(padded.Train, "loss", fail)
+    size = ["--batch-size", "2", "--steps", "1", "--only", "*ent fp32,*padded fp32"]
+    result, table = raced("train-cls", *size, code=1)
+    assert result.failed == {"transformers padded fp32": "ValueError: out of order"}
+    assert [entry.name for entry in result.entries] == ["contrasent fp32"]
+    assert "transformers padded fp32 failed (ValueError: out of order)" in table
+    assert benchmarks.main(["encode", "--only", "nobody"], start=Here) == 2
+
+
+def test_every_benchmark_has_contestants(tiny_encoder, text, tmp_path):
+    tiny_encoder.save(tmp_path / "encoder")
+    for name in benchmarks.NAMES:
+        place = tmp_path / name
+        place.mkdir()
+        options = benchmarks.options_of(name, {"rows": 5, "sizes": "2", "sentences": 9, "steps": 1})
+        race = race_of(options, Material(tmp_path / "encoder", str(text), place))
+        assert {spec.name for spec in race.specs} >= set(race.references)
+        assert len(race.specs) > 1
+    with pytest.raises(ConfigError, match="no-such"):
+        benchmarks.options_of("no-such-benchmark", {})
 
 
 @pytest.mark.exhaustive
 def test_everything_for_a_gpu_is_tried_in_one_call(text):
-    script = Path(all_of_them.__file__).with_name("gpu.sh")
+    script = Path(benchmarks.__file__).with_name("gpu.sh")
     said = subprocess.run(
         [script, "--tiny", text], capture_output=True, text=True, timeout=1800, check=False
     )
@@ -134,7 +187,9 @@ def test_everything_for_a_gpu_is_tried_in_one_call(text):
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(("name", "size"), [(RANDOM_BASE, (768, 12)), (RANDOM_MINILM, (384, 6))])
+@pytest.mark.parametrize(
+    ("name", "size"), [("bert-base-random", (768, 12)), ("minilm-random", (384, 6))]
+)
 def test_a_random_encoder_is_a_masked_language_model_of_its_shape(name, size, tmp_path):
     masked_lm = MaskedLm.load(random_masked_lm(name, tmp_path / name))
     assert (masked_lm.backbone.width, masked_lm.backbone.depth) == size
@@ -149,7 +204,7 @@ def made():
         return [{"sentences": 100, "seconds": taken} for taken in seconds]
 
     ours = Entry("ours", rounds(0.5, 0.25, 0.5), kinds={"matrix products": 0.5, "softmax": 0.2})
-    ours.kinds["attention products"] = 0.1
+    ours.kinds["aten::bmm"] = 0.1
     ours.facts, ours.memory = {"bits": 16, "lowest cosine": 0.99987}, 512_000_000
     return Result(
         title="encoding",
@@ -159,11 +214,13 @@ def made():
         flops=[2e9, 2e9, 2e9],
         peaks=[{"bf16": 8e9, "fp32": 2e9}] * 3,
         left_out={"other": "No module named 'other'"},
+        failed={"worse": "out of memory"},
+        machine={"processor": "P", "accelerator": None, "date": "2026-11-26"},
     )
 
 
 def test_a_table_has_the_columns_that_have_something():
-    assert table.table(made()) == (
+    assert results.table(made()) == (
         "|  | sentences/s | slowest - fastest | to default | to fast | of the peak "
         "| in matrix products | lowest cosine | peak memory, MB |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
@@ -171,9 +228,9 @@ def test_a_table_has_the_columns_that_have_something():
         "| default | 50 | 50 - 50 | 1.00 | 0.50 |  |  |  |  |\n"
         "| fast | 100 | 100 - 200 | 2.00 | 1.00 |  |  |  |  |\n"
     )
-    assert table.setting_line(made()) == (
+    assert results.setting_line(made()) == (
         "encoder m; peak bf16 8 GFLOP/s; peak fp32 2 GFLOP/s; "
-        "without other (No module named 'other')"
+        "without other (No module named 'other'); worse failed (out of memory); P; 2026-11-26"
     )
 
 
@@ -182,14 +239,13 @@ def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("words\n<!-- table: a.json -->\nold\n<!-- end of table -->\nmore\n")
     for _ in range(2):
-        table.main(["--update", str(page)])
+        assert benchmarks.main([str(tmp_path / "a.json"), "--page", str(page)]) == 0
         text = page.read_text(encoding="utf-8")
         assert text.startswith("words\n<!-- table: a.json -->\n|  | sentences/s")
         assert text.endswith("<!-- end of table -->\nmore\n")
         assert "old" not in text
     assert read(tmp_path / "a.json") == made()
-    table.main([str(tmp_path / "a.json")])
-    assert table.table(made()) in capsys.readouterr().out
+    assert results.table(made()) in capsys.readouterr().out
     (tmp_path / "b.json").write_text('{"title": "x"}', encoding="utf-8")
     with pytest.raises(DataError, match=r"b\.json is not a result"):
         read(tmp_path / "b.json")
@@ -197,10 +253,10 @@ def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
 
 def test_the_page_of_the_project_shows_its_results():
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
-    assert table.updated(page, DOCS) == page
-    results = {path.stem for path in (DOCS / "results").glob("*.json")}
-    assert {*re.findall(r"<!-- table: results/(\S+)\.json -->", page)} == results
-    assert results <= {*COMMANDS, *GPU}
+    assert results.updated(page, DOCS) == page
+    saved = {path.stem for path in (DOCS / "results").glob("*.json")}
+    assert {*re.findall(r"<!-- table: results/(\S+)\.json -->", page)} == saved
+    assert saved <= {*benchmarks.NAMES}
 
 
 TINY = Model(width=16, inner=24, depth=2)  # as tiny_models.SIZES

@@ -63,7 +63,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, preset, places, monk
         for which, decay in enumerate(DECAYS):
             alone = Classifier(7, classes, decay, preset, 5)
             held = features[fold.held_out], labels[fold.held_out]
-            best = alone.fit(features[fold.train], labels[fold.train], held)
+            best = alone.fit((features[fold.train], labels[fold.train]), held)
             rounds.add(alone.rounds)
             assert fitted.accuracy[number, which] == pytest.approx(best, abs=1e-12)
             found = fitted.weights[number, which]
@@ -122,20 +122,14 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
 @pytest.mark.parametrize("preset", QUICK)
 @pytest.mark.parametrize("seed", [1111, 3])
 @pytest.mark.parametrize(
-    ("names", "theirs", "classes"),
-    [
-        ("all", senteval.nested, 2),
-        ("train test", senteval.by_folds, 2),
-        ("train test", senteval.by_folds, 4),
-        ("train dev test", senteval.by_dev_part, 2),
-    ],
+    ("names", "classes"),
+    [("all", 2), ("train test", 2), ("train test", 4), ("train dev test", 2)],
 )
-def test_the_procedure_is_sentevals(names, theirs, classes, preset, seed):
+def test_the_procedure_is_sentevals(names, classes, preset, seed):
     data = parts(names.split(), classes)
     reached = cross_validate(data, classes, preset_named(preset, seed), "cpu")
-    given = [(part.features, part.labels) for part in data.values()]
-    rows = given[0] if names == "all" else given
-    dev, test, predicted = theirs(*rows, classes, QUICK[preset], seed)
+    pairs = [(part.features, part.labels) for part in data.values()]
+    dev, test, predicted = senteval.procedure(pairs, classes, QUICK[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
     if names == "all":

@@ -1,0 +1,191 @@
+"""Races by kind: who does what, with the settings and contestants of ``races.yaml``."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatch
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.flops import forward_flops, step_flops
+from benchmarks.material import Material
+from benchmarks.race import WARM_UP, Race, Spec
+from contrasent.errors import ConfigError
+from contrasent.model import SentenceEncoder, torch_precisions, training_device
+from contrasent.recipe import load_recipe
+
+TABLE: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+)
+BITS = {"fp32": 32, "bf16": 16, "fp16": 16}
+_PROFILED_ROUNDS, _ROWS = 1, 4096
+
+
+def contestants(group: str, job: str, settings: dict[str, Any], **ours: Any) -> list[Spec]:
+    """Contestants of a group in the table; each says its bits where they are known."""
+    device, specs = training_device(None), []
+    auto = BITS[torch_precisions(device)[0]]
+    on_gpu = TABLE.get(f"{group} on a GPU", {}) if device.type == "cuda" else {}
+    for name, (module, chosen) in (TABLE[group] | on_gpu).items():
+        bits = auto if name.endswith("auto") else BITS.get(chosen.get("precision", ""))
+        more = ours if module == "ours" else {}
+        specs.append(Spec(name, f"{module}:{job}", {**settings, **chosen, **more}, bits))
+    return specs
+
+
+def training(options: Namespace, material: Material, pooler: str) -> tuple[Any, list[int], Any]:
+    """Settings of the jobs that train, the lengths of their sentences, and the line below it."""
+    sizes = {"batch_size": options.batch_size, "steps": options.steps, "tokens": options.tokens}
+    # Every step has a batch of its own, as in training: no two have the same number of tokens.
+    count = options.batch_size * options.steps * (WARM_UP + options.rounds + _PROFILED_ROUNDS)
+    lengths = material.lengths(count, options.tokens)
+    setting = {
+        "encoder": options.encoder,
+        "batch": options.batch_size,
+        "pooler": pooler,
+        "tokens at most": options.tokens,
+        "tokens on average": round(sum(lengths) / len(lengths), 1),
+        "steps of a round": options.steps,
+    }
+    return material.settings(count, pooler=pooler, **sizes), lengths, setting
+
+
+def train(options: Namespace, material: Material) -> Race:
+    """The same batches, with dropout, AdamW and clipping at 1; a sentence passes twice.
+
+    The peers run their own tokenisation and padding.
+    """
+    pooler, per_round = options.pooler or "mean", options.batch_size * options.steps
+    settings, lengths, setting = training(options, material, pooler)
+    tokens_of_a_step = 2 * options.batch_size * sum(lengths) // len(lengths)
+
+    def flops(number: int) -> float:
+        of_round = lengths[number * per_round : (number + 1) * per_round]
+        return 2 * step_flops(material.model, of_round, first_only=pooler == "cls")
+
+    return Race(
+        title="training",
+        setting=setting,
+        specs=contestants("trainers", "Train", settings),
+        flops=flops,
+        shapes=material.model.products(tokens_of_a_step, backward=True),
+        profiled=True,
+    )
+
+
+def objectives(options: Namespace, material: Material) -> Race:
+    """Objectives with the settings of the packaged recipes, from one masked language model."""
+    settings, _, setting = training(options, material, "cls")
+    specs = []
+    for name, (recipe, changes) in TABLE["objectives"].items():
+        job = {**settings, "precision": "bf16", "columns": 3 if recipe == "sup-simcse" else 1}
+        job["objective"] = {**load_recipe(recipe).objective, **changes}
+        specs.append(Spec(name, "ours:Train", job, BITS["bf16"]))
+    return Race("objectives", setting, specs, ["simcse"], profiled=True, parts=True)
+
+
+def encode(options: Namespace, material: Material) -> Race:
+    """Each side's ``encode``, from strings to a matrix; cosines are with ours in fp32."""
+    lengths = material.lengths(options.sentences)
+    flops = forward_flops(material.model, lengths, first_only=options.pooler == "cls")
+    settings = material.settings(options.sentences, pooler=options.pooler or None)
+    return Race(
+        title="encoding",
+        setting={
+            "encoder": options.encoder,
+            "sentences": options.sentences,
+            "tokens on average": round(sum(lengths) / len(lengths), 1),
+        },
+        specs=contestants("encoders", "Encode", settings),
+        flops=lambda _: flops,
+        shapes=material.model.products(min(_ROWS, sum(lengths))),
+        profiled=True,
+        compared="contrasent fp32",
+    )
+
+
+def latency(options: Namespace, material: Material) -> Race:
+    """One sentence a call, another one every time; ours serving, and once more without."""
+    count = options.calls * (WARM_UP + options.rounds)
+    settings = material.settings(count, calls=options.calls)
+    specs = contestants("encoders", "Encode", settings, serving=True)
+    specs.append(Spec("contrasent auto, not serving", "ours:Encode", settings))
+    setting = {"encoder": options.encoder, "calls": options.calls * options.rounds}
+    return Race("latency of one sentence", setting, specs)
+
+
+def memory(options: Namespace, material: Material) -> Race:
+    """From files of several sizes to a matrix or an index, each in a process of its own."""
+    specs = []
+    for size in map(int, options.sizes.split(",")):
+        source = material.place / f"{size}.txt"
+        source.write_text("\n".join(material.texts(size)) + "\n", encoding="utf-8")
+        for written in ("matrix", "index"):
+            settings = {"folder": str(material.encoder), "source": str(source), "written": written}
+            specs += [
+                Spec(name, job, settings, part=f"{size:,}, {written}")
+                for name, job in (("contrasent", "ours:File"), ("sentence-transformers", "st:File"))
+            ]
+    return Race("memory", {"encoder": options.encoder}, specs, warm_up=0)
+
+
+def transfer(options: Namespace, material: Material) -> Race:
+    """Transfer classifiers on the same embeddings, beside SentEval's procedure in loops."""
+    settings = {"folder": str(material.encoder), "preset": options.preset}
+    settings |= {"pooler": options.pooler or "mean"}
+    specs = []
+    for task, name in product(options.tasks.split(","), ("SentEval", "contrasent")):
+        job, arguments = {**settings, "loops": name == "SentEval"}, {"task": task}
+        specs.append(Spec(name, "ours:Transfer", job, part=task.upper(), arguments=arguments))
+    setting = {"encoder": options.encoder, "preset": options.preset, "clock": "cpu"}
+    return Race("transfer", setting, specs, warm_up=0)
+
+
+def serve(options: Namespace, material: Material) -> Race:
+    """Servers beside each other, each under several loads; clients share the processor."""
+    settings = {"folder": str(material.encoder), "python": options.peer_python}
+    settings |= {"seconds": options.seconds, "rate": options.rate}
+    specs = []
+    for load, (name, (line, path)) in product(options.loads.split(","), TABLE["servers"].items()):
+        if load == "overload" and name != "contrasent":
+            continue  # peers do not refuse: what they leave would last for minutes
+        more = options.serve_options if name == "contrasent" else ""
+        job = {**settings, "line": f"{line} {more}", "path": path}
+        part, arguments = f"{load} clients" if load.isdigit() else load, {"load": load}
+        specs.append(Spec(name, "serving:Serve", job, part=part, arguments=arguments))
+    setting = {"encoder": options.encoder, "seconds": options.seconds, "zipf/s": options.rate}
+    return Race("serving", setting, specs)
+
+
+def search(options: Namespace, material: Material) -> Race:
+    """Kinds of index, over vectors that are generated around the embeddings of sentences."""
+    encoder, path = SentenceEncoder.load(material.encoder), material.place / "embeddings.npy"
+    np.save(path, encoder.encode(material.texts(options.sentences), normalize=True))
+    settings = {"embeddings": str(path), "rows": options.rows, "queries": options.calls}
+    specs = []
+    for kind, part in product(("flat", "hnsw", "ivfpq"), ("", "in one call")):
+        job, arguments = {**settings, "kind": kind}, {"together": bool(part)}
+        specs.append(Spec(kind, "searching:Search", job, part=part, arguments=arguments))
+    setting = {"vectors": options.rows, "queries": options.calls}
+    return Race("search", setting, specs, ["flat"], compared="flat")
+
+
+KINDS: dict[str, Callable[[Namespace, Material], Race]] = {
+    it.__name__: it for it in (train, objectives, encode, latency, memory, transfer, serve, search)
+}
+
+
+def race_of(options: Namespace, material: Material) -> Race:
+    """The race of a kind, with the contestants that take part; ConfigError if none does."""
+    race, patterns = KINDS[options.kind](options, material), options.only.split(",")
+    specs = [spec for spec in race.specs if any(fnmatch(spec.name, it) for it in patterns)]
+    if not specs:
+        names = ", ".join(dict.fromkeys(spec.name for spec in race.specs))
+        raise ConfigError(f"no contestant is called {options.only}; there are {names}")
+    # The peers, whose default is the first; the others are compared with them.
+    peers = [spec.name for spec in specs if not spec.name.startswith(("contrasent", "transformer"))]
+    return replace(race, specs=specs, references=race.references or list(dict.fromkeys(peers)))
