@@ -16,8 +16,6 @@ import html
 import json
 import random
 import shutil
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +28,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from scipy.stats import bootstrap
 
 import contrasent
 from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
@@ -37,7 +36,7 @@ from contrasent.metrics import relevant_ranks, retrieval_score
 from contrasent.model import SentenceEncoder
 from contrasent.search import Index, WordIndex, fuse
 
-NEAREST, DEPTH, MINUTES, QUANTILES = 11, 10, 15, (0.025, 0.975)
+NEAREST, DEPTH, MINUTES = 11, 10, 15
 DOMAINS = {
     "questions": {"duplicates": "questions/test"},
     "forum": {"rated 4 or 5": "forum/test", "rated pairs": "forum/pairs.tsv"},
@@ -164,10 +163,8 @@ def changed(first: Any, second: Any) -> str:
     """A score x 100, its change, and the 95 % interval of that by a paired bootstrap."""
     if isinstance(first, np.ndarray):
         value, changes = 100 * second.mean(), 100.0 * second - 100.0 * first
-        shares = np.full(len(first), 1 / len(first))
-        draws = np.random.default_rng(1111).multinomial(len(first), shares, size=5000)
-        change = changes.mean()
-        low, high = np.quantile(draws @ changes / len(first), QUANTILES)
+        drawn = bootstrap((changes,), np.mean, n_resamples=5000, method="percentile", rng=1111)
+        change, (low, high) = changes.mean(), drawn.confidence_interval
     else:
         suite, scores = second
         ((comparison, *_),) = suite.compare(first[1], scores, Bootstrap()).values()
@@ -428,10 +425,7 @@ def dirt(
     minutes: float = 2,
     only: Annotated[list[str] | None, typer.Option()] = None,
 ) -> None:
-    """Adapt to raw text as people have it; print a row per kind of dirt.
-
-    It has the exit code, seconds, documents or lines, and the answer.
-    """
+    """Adapt to raw text as people have it: seconds, documents or lines, and the answer of each."""
     work.mkdir(parents=True, exist_ok=True)
     for number, (name, content) in enumerate(kinds(data).items()):
         if only and name not in only:
@@ -439,18 +433,13 @@ def dirt(
         ending = name.split()[0] if name.startswith(("csv", "tsv", "jsonl")) else "txt"
         file, folder = work / f"raw-{number}.{ending}", work / f"adapt-{number}"
         file.write_text(content, encoding="utf-8", newline="")
-        words = f"adapt all-MiniLM-L6-v2 --data {file} --minutes {minutes} --output {folder}"
-        command = [sys.executable, "-m", "contrasent", *words.split(), "--overwrite"]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        print(f"| {name} | {done.returncode} | {time.monotonic() - began:.0f} s |", end=" ")
-        if done.returncode:
-            print(done.stderr.strip()[-300:], flush=True)
-            continue
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        first, *others = result["sentences"]
-        kind = "right" if (" documents of " in first) == (name in DOCUMENTS) else "WRONG"
-        print(kind, result["outcome"], result["hybrid_weight"], *others[:2], flush=True)
+        options: dict[str, Any] = {"output": folder, "overwrite": True, "minutes": minutes}
+        result = contrasent.adapt("all-MiniLM-L6-v2", data=file, **options)
+        kind = "documents" if " documents of " in result.sentences[0] else "lines"
+        right = "right" if (kind == "documents") == (name in DOCUMENTS) else "WRONG"
+        cells = [name, f"{time.monotonic() - began:.0f} s", f"{kind}, {right}", result.outcome]
+        print(f"| {' | '.join(cells)} | {' '.join(result.sentences[1:3])} |", flush=True)
 
 
 if __name__ == "__main__":

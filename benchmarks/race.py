@@ -115,6 +115,8 @@ class _Line:
                 entry.versions, entry.facts = other.entry.versions, dict(other.entry.facts)
                 self.running.append(Contestant(spec, other.worker, entry))
                 return
+        if spec.name in self.left_out:
+            return
         for python in pythons:
             worker = start(python)
             values = worker.ask({"do": "start", "job": spec.job, "settings": dict(spec.settings)})
@@ -122,7 +124,7 @@ class _Line:
                 break
         if "error" in values:
             reasons = self.left_out if values.get("missing") else self.failed
-            reasons[entry.title] = values["error"].splitlines()[-1]
+            reasons[spec.name] = values["error"].splitlines()[-1]
         else:
             entry.versions, entry.facts = values["versions"], values["facts"] | entry.facts
             self.running.append(Contestant(spec, worker, entry))

@@ -147,14 +147,14 @@ def transfer(options: Namespace, material: Material) -> Race:
 
 def serve(options: Namespace, material: Material) -> Race:
     """Servers beside each other, each under several loads; clients share the processor."""
-    settings = {"folder": str(material.encoder), "python": options.peer_python}
-    settings |= {"seconds": options.seconds, "rate": options.rate}
+    settings = {"folder": str(material.encoder), "seconds": options.seconds, "rate": options.rate}
     specs = []
     for load, (name, (line, path)) in product(options.loads.split(","), TABLE["servers"].items()):
         if load == "overload" and name != "contrasent":
             continue  # peers do not refuse: what they leave would last for minutes
         more = options.serve_options if name == "contrasent" else ""
-        job = {**settings, "line": f"{line} {more}", "path": path}
+        python = options.peer_python if name == "infinity-emb" else ""
+        job = {**settings, "line": f"{line} {more}", "path": path, "python": python}
         part, arguments = f"{load} clients" if load.isdigit() else load, {"load": load}
         specs.append(Spec(name, "serving:Serve", job, part=part, arguments=arguments))
     setting = {"encoder": options.encoder, "seconds": options.seconds, "zipf/s": options.rate}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer, backend
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 from sentence_transformers.models import Pooling, Transformer
 from torch import Tensor
@@ -121,6 +121,8 @@ def _pooled(folder: str, pooler: str, **options: Any) -> SentenceTransformer:
 
 def _quantised(folder: str, pooler: str | None, name: str, texts: list[str]) -> SentenceTransformer:
     """Its int8 model, as its page "Speeding up Inference" makes it, calibrated on ``texts``."""
+    from sentence_transformers import backend
+
     with tempfile.TemporaryDirectory(prefix="qint8-") as place:
         model = Path(place) / "model"
         plain = SentenceTransformer(folder) if pooler is None else _pooled(folder, pooler)
