@@ -184,8 +184,7 @@ def half(text: str) -> int:
     return sha256(text.encode()).digest()[0] % 2
 
 
-def distinct(texts: Iterable[str]) -> list[str]:
-    """Each text once, in its order."""
+def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(text for text in texts if text.strip()))
 
 
@@ -196,15 +195,13 @@ def shuffled(items: Iterable[Any]) -> list[Any]:
     return ordered
 
 
-def lines(texts: Iterable[str]) -> str:
-    """A text per line."""
+def _lines(texts: Iterable[str]) -> str:
     return "\n".join(texts) + "\n"
 
 
-def write(path: Path, texts: Iterable[str]) -> None:
-    """Write lines of text."""
+def _write(path: Path, texts: Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(lines(texts), encoding="utf-8")
+    path.write_text(_lines(texts), encoding="utf-8")
 
 
 def write_retrieval(
@@ -215,19 +212,17 @@ def write_retrieval(
     documents = {str(row): text for row, text in enumerate(corpus)}
     for name, texts in (("corpus", documents), ("queries", queries)):
         lines = (json.dumps({"_id": key, "text": text}) for key, text in texts.items())
-        write(folder / f"{name}.jsonl", lines)
+        _write(folder / f"{name}.jsonl", lines)
     relevant = (f"{query}\t{row}\t1" for query, row in pairs)
-    write(folder / "qrels.tsv", ["query-id\tcorpus-id\tscore", *relevant])
+    _write(folder / "qrels.tsv", ["query-id\tcorpus-id\tscore", *relevant])
 
 
-def quora(data: Path) -> list[dict[str, str]]:
-    """Pairs of questions, with a label."""
+def _quora(data: Path) -> list[dict[str, str]]:
     with (data / "paraphrase/qqp_sample.tsv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def wikipedia_articles(data: Path) -> list[list[str]]:
-    """Their sentences."""
+def _wikipedia_articles(data: Path) -> list[list[str]]:
     whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
     return [article.split("\n") for article in whole.strip().split("\n\n")]
 
@@ -235,13 +230,13 @@ def wikipedia_articles(data: Path) -> list[list[str]]:
 def questions(data: Path, work: Path) -> None:
     """Quora's pairs by halves: questions to train on, duplicates that find each other."""
     pairs: list[tuple[list[str], str]] = [
-        ([row["question1"], row["question2"]], row["is_duplicate"]) for row in quora(data)
+        ([row["question1"], row["question2"]], row["is_duplicate"]) for row in _quora(data)
     ]
     test = [pair for pair in pairs if half(pair[0][0]) == 0]
-    corpus = distinct(chain.from_iterable(sides for sides, _ in test))
+    corpus = _distinct(chain.from_iterable(sides for sides, _ in test))
     place = {text: row for row, text in enumerate(corpus)}
-    rest = distinct(chain.from_iterable(sides for sides, _ in pairs if half(sides[0])))
-    write(work / "questions/train.txt", shuffled(text for text in rest if text not in place))
+    rest = _distinct(chain.from_iterable(sides for sides, _ in pairs if half(sides[0])))
+    _write(work / "questions/train.txt", shuffled(text for text in rest if text not in place))
     same = [(place[a], place[b]) for (a, b), label in test if label == "1" and a != b]
     write_retrieval(work / "questions/test", corpus, same)
 
@@ -260,12 +255,12 @@ def forum(data: Path, work: Path) -> None:
                 rated.append((first, second, rating.strip()))
             else:
                 text += [first, second]
-    write(work / "forum/pairs.tsv", map("\t".join, rated))
+    _write(work / "forum/pairs.tsv", map("\t".join, rated))
     corpus = list(dict.fromkeys(side for pair in rated for side in pair[:2]))
     place = {text: row for row, text in enumerate(corpus)}
     same = [(place[a], place[b]) for a, b, rating in rated if float(rating) >= 4 and a != b]
     write_retrieval(work / "forum/test", corpus, same)
-    write(work / "forum/train.txt", shuffled(it for it in distinct(text) if it not in place))
+    _write(work / "forum/train.txt", shuffled(it for it in _distinct(text) if it not in place))
 
 
 def reviews(data: Path, work: Path) -> None:
@@ -275,16 +270,16 @@ def reviews(data: Path, work: Path) -> None:
         rows = []
         for label in ("pos", "neg"):
             lines = (data / f"senteval/{name}/{stem}.{label}").read_bytes().decode("latin-1")
-            each = [line.strip() for line in distinct(lines.splitlines())]
+            each = [line.strip() for line in _distinct(lines.splitlines())]
             text += [line for line in each if half(line)]
             rows += [[line, label] for line in each if not half(line)]
-        write(work / f"reviews/{name}.csv", [quoted_table([["text", "label"], *shuffled(rows)])])
-    write(work / "reviews/train.txt", shuffled(distinct(text)))
+        _write(work / f"reviews/{name}.csv", [_quoted_table([["text", "label"], *shuffled(rows)])])
+    _write(work / "reviews/train.txt", shuffled(_distinct(text)))
 
 
 def wikipedia(data: Path, work: Path) -> None:
     """Articles: some to train on; sentences find those of their article, titles two paragraphs."""
-    articles = shuffled(map(distinct, wikipedia_articles(data)))
+    articles = shuffled(map(_distinct, _wikipedia_articles(data)))
     corpus, pairs = list[str](), list[tuple[int | str, int]]()
     for k, article in enumerate(part[:20] for part in articles[:400] if len(part) >= 3):
         rows = range(len(corpus), len(corpus) + len(article))
@@ -293,7 +288,7 @@ def wikipedia(data: Path, work: Path) -> None:
             pairs += [(query, row) for row in rows if row != query]
     write_retrieval(work / "wikipedia/test", corpus, pairs)
     lines = (sentence for article in articles[400:] for sentence in [*article, ""])
-    write(work / "wikipedia/train.txt", islice(lines, 60_000))
+    _write(work / "wikipedia/train.txt", islice(lines, 60_000))
     corpus, pairs, title, left = [], [], "", 0
     for part in ("valid", "test"):
         for line in (data / f"wiki/wikitext-2/{part}.txt").read_text(encoding="utf-8").splitlines():
@@ -317,12 +312,12 @@ def captions(data: Path, work: Path) -> None:
     names = shuffled(sorted(images))
     corpus, pairs = list[str](), list[tuple[int | str, int]]()
     for name in names[:1500]:
-        first, texts = len(corpus), distinct(images[name])
+        first, texts = len(corpus), _distinct(images[name])
         corpus += texts
         pairs += [(first, row) for row in range(first + 1, len(corpus))]
     write_retrieval(work / "captions/test", corpus, pairs)
-    rest, seen = distinct(chain.from_iterable(images[it] for it in names[1500:])), set(corpus)
-    write(work / "captions/train.txt", shuffled(text for text in rest if text not in seen))
+    rest, seen = _distinct(chain.from_iterable(images[it] for it in names[1500:])), set(corpus)
+    _write(work / "captions/train.txt", shuffled(text for text in rest if text not in seen))
 
 
 @app.command()
@@ -377,16 +372,15 @@ FOREIGN = (
 DOCUMENTS = ("documents", "markdown", "wrapped paragraphs")
 
 
-def quoted_table(rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
-    """A file of quoted cells."""
+def _quoted_table(rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
     quoted = ([f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row] for row in rows)
     return "\n".join(map(delimiter.join, quoted))
 
 
 def kinds(data: Path) -> dict[str, str]:
     """Raw text by the name of its kind, which begins with the kind of file."""
-    asked = distinct(row["question1"] for row in quora(data))[:4000]
-    articles, each = wikipedia_articles(data)[:20_000], [*enumerate(asked)]
+    asked = _distinct(row["question1"] for row in _quora(data))[:4000]
+    articles, each = _wikipedia_articles(data)[:20_000], [*enumerate(asked)]
     some, sentences = articles[:600], [*chain.from_iterable(articles)]
     columns = [["id", "date", "text", "state"]]
     columns += [[str(n), "2024-05-01", it, "open"] for n, it in each]
@@ -398,23 +392,23 @@ def kinds(data: Path) -> dict[str, str]:
         "stray blank lines": "".join(it + "\n" * (1 + (n % 50 == 7)) for n, it in each),
         "double spaced": "\n\n".join(asked),
         "documents": "\n\n".join(map("\n".join, some)),
-        "one text per line": lines(map(" ".join, some)),
-        "csv": quoted_table([["question"], *([it] for it in asked)]),
-        "csv of many columns": quoted_table(columns),
-        "csv by semicolons": quoted_table(columns, ";"),
-        "tsv": "question\tlabel\n" + lines(f"{it}\t1" for it in asked),
-        "jsonl": lines(json.dumps({"id": 1, "text": it}) for it in asked),
-        "html": lines(tagged),
+        "one text per line": _lines(map(" ".join, some)),
+        "csv": _quoted_table([["question"], *([it] for it in asked)]),
+        "csv of many columns": _quoted_table(columns),
+        "csv by semicolons": _quoted_table(columns, ";"),
+        "tsv": "question\tlabel\n" + _lines(f"{it}\t1" for it in asked),
+        "jsonl": _lines(json.dumps({"id": 1, "text": it}) for it in asked),
+        "html": _lines(tagged),
         "markdown": "\n\n".join("\n".join([f"## {it[0][:40]}", *it]) for it in some),
         "wrapped paragraphs": "\n\n".join(textwrap.fill(" ".join(it), 72) for it in some),
-        "repeats": lines(asked[:1000] * 4),
-        "languages": lines(foreign + sentences[:1000]),
-        "chat": lines(chat),
-        "addresses": lines(f"- https://ex.org/{n} {it}" for n, it in each),
-        "wrong letters": lines(it.replace("e", "Ã©") for it in asked),
+        "repeats": _lines(asked[:1000] * 4),
+        "languages": _lines(foreign + sentences[:1000]),
+        "chat": _lines(chat),
+        "addresses": _lines(f"- https://ex.org/{n} {it}" for n, it in each),
+        "wrong letters": _lines(it.replace("e", "Ã©") for it in asked),
         "CR LF, BOM, control": "\ufeff" + "\x07 \t \r\n".join(asked),
-        "300 lines": lines(sentences[:300]),
-        "300,000 lines": lines(islice(cycle(sentences), 300_000)),
+        "300 lines": _lines(sentences[:300]),
+        "300,000 lines": _lines(islice(cycle(sentences), 300_000)),
     }
 
 
