@@ -89,7 +89,7 @@ def make(work: Path, start: str, domain: str, method: str, seed: int, minutes: f
     if method not in TRAINED:
         return Answer(encoder, MODES.get(method, "dense"))
     recipe, changes = TRAINED[method]
-    settings = {**STEPS, **changes, "train.seed": seed}
+    settings: dict[str, Any] = {**STEPS, **changes, "train.seed": seed}
     if method == "mlm first":
         first = folder.with_name(f"{folder.name}-first")
         contrasent.pretrain(base, data=data, output=first, overwrite=True, **settings)
@@ -110,8 +110,8 @@ def search_scores(answer: Answer, folder: Path) -> np.ndarray:
         index = Index.build(answer.encoder, texts, Path(place) / "index", order, precision="fp32")
         if answer.mode in ("hybrid", "auto") and answer.weight is None:
             print(folder, contrasent.tune_index(index, answer.encoder))
-        options = {"mode": answer.mode, "weight": answer.weight}
-        hits = index.search(answer.encoder, task.queries, DEPTH + 1, **options)
+        by = {"mode": answer.mode, "weight": answer.weight}
+        hits = index.search(answer.encoder, task.queries, top_k=DEPTH + 1, **by)
     for ranked, wanted, self_row in zip(hits, task.relevant, task.left_out, strict=True):
         scores = np.full(len(order), -np.inf)
         scores[[int(hit.id) for hit in ranked]] = -np.arange(len(ranked))

@@ -206,9 +206,8 @@ def _compare(line: _Line, compared: str, path: Path) -> None:
         rows[contestant.entry.title] = np.load(path)
 
     line.each(read)
-    exact = rows.get(compared)
-    for entry in (contestant.entry for contestant in line.running if exact is not None):
-        matrix = rows[entry.title]
+    for entry in (contestant.entry for contestant in line.running if compared in rows):
+        matrix, exact = rows[entry.title], rows[compared]
         if np.issubdtype(matrix.dtype, np.integer):
             shares = [np.isin(row, best).mean() for row, best in zip(matrix, exact, strict=True)]
             entry.facts["recall@10"] = float(np.mean(shares))

@@ -46,7 +46,11 @@ class Train:
         accelerator = Accelerator(cpu=not torch.cuda.is_available())
         encoder = SentenceEncoder.load(self.folder, pooler=self.pooler, head="none")
         chosen = dict(self.objective)
-        shape = {"width": encoder.width, "data_views": self.columns, "encoder": encoder}
+        shape: dict[str, Any] = {
+            "width": encoder.width,
+            "data_views": self.columns,
+            "encoder": encoder,
+        }
         objective = objectives.build(chosen.pop("name"), chosen, **shape)
         texts = read_texts(self.texts)
         rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)
@@ -158,7 +162,8 @@ class Transfer:
             dev, test, _ = senteval.procedure(pairs, data.classes, preset, seed)
         else:
             preset = preset_named(self._preset, seed)
-            reached = transfer.cross_validate(parts, data.classes, preset, "cpu")
+            fitted = transfer.logistic_regression
+            reached = fitted.cross_validate(parts, data.classes, preset, "cpu")
             dev, test = reached.dev, reached.test
         seconds = time.process_time() - start
         size = sum(len(part.labels) for part in parts.values())
