@@ -46,11 +46,7 @@ class Train:
         accelerator = Accelerator(cpu=not torch.cuda.is_available())
         encoder = SentenceEncoder.load(self.folder, pooler=self.pooler, head="none")
         chosen = dict(self.objective)
-        shape: dict[str, Any] = {
-            "width": encoder.width,
-            "data_views": self.columns,
-            "encoder": encoder,
-        }
+        shape = {"width": encoder.width, "data_views": self.columns, "encoder": encoder}
         objective = objectives.build(chosen.pop("name"), chosen, **shape)
         texts = read_texts(self.texts)
         rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)

@@ -145,11 +145,8 @@ class Serve:
         end = time.perf_counter() + self._seconds
 
         def answers(number: int) -> Answers:
-            client, texts, measured = (
-                Client(self._port, self._path),
-                sentences(seed + f" {number}"),
-                [],
-            )
+            client, texts = Client(self._port, self._path), sentences(f"{seed} {number}")
+            measured = Answers()
             while (start := time.perf_counter()) < end:
                 measured.append((client.send(next(texts)), time.perf_counter() - start))
             client.close()
