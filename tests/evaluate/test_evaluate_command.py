@@ -112,7 +112,8 @@ def test_figures_are_drawn_again_from_the_json_alone(runner, tmp_path):
     options = ("--json", json_file, "--figures", first)
     result = command("a/one", "b/two", "--pairs", "stsb-dev>2", *options)
     assert result.exit_code == 0, result.output
-    assert [found.encoder for found in read_geometry(json_file)] == ["a/one", "b/two"]
+    encoders = [geometry.records[0].encoder for geometry in read_geometry(json_file)]
+    assert encoders == ["a/one", "b/two"]
     names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png"))
     assert sorted(path.name for path in first.iterdir()) == names
     assert all(str(first / name) in result.stderr for name in names)
