@@ -86,7 +86,7 @@ def sentence_columns(
         cells = [row[it] for row in below] or [names[it]]
         if _holds_codes(cells):
             name = repr(names[it]) if chosen.header else it
-            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
+            shown = ", ".join(repr(cell[:_SHOWN]) for cell in cells[:2])
             what = f"column {name} holds ids, numbers or dates ({shown})"
             raise DataError(f"{where}: {what}; choose with --columns")
     return chosen
@@ -97,14 +97,18 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     count, unknown = len(names), [name for name in names if not _is_known(name)]
     joined = re.split(r"[,;|:^~\t]+", names[0])
     many = len(below) >= _FEWEST_ROWS
-    texts = [name for name, *it in zip(names, *below, strict=True) if many and _is_text(it)]
+    texts, main = list[str](), list[str]()  # sentences, and what is not the same again and again
+    for name, *cells in zip(names, *below, strict=True):
+        plain = not _holds_codes(cells)
+        long = many and plain and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
+        texts += [name] * long
+        main += [name] * (plain and 2 * len(set(cells)) > len(cells))
     like_names = texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count
-    main = [name for name, *it in zip(names, *below, strict=True) if not _is_beside(it)]
     alone = like_names and (count == 1 or (len(texts) == 1 and main == texts))
     at = names.index(texts[0]) if alone else None
     problem = ""
     if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
-        what = f"{_shortened(names[0])!r} looks like {len(joined)} cells"
+        what = f"{names[0][:_SHOWN]!r} looks like {len(joined)} cells"
         problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
     elif at is not None and len(names[at].split()) < min(len(row[at].split()) for row in below):
         ignored = ", ".join(name for name in names if name != names[at])
@@ -166,7 +170,7 @@ def _positions(
     for column in columns:
         spelt, wanted = (known, column) if column in known else (lower, column.lower())
         if wanted not in spelt:
-            pick(f"column of {where}", column, [_shortened(name) for name in known])
+            pick(f"column of {where}", column, [name[:_SHOWN] for name in known])
         chosen.append(spelt.index(wanted))
         if spelt.count(wanted) > 1 or chosen.count(chosen[-1]) > 1:
             problem = f"names {column!r} twice, or it heads more than one column; choose by number"
@@ -179,10 +183,6 @@ def _positions(
 def _as_roles(columns: Sequence[str], roles: Sequence[str]) -> str:
     """``columns``, each with its role; there may be more ``roles``."""
     return ", ".join(f"{column} as {role}" for column, role in zip(columns, roles, strict=False))
-
-
-def _shortened(cell: str) -> str:
-    return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 3]}..."
 
 
 def view_names(count: int, alone: str = "sentence") -> list[str]:
@@ -200,15 +200,6 @@ def _is_known(name: str) -> bool:
 
 def _is_sentence(name: str) -> bool:
     return name in ALONE or any(name in p for p in PAIRS) or bool(_NEGATIVE.fullmatch(name))
-
-
-def _is_text(cells: Sequence[str]) -> bool:
-    return not _holds_codes(cells) and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
-
-
-def _is_beside(cells: Sequence[str]) -> bool:
-    """True if a column holds ids, numbers or dates, or a few values again and again."""
-    return _holds_codes(cells) or 2 * len(set(cells)) <= len(cells)
 
 
 def _holds_codes(cells: Sequence[str]) -> bool:
@@ -281,10 +272,10 @@ def choose_columns(
         how = "in this order, below a header" if header else "no header"
         described = f"{_as_roles(cells, roles)} ({how})"
         return ColumnMap(tuple(range(len(names))), header, described, "order")
+    there = ", ".join(name[:_SHOWN] for name in names[:8])
     raise DataError(
-        f"{where}: no column is known as the {roles[len(known)]}; there are "
-        f"{', '.join(map(_shortened, names[:8]))}; choose {every} with --columns, by name or by "
-        "number from 0"
+        f"{where}: no column is known as the {roles[len(known)]}; there are {there}; choose "
+        f"{every} with --columns, by name or by number from 0"
     )
 
 

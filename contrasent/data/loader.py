@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ class TokenStore:
         sentences = kept.examples * kept.views
         self._offsets: IndexArray = map_array(folder / _OFFSETS, np.int64, sentences + 1)
         self._columns = {
-            Need[name]: map_array(_column_file(folder, name), dtype, len(self))
+            Need[name]: map_array(folder / f"{name.lower()}.bin", dtype, len(self))
             for name, dtype in kept.columns.items()
         }
         if len(self.tokenless()) != kept.tokenless:
@@ -149,7 +150,7 @@ def tokenize(
         columns, total = dict[str, str](), kept + len(tokenless)
         for name, numbers in examples.numbers.items():
             rows = np.array(numbers).reshape(total, -1)
-            np.delete(rows, tokenless, axis=0).tofile(_column_file(folder, name))
+            np.delete(rows, tokenless, axis=0).tofile(folder / f"{name.lower()}.bin")
             columns[name] = f"({rows.shape[1]},)" * (rows.shape[1] > 1) + rows.dtype.name
         manifest = TokenManifest(
             examples=kept,
@@ -166,10 +167,6 @@ def tokenize(
         (folder / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
 
     return cached("tokens", "token ids", key, TokenStore, write)
-
-
-def _column_file(folder: Path, name: str) -> Path:
-    return folder / f"{name.lower()}.bin"
 
 
 def text_numbers(store: TokenStore) -> IndexArray:
@@ -305,7 +302,7 @@ class Loader:
         self._examples_per_epoch = whole * batch_size if drop_last else examples
         self._source, self._batch_size = source, batch_size
         self._seed, self._shuffle = seed, shuffle
-        self._drawn: tuple[int, IndexArray] | None = None
+        self._order = lru_cache(1)(self._draw_order)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step, counted from 0 over all epochs; always the same for a step."""
@@ -334,14 +331,9 @@ class Loader:
 
         return prefetch(range(first_step, last_step), load, ahead=_AHEAD)
 
-    def _order(self, epoch: int) -> IndexArray:
-        drawn = self._drawn
-        if drawn is None or drawn[0] != epoch:
-            count = len(self._source.examples)
-            random = np.random.default_rng([self._seed, epoch])
-            order = random.permutation(count) if self._shuffle else np.arange(count)
-            drawn = self._drawn = epoch, order
-        return drawn[1]
+    def _draw_order(self, epoch: int) -> IndexArray:
+        count, random = len(self._source.examples), np.random.default_rng([self._seed, epoch])
+        return random.permutation(count) if self._shuffle else np.arange(count)
 
 
 def batches_of_each(sizes: Sequence[int], weights: Sequence[float | None]) -> IndexArray:

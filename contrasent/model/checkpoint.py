@@ -348,7 +348,7 @@ def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
     if encoder.head is not None:
         _write_dense(add("Dense"), encoder.head.linear, _TANH)
     transform = encoder.transform
-    if transform is not None and transform.is_dense:
+    if isinstance(transform, DenseMap):
         _write_dense(add("Dense"), transform, _IDENTITY)
     elif transform is not None:
         st_modules.FittedTransform(transform).save(str(add("FittedTransform")))

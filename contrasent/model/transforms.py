@@ -22,12 +22,10 @@ class Transform(nn.Module, ABC):
     """A map of embeddings from ``input_width`` to ``width``, always computed in fp32.
 
     A class is found again by its ``name``; ``described`` says what it was fitted on. One that
-    ``is_dense`` has ``weight`` and ``bias``, as a Dense module; one that ``is_trained`` is a layer
-    of the encoder, which further training goes on with.
+    ``is_trained`` is a layer of the encoder, which further training goes on with.
     """
 
     name: str
-    is_dense: ClassVar[bool] = False
     is_trained: ClassVar[bool] = False
     input_width: int
     width: int
@@ -54,7 +52,7 @@ class Transform(nn.Module, ABC):
 class DenseMap(Transform):
     """``x W + b``, which sentence-transformers has as a Dense without activation."""
 
-    name, is_dense = "linear", True
+    name = "linear"
     weight: Tensor
     bias: Tensor
 
@@ -295,14 +293,10 @@ class Flow(Transform):
         """Mean negative log-likelihood of ``rows (S, D)``, a scalar, in bits for each component."""
         mapped: Tensor = self(rows)
         normal = -0.5 * (mapped.square() + math.log(2 * math.pi)).sum(1)
-        return -(normal + self.log_determinant).mean() / (math.log(2) * self.width)
-
-    @property
-    def log_determinant(self) -> Tensor:
-        """Logarithm of the Jacobian's determinant, a scalar: it is the same everywhere."""
+        # The Jacobian's determinant is the same everywhere.
         levels: Any = self.steps
         scales = [_LOG_SCALE_FACTOR * s.norm.log_scale.sum() for level in levels for s in level]
-        return torch.stack(scales).sum()
+        return -(normal + torch.stack(scales).sum()).mean() / (math.log(2) * self.width)
 
 
 TRANSFORMS: dict[str, Any] = {it.name: it for it in (DenseMap, Projection, Whitening, Flow)}

@@ -75,10 +75,16 @@ class SimCSE(Contrast):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        self.needs_pairs = config.hard_negatives != 0 or config.unsupervised_weight > 0
+        self.needs_pairs = config.hard_negatives is None or config.unsupervised_weight > 0
         self.views, self.takes_fewer = max(2, start.data_views), config.hard_negatives is None
         if config.hard_negatives is not None:
             self.views = 2 + config.hard_negatives
+        if config.hard_negatives and start.data_views != self.views:
+            raise ConfigError(
+                f"objective.hard_negatives is {config.hard_negatives}, which needs data of "
+                f"{self.views} sentences per example (anchor, positive, hard negatives); this "
+                f"data has {start.data_views}"
+            )
         if config.keep_head and config.head != "mlp":
             raise ConfigError(f"objective.keep_head keeps an mlp, objective.head is {config.head}")
         if config.unsupervised_weight:

@@ -61,11 +61,9 @@ class DevScore:
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
-        notes = [
-            f" ({self.start_share:.0%} of the start)" if self.start_share else "",
-            "" if self.other is None else f" (the other encoder {self.other * 100:.2f})",
-        ]
-        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{''.join(notes)}"
+        note = f" ({self.start_share:.0%} of the start)" if self.start_share else ""
+        note += "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
+        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{note}"
 
 
 def metric_name(metric: str) -> str:

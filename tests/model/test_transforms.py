@@ -183,7 +183,7 @@ KINDS = {
     **{
         name: lambda kind=kind: drawn(kind(16, 16))
         for name, kind in TRANSFORMS.items()
-        if kind.is_dense
+        if kind is not Flow
     },
     "shorter": lambda: drawn(Whitening(16, 5)),
     "flow": lambda: drawn(Flow(16, 2, 2, 6)),

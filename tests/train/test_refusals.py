@@ -72,7 +72,7 @@ REFUSED = {
     ],
     "sg-opt": [({"start": "glove"}, "this needs a transformer")],
     "consert": [({"start": "glove"}, "the first state of an LSTM")],
-    "sup-simcse-bert-base": [({"data": "text.txt"}, "takes pairs here, but the data has")],
+    "sup-simcse-bert-base": [({"data": "text.txt"}, "needs data of 3 sentences per example")],
     "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no column")],
     "distil": [({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x")],
     "diffcse": [({"start": "glove"}, "no mask token")],
