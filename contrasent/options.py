@@ -20,14 +20,12 @@ def _listed(value: object) -> object:
     return value
 
 
-Listed = Annotated[Sequence[str], BeforeValidator(_listed)]
-"""Names; on the command line between commas."""
+Listed = Annotated[Sequence[str], BeforeValidator(_listed)]  # on the command line between commas
 
 Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""
 
-Precision = Literal["auto", "bf16", "fp32", "int8"]
-"""A precision that an encoder may compute in; each has only some, and says which."""
+Precision = Literal["auto", "bf16", "fp32", "int8"]  # each encoder has some, and says which
 
 
 @settings
@@ -95,8 +93,7 @@ class Sharding(InPrecision):
     """Sentences written at a time; a kill loses no more than that."""
 
     vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
-    """Numbers in a .npy: int8 and binary (bits) are those of sentence-transformers, the ranges of
-    int8 in a second file."""
+    """Numbers in a .npy; int8 (ranges in a second file) and bits as in sentence-transformers."""
 
     shards: Literal["npy", "parquet"] | None = None
     """npy or parquet: leave a folder of shards of this kind, with manifest.json."""
@@ -288,8 +285,7 @@ class EvaluationOptions(Measuring, DataFolder, FoundText):
     """In place of the protocol's: spearman or pearson."""
 
     regressor: bool | None = None
-    """In place of the protocol's: score STS-B and SICK-R by SentEval's regressor, fitted to their
-    training splits, or by cosines."""
+    """In place of the protocol's: STS-B and SICK-R by SentEval's fitted regressor, or cosines."""
 
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Show intervals of this confidence, such as 0.95."""
@@ -298,8 +294,7 @@ class EvaluationOptions(Measuring, DataFolder, FoundText):
     """Transfer and labelled tasks: SentEval's settings: test (as in papers), fasttest or dev."""
 
     classifier_seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1111
-    """Transfer and labelled tasks: seed of training and folds; those of one part (MR, CR, SUBJ,
-    MPQA) are always SentEval's, of 1111."""
+    """Transfer and labelled tasks: seed of training and folds (MR, CR, SUBJ, MPQA: always 1111)."""
 
 
 @settings
@@ -314,8 +309,7 @@ class AnalysisOptions(Measuring, DataFolder):
     """Sentence, sentence and score of your file of --pairs: three names, or numbers from 0."""
 
     edits: str | None = None
-    """A text whose sentences are edited: how far their embeddings move, and how well these tell the
-    edit, its place and its size."""
+    """A text whose sentences are edited: how far embeddings move, how well they tell the edit."""
 
 
 @settings
@@ -477,8 +471,7 @@ class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
     """Comma-separated names of what is tried; else all that fit."""
 
     teacher: str | None = None
-    """An encoder, or the address of one, that the candidates distil and rank-distil follow; with
-    --layers, distil follows else the encoder itself."""
+    """An encoder, or the address of one, to distil and rank-distil; with --layers else its own."""
 
     reranker: str | None = None
     """A cross-encoder of sentence-transformers, folder or id, that rank-distil follows."""
