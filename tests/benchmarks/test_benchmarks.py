@@ -80,10 +80,9 @@ def test_training(raced):
 
 
 def test_what_objectives_cost(raced, tmp_path):
-    size = ["--batch-size", "2", "--steps", "2"]
-    result, table = raced(
-        "objectives", *size, "--encoder", str(save_tiny_masked_lm(tmp_path / "m"))
-    )
+    folder = str(save_tiny_masked_lm(tmp_path / "m"))
+    size = ["--batch-size", "2", "--steps", "2", "--encoder", folder]
+    result, table = raced("objectives", *size)
     own = {"encoder", "backward", "update"}
     more = {"generator", "vocabulary", "discriminator"}
     assert {entry.name: set(entry.parts) for entry in result.entries} == {
@@ -99,9 +98,8 @@ def test_what_objectives_cost(raced, tmp_path):
 
 
 def test_encoding(raced):
-    result, table = raced(
-        "encode", "--only", "contrasent auto,contrasent fp32", "--sentences", "20"
-    )
+    only = ["--only", "contrasent auto,contrasent fp32"]
+    result, table = raced("encode", "--sentences", "20", *only)
     assert [entry.name for entry in result.entries] == ["contrasent auto", "contrasent fp32"]
     assert [values["sentences"] for values in result.entries[0].rounds] == [20, 20]
     assert all(0 < values["tokenising"] < 9 for values in result.entries[0].rounds)
@@ -132,17 +130,8 @@ def test_search(raced):
 
 
 def test_a_server_under_load(raced):
-    loads = [
-        "--loads",
-        "2,zipf",
-        "--seconds",
-        "1",
-        "--rate",
-        "20",
-        "--only",
-        "contrasent,infinity*",
-    ]
-    result, table = raced("serve", *loads, "--rounds", "1")
+    loads = ["--loads", "2,zipf", "--seconds", "1", "--rate", "20", "--rounds", "1"]
+    result, table = raced("serve", *loads, "--only", "contrasent,infinity*")
     clients, zipf = result.entries
     assert (clients.title, zipf.title) == ("contrasent, 2 clients", "contrasent, zipf")
     assert clients.memory > 1e8 and clients.rates[0] > 0 and "| p99, ms |" in table

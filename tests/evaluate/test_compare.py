@@ -260,9 +260,7 @@ def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says(graph
     values = []
     for _ in range(200):
         gold, (one, other) = simulated(places, 2, draw)
-        moves = intervals.influence("spearman", other, gold) - intervals.influence(
-            "spearman", one, gold
-        )
+        moves = influence("spearman", other, gold) - influence("spearman", one, gold)
         difference = METRICS["spearman"](other, gold) - METRICS["spearman"](one, gold)
         values.append(intervals.normal_p_value(difference, intervals.pair_error(*sides, moves)))
     # Three standard errors of a share of .05 are .046, of .5 are .106.
@@ -274,10 +272,8 @@ def test_normal_p_values_and_intervals_at_their_ends():
     assert intervals.normal_p_value(1.96, 1.0) == pytest.approx(0.05, abs=1e-4)
     assert intervals.normal_p_value(-1.96, 1.0) == intervals.normal_p_value(1.96, 1.0)
     assert intervals.normal_p_value(0.0, 0.0) == 1
-    assert (
-        intervals.correlation_interval(1.0, 0.0, 0.95).low,
-        intervals.normal_p_value(0.5, 0.0),
-    ) == (1, 1)
+    assert intervals.normal_p_value(0.5, 0.0) == 1
+    assert intervals.correlation_interval(1.0, 0.0, 0.95).low == 1
     near = intervals.correlation_interval(0.98, 0.02, 0.95)
     assert 0.8 < near.low < 0.95 < near.high < 1
 

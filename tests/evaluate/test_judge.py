@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import asdict
 from itertools import chain, pairwise
 from statistics import fmean
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -63,25 +62,14 @@ def tasks_of(path, documents=None):
     return {task.name.name.split()[0]: task for task in tasks}, lacking
 
 
-def titled_documents():
-    """Documents of a heading, lines of several sentences, a question and its answer."""
-    draw = np.random.default_rng(7)
-    return [
-        [
-            f"Heading {said(2, draw)}",
-            *(
-                f"{said(9, draw)} . {said(6, draw)}. {said(4, draw)} {n} {k}. {said(5, draw)}."
-                for k in range(3)
-            ),
-            f"Is {said(5, draw)} {n}?",
-            f"It is {said(12, draw)} {n}.",
-        ]
-        for n in range(60)
-    ]
-
-
 def test_queries_are_taken_out_of_what_they_are_to_find(tmp_path):
-    documents = titled_documents()
+    documents, draw = [], np.random.default_rng(7)
+    for n in range(60):
+        lines = [f"Heading {said(2, draw)}"]
+        for k in range(3):
+            text = f"{said(9, draw)} . {said(6, draw)}. {said(4, draw)} {n} {k}. {said(5, draw)}."
+            lines.append(text)
+        documents.append([*lines, f"Is {said(5, draw)} {n}?", f"It is {said(12, draw)} {n}."])
     path = write(tmp_path / "text.txt", ["\n".join([*lines, ""]) for lines in documents])
     tasks, lacking = tasks_of(path, documents=True)
     assert set(tasks) == {"halves", "rest", "next", "answers", "titles", "keywords"}
@@ -194,11 +182,8 @@ def test_each_query_is_scored_by_the_weight_that_the_others_choose(tmp_path):
     assert judged.weight == best(slice(None))
     for n, task in enumerate(chosen):
         even, odd = table[of_even][n][::2], table[of_odd][n][1::2]
-        (record,) = (
-            it
-            for it in judged.records
-            if (it.task, it.metric, it.encoder) == (task.name.name, "ndcg@10", "noisy + BM25")
-        )
+        of = (task.name.name, "ndcg@10", "noisy + BM25")
+        (record,) = (it for it in judged.records if (it.task, it.metric, it.encoder) == of)
         assert record.value == pytest.approx(fmean([*even, *odd]), abs=1e-6)
     json.dumps(asdict(judged))
 
@@ -207,9 +192,8 @@ def test_too_little_text_is_refused_and_what_tells_nothing_is_said(tmp_path):
     path = write(tmp_path / "text.txt", part_numbers()[:20])
     with pytest.raises(DataError, match="too little text"):
         judge(EncoderUse(Noisy()), path)
-    unrelated = judge(
-        EncoderUse(Noisy()), write(path, [said(16, np.random.default_rng(n)) for n in range(400)])
-    )
+    lines = [said(16, np.random.default_rng(n)) for n in range(400)]
+    unrelated = judge(EncoderUse(Noisy()), write(path, lines))
     assert unrelated.verdict in ("unclear", "words")
     assert "halves of text.txt" in unrelated.undecided
 
@@ -229,19 +213,6 @@ def test_no_query_is_its_own_answer(tmp_path):
 
 
 LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
-
-
-class RandomWords:
-    """Embeds a text as the sum of a random vector for each of its words."""
-
-    name, pooler = "random words", "sum"
-
-    def encode(self, sentences, **_):
-        def vector(text):
-            drawn = (np.random.default_rng(crc32(word.encode())) for word in text.split())
-            return sum(random.normal(size=16) for random in drawn)
-
-        return np.array([vector(sentence) for sentence in sentences], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +251,7 @@ def naive_mrr(pairs, encoder):
 
 def mrr(path, documents=None):
     task = hold_out(open_examples(str(path), documents=documents)).task
-    (value,) = (r.value for r in score([task], EncoderUse(RandomWords()), Options()).records[:1])
+    (value,) = (r.value for r in score([task], EncoderUse(Noisy()), Options()).records[:1])
     return value, set(task.queries)
 
 
@@ -288,7 +259,7 @@ def test_held_out_halves_are_scored_as_in_plain_loops(tmp_path):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
     value, queries = mrr(write(tmp_path / "text.txt", [*lines, "too short"]))
     pairs = [halves(line) for line in lines if halves(line)[0] in queries]
-    assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
+    assert value == pytest.approx(naive_mrr(pairs, Noisy()), abs=1e-9)
 
 
 def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
@@ -297,7 +268,7 @@ def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
     path = write(tmp_path / "text.txt", [line for d in documents for line in (*d, "")])
     value, queries = mrr(path, True)
     pairs = [(d[n], d[n + 1]) for d in documents for n in range(3) if d[n] in queries]
-    assert value == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
+    assert value == pytest.approx(naive_mrr(pairs, Noisy()), abs=1e-9)
 
 
 def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):

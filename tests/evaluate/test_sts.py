@@ -245,14 +245,8 @@ def test_a_record_says_what_it_rests_on(encoder, senteval):
     assert (record.task, record.split, record.encoder) == ("stsb", "dev", "some/words")
     assert (record.pooler, record.precision, record.seed) == ("mean", "bf16", 3)
     assert (record.head, record.max_tokens) == (None, None)
-    assert {
-        "python",
-        "contrasent",
-        "torch",
-        "transformers",
-        "numpy",
-        "scipy",
-    } <= record.versions.keys()
+    told = {"python", "contrasent", "torch", "transformers", "numpy", "scipy"}
+    assert told <= record.versions.keys()
     encoder.head_name, encoder.max_tokens = "mlp", 32
     record = evaluate(encoder, ["stsb-dev"], data_dir=senteval)[0]
     assert (record.head, record.max_tokens) == ("mlp", 32)
@@ -261,13 +255,8 @@ def test_a_record_says_what_it_rests_on(encoder, senteval):
 def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
     loaded = prepared = sts_tasks(["sts12", "stsb", "sickr"], senteval)
     of_stsb = {s for part in loaded.tasks[1].subsets for s in (*part.first, *part.second)}
-    others = {
-        s
-        for task in loaded.tasks
-        for part in task.subsets
-        for s in (*part.first, *part.second)
-        if task.name.name != "stsb"
-    }
+    subsets = [part for it in loaded.tasks if it.name.name != "stsb" for part in it.subsets]
+    others = {s for part in subsets for s in (*part.first, *part.second)}
     bad = next(s for s in loaded.tasks[1].sentences if s in of_stsb - others)
     embed = encoder.embed
     whole = prepared.records(EncoderUse(encoder))

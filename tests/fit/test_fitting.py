@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,13 +114,8 @@ def test_the_likelihood_rises(encoder, text):
     assert not encoder.training
 
 
-def dict_of(settings):
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-
-
 def weights(encoder, text, **changes):
-    settings = FlowSettings(**{**dict_of(SETTINGS), "epochs": 1, **changes})
-    flow, _ = fit_flow(encoder, text, settings)
+    flow, _ = fit_flow(encoder, text, replace(SETTINGS, epochs=1, **changes))
     return torch.cat([parameter.flatten() for parameter in flow.parameters()])
 
 
@@ -146,7 +142,7 @@ def test_before_is_with_scales_set_from_the_first_batch(rng, monkeypatch):
 
 def test_a_likelihood_that_is_not_finite_ends_the_fit(encoder, text):
     with pytest.raises(DataError, match=r"likelihood of step \d+ of .* is not finite"):
-        fit_flow(encoder, text, FlowSettings(**{**dict_of(SETTINGS), "learning_rate": 1e20}))
+        fit_flow(encoder, text, replace(SETTINGS, learning_rate=1e20))
 
 
 def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):

@@ -53,16 +53,8 @@ def similarity(draw, used):
 
 def transfer(draw, used):
     how = preset_named().described()
-    found = [
-        record(
-            task=task,
-            metric="accuracy",
-            value=float(draw.uniform(0.5, 0.9)),
-            classifier=how,
-            **used,
-        )
-        for task in TRANSFER
-    ]
+    of = {"metric": "accuracy", "classifier": how, **used}
+    found = [record(task=it, value=float(draw.uniform(0.5, 0.9)), **of) for it in TRANSFER]
     return [*found, record(task="mrpc", metric="f1", value=0.8, classifier=how, **used)]
 
 

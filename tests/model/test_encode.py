@@ -265,16 +265,13 @@ def test_the_last_that_leaves_puts_the_setting_back():
     assert torch.get_float32_matmul_precision() == "high"
 
 
-def in_place(encoder):
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.mul_(1.5)
+def in_place(mode):
+    def change(encoder):
+        with mode():
+            for parameter in encoder.parameters():
+                parameter.mul_(1.5)
 
-
-def by_inference_mode(encoder):
-    with torch.inference_mode():
-        for parameter in encoder.parameters():
-            parameter.mul_(1.5)
+    return change
 
 
 def by_a_step(optimizer, **settings):
@@ -306,8 +303,8 @@ def in_data(encoder):
 
 CHANGES = {
     "data in place": in_data,
-    "in place": in_place,
-    "in place in inference mode": by_inference_mode,
+    "in place": in_place(torch.no_grad),
+    "in place in inference mode": in_place(torch.inference_mode),
     "AdamW": by_a_step(torch.optim.AdamW),
     "fused AdamW": by_a_step(torch.optim.AdamW, fused=True),
     "new parameters": by_new_parameters,

@@ -118,8 +118,9 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Two men sit: <b>\n")
     worked("index", "build", tiny_bert, "text.csv", "index", "--columns", "text", "--ids", "id")
-    asked = ("--encoder", tiny_bert, "--columns", "text", "--ids", "id")
-    for source in (("text.csv", *asked), ("index",)):
+    columns = ("--columns", "text", "--ids", "id")
+    assert "id 'a' is in the index" in refused("index", "add", "index", "text.csv", *columns)
+    for source in (("text.csv", "--encoder", tiny_bert, *columns), ("index",)):
         given = (*source, "--threshold", "0.9999", "--overwrite")
         told = worked("duplicates", *given, "--output", "kept.txt", "--groups", "groups.csv").out
         assert "threshold 1.000" in told and "A dog runs." in told
@@ -128,12 +129,8 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
         assert [(it["group"], it["id"]) for it in rows] == [("0", "a"), ("0", "b")]
         [group] = json.loads(worked("duplicates", *given, "--json").out)["groups"]
         assert [it["text"] for it in group["texts"]] == ["A dog runs.", "a DOG runs"]
-        assert (
-            "2 clusters"
-            in worked(
-                "cluster", *source, "--clusters", "2", "--html", "map.html", "--overwrite"
-            ).out
-        )
+        drawn = ("--clusters", "2", "--html", "map.html", "--overwrite")
+        assert "2 clusters" in worked("cluster", *source, *drawn).out
         page = (tmp_path / "map.html").read_text()
         assert page.count("<circle") == 3 and "Two men sit: &lt;b&gt;" in page
 

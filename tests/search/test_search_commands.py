@@ -96,15 +96,6 @@ def test_an_index_remembers_a_local_encoder_by_its_full_path(run, tmp_path, load
     assert loaded[-1][0] == str(tmp_path / "encoder")
 
 
-def test_ids_from_a_column(run, tmp_path):
-    (tmp_path / "t.tsv").write_text("id\ttext\nx\tone fish\ny\ttwo fish\n")
-    run("build", "m", "t.tsv", "index", "--columns", "text", "--ids", "id")
-    hit = json.loads(run("search", "index", "two fish", "--top-k", "1", "--json").stdout)
-    assert hit["id"] == "y"
-    told = run("add", "index", "t.tsv", "--columns", "text", "--ids", "id", expect=2)
-    assert "id 'x' is in the index already" in told.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -23,11 +23,6 @@ def server(encoder, tiny_starts, tmp_path_factory, request):
         yield running
 
 
-@pytest.fixture(scope="module")
-def expected(encoder):
-    return encoder.encode(SENTENCES, normalize=True, precision="fp32")
-
-
 def close(rows, expected):
     np.testing.assert_allclose(np.asarray(rows, np.float64), expected, atol=1e-5)
 

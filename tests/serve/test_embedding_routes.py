@@ -30,11 +30,6 @@ def server(encoder):
         yield running
 
 
-@pytest.fixture(scope="module")
-def expected(encoder):
-    return encoder.encode(SENTENCES, normalize=True, precision="fp32")
-
-
 def close(rows, expected):
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 

@@ -120,11 +120,8 @@ def test_the_map_has_clusters_and_duplicates_until_the_next_change(server, index
     texts = {text["id"]: text["text"] for group in groups for text in group["texts"]}
     known = {id_: text for it in index.blocks() for id_, text in zip(it.ids, it.texts, strict=True)}
     assert len(texts) == 9 and texts.items() <= known.items()
-
-
-def test_few_texts_have_no_map(server):
     server.call("/index", {"remove": [str(n) for n in range(2, len(TEXTS))]})
-    assert server.call("/index/map").status == 422
+    assert server.call("/index/map").status == 422  # too few texts
 
 
 BROWSER = next(
