@@ -471,7 +471,7 @@ class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
     """Comma-separated names of what is tried; else all that fit."""
 
     teacher: str | None = None
-    """An encoder, or the address of one, to distil and rank-distil; with --layers else its own."""
+    """A larger encoder, or its address, to learn from; with --layers, else the encoder itself."""
 
     reranker: str | None = None
     """A cross-encoder of sentence-transformers, folder or id, that rank-distil follows."""
