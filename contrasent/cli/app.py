@@ -1,31 +1,44 @@
-"""The tree of commands, their options, and how they end: a mistake is one clear message.
+"""The tree of commands, their options, their results, and how they end.
 
 A command is a class of settings that is called: its fields are the options, its docstring the help.
+A mistake is one clear message.
 """
+
+from __future__ import annotations
 
 import inspect
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
-from contrasent import __version__
+from contrasent import __version__, evaluation, model, report
 from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
 from contrasent.progress import printable
-from contrasent.settings import Spelling, checked, explanations
+from contrasent.settings import Spelling, checked, explanations, shared
 
+if TYPE_CHECKING:
+    from contrasent.options import Loading, Measuring
+    from contrasent.records import Record
+
+T = TypeVar("T")
+
+STDOUT = "-"  # in place of a file
 _MISTAKE, _INTERRUPTED = 2, 130
 
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -49,6 +62,91 @@ def say(message: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 tell = partial(say, err=True)
+
+
+def load(options: Loading, name: str) -> model.LoadedEncoder:
+    """The encoder, as its options say."""
+    from contrasent.options import Loading
+
+    return model.load_encoder(name, **shared(options, Loading))
+
+
+def use(options: Measuring, name: str) -> evaluation.EncoderUse:
+    """The encoder in the precision that was asked for, with a progress bar."""
+    return evaluation.EncoderUse.by(options, name, model.training_seed(name), True)
+
+
+def labels(models: Sequence[str]) -> dict[str, str]:
+    """The models by a short name, or by the whole one where the short one is not theirs alone."""
+    names = {whole: report.short_encoder(whole) for whole in models}
+    counts = Counter(names.values())
+    return {name if counts[name] == 1 else whole: whole for whole, name in names.items()}
+
+
+def for_each(models: Sequence[str], measure: Callable[[str], T]) -> tuple[dict[str, T], list[str]]:
+    """Measure every model that can be, and say what failed; an only one's failure is raised."""
+    results, failures = dict[str, T](), list[str]()
+    for name in dict.fromkeys(models):
+        try:
+            results[name] = measure(name)
+        except ContrasentError as error:
+            if len(models) == 1:
+                raise
+            failures.append(f"{name}: {error}")
+    return results, failures
+
+
+def raise_failures(failures: Sequence[str]) -> None:
+    """End with exit code 2 if something failed."""
+    if failures:
+        raise ContrasentError("\n".join(failures))
+
+
+def print_tables(*tables: report.Table) -> None:
+    """Print tables on standard output, a blank line between them."""
+    from rich.console import Console
+
+    console = Console()
+    for place, table in enumerate(tables):
+        if place:
+            console.print()
+        report.print_table(console, table)
+
+
+def print_json(value: object, indent: int | None = None) -> None:
+    """Print JSON in full precision."""
+    from json import dumps
+
+    text = dumps(value, ensure_ascii=False, indent=indent)
+    typer.echo(text if text == printable(text) else dumps(value, indent=indent))
+
+
+def write_lines(json: str | None, lines: str) -> bool:
+    """Write JSON lines to a file, or print them; True if they stand in place of the table."""
+    from contrasent.files import write_text
+
+    if json == STDOUT:
+        typer.echo(lines, nl=False)
+    elif json is not None:
+        write_text(json, lines)
+    return json == STDOUT
+
+
+def called() -> str:
+    """The command that was called."""
+    return shlex.join(("contrasent", *sys.argv[1:]))
+
+
+def with_command(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records, with the command that measured them."""
+    return tuple(replace(record, command=called()) for record in records)
+
+
+def write_html(path: Path | None, contents: report.Contents) -> None:
+    """Write a report that names the command that was called, where one is asked for."""
+    if path is not None:
+        report.write_report(path, replace(contents, command=called()))
+        tell(str(path))
 
 
 def _guarded(run: Callable[..., None]) -> Callable[..., None]:

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import data, evaluation, model, options, search
-from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import print_json, raise_failures
+from contrasent.cli.app import print_json, raise_failures, say, tell
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar

@@ -13,8 +13,7 @@ from typing import Annotated
 from pydantic import PositiveInt, StringConstraints
 
 from contrasent import evaluation, options, report
-from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import (
+from contrasent.cli.app import (
     STDOUT,
     called,
     for_each,
@@ -23,6 +22,8 @@ from contrasent.cli.parameters import (
     print_json,
     print_tables,
     raise_failures,
+    say,
+    tell,
     use,
     with_command,
     write_html,

@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from contrasent import options
-from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import print_json
+from contrasent.cli.app import print_json, say, tell
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
 from contrasent.serve import McpOptions, ServeOptions

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, StringConstraints
 
 from contrasent import data, encode, evaluation, model, options, report, search
-from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import load, print_json, write_html
+from contrasent.cli.app import load, print_json, say, tell, write_html
 from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line

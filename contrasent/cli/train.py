@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, train
-from contrasent.cli.app import say, tell
-from contrasent.cli.parameters import print_tables
+from contrasent.cli.app import print_tables, say, tell
 from contrasent.errors import ConfigError
 from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles, recipe_with
 from contrasent.settings import Spelling, explanations, settings, shared
