@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,8 +38,7 @@ _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "remove the folder to start again"
 
-Blocks = Iterator[tuple[np.ndarray, list[str]]]
-"""``(n, D)`` rows, and their n texts."""
+Blocks = Iterator[tuple[np.ndarray, list[str]]]  # ``(n, D)`` rows, and their n texts
 
 
 class Sentences:
@@ -56,10 +55,9 @@ class Sentences:
         if ids is not None:
             self.examples.columns = f"{columns} as the text, {ids} as the id"
         if chosen is None and self.examples.views > 1:
-            raise ConfigError(
-                f"{source} has {self.examples.views} sentences in a row ({self.examples.columns}); "
-                "choose one with --columns NAME, or by its number from 0"
-            )
+            what = f"{self.examples.views} sentences in a row ({self.examples.columns})"
+            how = "choose one with --columns NAME, or by its number from 0"
+            raise ConfigError(f"{source} has {what}; {how}")
 
     def __iter__(self) -> Iterator[str]:
         """Yield the sentences, in the order of the source."""
@@ -98,15 +96,9 @@ def open_sentences(
 
 def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
     """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
-    read: deque[str] = deque()
-
-    def remember() -> Iterator[str]:
-        for text in texts:
-            read.append(text)
-            yield text
-
-    for block in encoder.encode_stream(remember(), **options):
-        yield block, [read.popleft() for _ in block]
+    read, kept = tee(texts)
+    for block in encoder.encode_stream(read, **options):
+        yield block, [*islice(kept, len(block))]
 
 
 def count_cut(encoder: Encoder, texts: list[str], prompt: str, task: str | None = None) -> int:
@@ -418,8 +410,7 @@ class FinishedShards:
                 yield vectors.reshape(len(batch), -1), batch["text"].to_pylist()
 
 
-_PARENT = "CONTRASENT_PARENT"
-"""In the environment of a process that ends with the one that started it."""
+_PARENT = "CONTRASENT_PARENT"  # set for a process that ends with the one that started it
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 

@@ -380,10 +380,8 @@ class Index:
             )
         own, stated = self.manifest.similarity, similarity_of(encoder)
         if own != stated:
-            warn(
-                f"{self.folder} ranks by {own}, as it was built, but {encoder.name} states "
-                f"{stated}; build the index again to rank by that"
-            )
+            how = f"ranks by {own}, as it was built, but {encoder.name} states {stated}"
+            warn(f"{self.folder} {how}; build the index again to rank by that")
 
     def encoder(self, name: str | None = None, device: str | None = None) -> model.LoadedEncoder:
         """Load the encoder that the index names, or ``name``, which must be equal to it."""

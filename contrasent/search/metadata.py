@@ -21,8 +21,7 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick
 
-COLUMNS = ("id", "text")
-"""Strings of a row, the first columns of its table; others are its metadata."""
+COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
@@ -48,10 +47,8 @@ def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
         tree = ast.parse(_TOKEN.sub(condition.replaced, text).strip(), mode="eval")
         return condition.expression(tree.body), condition.columns
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
-        raise ConfigError(
-            f"the filter {text!r} cannot be read; write it as: "
-            'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
-        ) from error
+        how = 'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
+        raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
 
 
 def _term(form: str) -> Any:
@@ -268,9 +265,8 @@ def numbered(
         yield rows_with((rows / length).astype(np.float32), list(names), texts, cells)
     if not done or {done, *counts.values()} != {done}:
         few = " and ".join(f"{count} {name}" for name, count in counts.items())
-        raise DataError(
-            f"there are {few}, but {done} texts" if done else "there is no text to index"
-        )
+        problem = f"there are {few}, but {done} texts"
+        raise DataError(problem if done else "there is no text to index")
 
 
 def checked_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
     from torch import Tensor
 
-Pairs = Sequence[tuple[str, str]]
-"""Anchors and positives."""
+Pairs = Sequence[tuple[str, str]]  # anchors and positives
 
 _NO_LETTER = re.compile(r"[\W_]+")
-_SCORES = 1 << 24
-"""Scores that are computed at once."""
+_SCORES = 1 << 24  # that are computed at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +225,8 @@ def find_candidates(
             texts = [(space.anchors[a], space.texts[t]) for a, t in listed]
             scores = teacher.predict(texts, activation_fn=torch.nn.Identity())
         parts.append([chosen, scores.reshape(lists.shape), nearest[:, -1].cpu().numpy()])
-    problem = (
-        f"candidates beside its positive in {space.corpus} different sentences; ask for fewer, or "
-        "take a larger corpus"
-    )
+    what = f"candidates beside its positive in {space.corpus} different sentences"
+    problem = f"{what}; ask for fewer, or take a larger corpus"
     return space.mined(parts, candidates - 1, problem, scored=True)
 
 
@@ -293,10 +289,8 @@ def mine(
     chosen = checked(MiningOptions, options)
     teachers = [it for it in (chosen.reranker, chosen.teacher) if it is not None]
     if len(teachers) > (chosen.candidates is not None):
-        raise ConfigError(
-            f"{' and '.join(teachers)} would score candidates; give one of --reranker and "
-            "--teacher, and how many --candidates"
-        )
+        remedy = "give one of --reranker and --teacher, and how many --candidates"
+        raise ConfigError(f"{' and '.join(teachers)} would score candidates; {remedy}")
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, chosen.overwrite)

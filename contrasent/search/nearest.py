@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, PositiveInt
+from pydantic import PositiveInt
 
 from contrasent.encode.vectors import FORMS, SmallVectors, Vectors, quantized
 from contrasent.errors import ConfigError, pick
@@ -26,8 +26,7 @@ _RESCORED = 4_096
 _EXTRA = 8
 _CHUNK, _SMALL = 65_536, 4_096  # rows; of small vectors, so many are float32 at once
 
-Live = np.ndarray | None
-"""``(N,)`` bool: the rows of all segments that were not removed; None if none was."""
+Live = np.ndarray | None  # ``(N,)`` bool: the rows that were not removed; None if none was
 
 
 def nearest(
@@ -266,7 +265,6 @@ def kind_for(
 class AnnInfo:
     """An approximate index over the first rows of a folder, and how well it finds them."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     file: str  # its name in the folder
     kind: str  # a name of :data:`KINDS`
     rows: PositiveInt  # rows that it covers
@@ -280,7 +278,6 @@ class AnnInfo:
 class VectorsInfo:
     """What vectors are kept as, and how well they find what float32 ones do, when it was built."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     form: Literal["float32", "float16", "int8"] = "float32"
     recall: float = 1.0  # measured as that of `AnnInfo`, which is beside vectors of this form
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from itertools import accumulate, chain
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
@@ -52,12 +52,10 @@ from contrasent.search.words import (
 
 MILVUS_FOLDER = "milvus.db"
 _VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.words"
-_FILES = (_VECTORS, _TABLE)
-"""Files of a segment, and of an index with words that of its words."""
+_FILES = (_VECTORS, _TABLE)  # of a segment; of an index with words that of its words too
 _REMOVED = "segments/{:06d}.removed.npy"
 _RANGES = "segments/ranges.npy"  # ``(2, D)``, if vectors are bytes
 _REBUILD = "restore the folder from a copy or build the index again"
-_STRICT = ConfigDict(strict=True, extra="forbid")
 _BLOCK, _CANDIDATES = 16_384, 200
 _LARGE = 65_536  # rows from which a segment is merged with no other, except by `optimized`
 
@@ -66,7 +64,6 @@ _LARGE = 65_536  # rows from which a segment is merged with no other, except by 
 class EncoderIdentity:
     """The encoder whose vectors an index holds."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str  # the name or absolute folder it was loaded from
     fingerprint: str
     pooler: str
@@ -95,17 +92,14 @@ class EncoderIdentity:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} (pooler {self.pooler}, head {self.head}, engine {self.engine}, "
-            f"fingerprint {self.fingerprint})"
-        )
+        made = f"pooler {self.pooler}, head {self.head}, engine {self.engine}"
+        return f"{self.name} ({made}, fingerprint {self.fingerprint})"
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Rows that were written together; ``name`` is the stem of their files."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
     rows: NonNegativeInt
 
@@ -114,7 +108,7 @@ class Segment:
 class IndexManifest:
     """What an index holds."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # of all that it holds, too
     encoder: EncoderIdentity
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     numbered: bool  # whether every id is a number that was given to its text
@@ -158,7 +152,7 @@ class IndexManifest:
         self, how: SearchOptions, queries: Sequence[str] | None, can_embed: bool = True
     ) -> SearchOptions:
         """Options with the mode that ``auto`` is, and the weight of the index; else ConfigError."""
-        words, similarity = self.words, self.similarity
+        words, similarity, least = self.words, self.similarity, how.threshold
         mode, weighted, problem = how.mode, how.weight is not None, ""
         low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
         if mode == "auto":
@@ -166,20 +160,16 @@ class IndexManifest:
             mode = "hybrid" if fused else "dense"
         if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
             problem = f"query {empty[0]} is empty; write what to look for"
+        elif mode != "dense" and queries and words is None:
+            problem = "the index has no words to search by; outside Milvus, index tune adds them"
         elif mode != "dense" and (queries is None or words is None):
             problem = "give the texts of the queries"
-            if queries:
-                problem = (
-                    "the index has no words to search by; outside Milvus, index tune adds them"
-                )
         elif mode != "words" and not can_embed:
             problem = f"a search of the mode {mode} needs the encoder of the index"
-        elif mode == "words" and how.threshold is not None:
+        elif mode == "words" and least is not None:
             problem = "a threshold is one of similarity, which the mode words does not know"
-        elif how.threshold is not None and not low <= how.threshold <= high:
-            problem = (
-                f"a threshold by {similarity} goes from {low} to {high}, not {how.threshold:g}"
-            )
+        elif least is not None and not low <= least <= high:
+            problem = f"a threshold by {similarity} goes from {low} to {high}, not {least:g}"
         elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
             problem = "a weight is one of hybrid searches that sum scores"
         if problem:
@@ -205,10 +195,8 @@ def read_manifest(folder: Path) -> IndexManifest:
             first = error.errors()[0]
             place, given = ".".join(map(str, first["loc"])), shown(first["input"])
             reason = f"{path} is damaged: {place} is {given}: {first['msg']}"
-        raise CheckpointError(
-            f"there is no index at {folder} ({reason}); make one with: "
-            f"contrasent index build MODEL INPUT {folder}"
-        ) from error
+        how = f"make one with: contrasent index build MODEL INPUT {folder}"
+        raise CheckpointError(f"there is no index at {folder} ({reason}); {how}") from error
     for name in ("segments", MILVUS_FOLDER, *manifest.files):  # the folder may be somebody else's
         inside(folder, name)
     return manifest

@@ -32,18 +32,15 @@ _TABLES, _HTML = (".jsonl", ".parquet", ".csv", ".tsv"), (".html", ".htm")
 _KINDS = (".txt", ".md", ".markdown", *_HTML, *_TABLES)
 _OURS = ("id", "text", "path", "_file")
 _FORMAT = 1
-_AT_ONCE = 16_384
-"""Passages after which the index is written, so that a kill loses no more."""
-_ROOM = 32
-"""Tokens that a passage leaves for its heading and special ones."""
+_AT_ONCE = 16_384  # passages after which the index is written, so that a kill loses no more
+_ROOM = 32  # tokens that a passage leaves for its heading and special ones
 _HEADING = re.compile(r"^(```|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S)
 _HEADING_TAG = re.compile(r"<h([1-6])\b[^>]*>(.*?)</h\1\s*>", re.I | re.S)
 _BLOCK_TAG = re.compile(r"(?=</?(?:p|div|li|ul|ol|tr|section|article|d[dlt])\b)", re.I)
 _MARK = "\x01"  # of headings, until what merely looks like one is no longer at a line's start
 _TITLE_TAG = re.compile(r"<title\b[^>]*>(.*?)</title\s*>", re.I | re.S)
 
-Section = tuple[str, str, dict[str, Any]]
-"""A heading, the text below it, and what is known of them, by name."""
+Section = tuple[str, str, dict[str, Any]]  # heading, text below it, what is known of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from contrasent.data.readers import CHARACTERS
 from contrasent.options import SearchOptions
@@ -30,8 +29,7 @@ Rows = NDArray[np.int64]
 
 K1, B, RANKS = 1.5, 0.75, 60
 _SAMPLE = 4_096
-TABLE = ("word", "rows", "counts")
-"""Columns of a table of words."""
+TABLE = ("word", "rows", "counts")  # columns of a table of words
 
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
 _SIGNS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u0900-\u0963\u0966-\u0dff"
@@ -192,7 +190,6 @@ def nearest_by_words(scores: Scores, top_k: int) -> list[Ranked]:
 class WordsInfo:
     """How BM25 is fused with the similarity, and if that was measured to be better."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     weight: float = 0.1  # of BM25
     chosen_by: Literal["default", "text", "queries", "weight"] = "default"
     hybrid: bool = False  # whether the mode ``auto`` fuses
