@@ -152,12 +152,11 @@ class LeaksCommand(options.DataFolder, options.AsJson):
         else:
             say(f"{overlaps.source}: {overlaps.examples:,} examples, {overlaps.columns}")
             for it in overlaps.tasks:
-                pairs = (
-                    f"; {it.pairs_seen:,} of {it.pairs:,} pairs with both sentences anywhere, "
-                    f"{it.pairs_together:,} in one example, in either order"
-                )
                 seen = f"{it.seen:,} of {it.sentences:,} sentences, by letters and digits"
-                say(f"{it.heading}: {seen}{pairs if it.pairs else ''}")
+                if it.pairs:
+                    seen += f"; {it.pairs_seen:,} of {it.pairs:,} pairs with both sentences"
+                    seen += f" anywhere, {it.pairs_together:,} in one example, in either order"
+                say(f"{it.heading}: {seen}")
                 for at, text in it.first:
                     say(f"  {at}: {data.shortened(text, 80)}")
         raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
@@ -200,15 +199,9 @@ class BuildOptions(options.AsJson, NewFile):
         own = {it: v for it, v in shared(self, type(self)).items() if it not in general}
         own |= {"seed": self.seed} if name == "nli" else {}
         kind = getattr(data.build, name)(sources, **own)
+        how = {it: general[it] for it in ("sample", "seed", "skip_unreadable")}
         with progress_bar("reading rows") as advance:
-            built = data.build.build(
-                kind,
-                self.output,
-                sample=self.sample,
-                seed=self.seed,
-                skip_unreadable=self.skip_unreadable,
-                progress=advance,
-            )
+            built = data.build.build(kind, self.output, progress=advance, **how)
         if self.json:
             print_json(asdict(built), indent=2)
         else:
@@ -280,10 +273,8 @@ class MineCommand(options.Named, options.MiningOptions, NewFile):
     def __call__(self) -> None:
         import numpy as np
 
-        mining = shared(self, options.MiningOptions)
-        mined = search.mine(
-            self.model, self.pairs, output=self.output, show_progress=True, **mining
-        )
+        mining = shared(self, options.MiningOptions) | {"output": self.output}
+        mined = search.mine(self.model, self.pairs, show_progress=True, **mining)
         what = "scores of the teacher" if mined.scored else f"{mined.similarity} with the anchor"
         columns = zip(mined.header[2:], mined.hardest.T, strict=False)
         for name, scores in [("positive", mined.positives), *columns]:
@@ -310,10 +301,8 @@ class SynthesizeCommand(options.SynthesisOptions, NewFile, options.AsJson):
     text: Annotated[str, Spelling(argument=True, of=CheckCommand, name="file")]
 
     def __call__(self) -> None:
-        synthesis = shared(self, options.SynthesisOptions)
-        synthesized = evaluation.synthesize(
-            self.text, output=self.output, show_progress=True, **synthesis
-        )
+        synthesis = shared(self, options.SynthesisOptions) | {"output": self.output}
+        synthesized = evaluation.synthesize(self.text, show_progress=True, **synthesis)
         if self.json:
             print_json(asdict(synthesized) | {"pairs": len(synthesized.pairs)}, indent=2)
         else:

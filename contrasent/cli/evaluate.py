@@ -105,9 +105,8 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
             print_tables(*report.judgement_tables(judged))
             say(f"\n{judged.sentence}")
         answer = (judged.sentence,)
-        write_html(
-            self.html, report.Contents(judged.records, queries=judged.queries, answer=answer)
-        )
+        contents = report.Contents(judged.records, queries=judged.queries, answer=answer)
+        write_html(self.html, contents)
 
 
 def _write(

@@ -69,16 +69,10 @@ class EncodeCommand(
         with encode.open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")
             encoder = load(self, self.model)
-            written = encode.write_embeddings(
-                encoder,
-                sentences,
-                self.output,
-                self,
-                overwrite=self.overwrite,
-                show_progress=not starts,
-                worker=share,
-                run_others=partial(self._run_workers, encoder) if starts else None,
-            )
+            others = partial(self._run_workers, encoder) if starts else None
+            how: dict[str, Any] = {"worker": share, "run_others": others}
+            how |= {"overwrite": self.overwrite, "show_progress": not starts}
+            written = encode.write_embeddings(encoder, sentences, self.output, self, **how)
         if written.resumed:
             tell(f"{written.resumed} rows came from shards of an earlier run")
         if written.truncated:
@@ -167,9 +161,8 @@ class BuildCommand(
         building |= {"overwrite": self.overwrite, "show_progress": True}
         if Path(self.source).is_dir():
             if (self.columns, self.ids, self.precision) != (None, None, "auto"):
-                raise ConfigError(
-                    f"{self.source} holds vectors: leave --columns, --ids, --precision out"
-                )
+                remedy = "leave --columns, --ids, --precision out"
+                raise ConfigError(f"{self.source} holds vectors: {remedy}")
             shards = encode.FinishedShards.open(self.source)
             encoder = load(self, self.model)
             built = search.Index.build(encoder, shards, self.index, **building)
@@ -238,10 +231,8 @@ class SyncCommand(OfIndex, options.SyncOptions, options.MovedEncoder):
     """The encoder of a new index; or where that of the index is, if it has moved."""
 
     def __call__(self) -> None:
-        how = shared(self, options.SyncOptions)
-        work = search.sync_index(
-            self.index, self.paths, self.encoder, device=self.device, show_progress=True, **how
-        )
+        how = shared(self, options.SyncOptions) | {"device": self.device, "show_progress": True}
+        work = search.sync_index(self.index, self.paths, self.encoder, **how)
         counts = f"{work.files} files, {work.changed} new or changed, {work.removed} removed"
         tell(f"{self.index}: {counts}; {work.passages} passages written, {work.embedded} embedded")
 

@@ -122,10 +122,8 @@ class TrainCommand(options.TrainingOptions):
             if result is not None:
                 _print_result(result, loaded)
         elif run or self.seed is not None or "train.seed" in values:
-            raise ConfigError(
-                "--seeds trains several runs of a recipe, which --resume goes on with: leave "
-                "--seed and the folder of a run out"
-            )
+            what = "--seeds trains several runs of a recipe, which --resume goes on with"
+            raise ConfigError(f"{what}: leave --seed and the folder of a run out")
         else:
             self._train_seeds(folder, loaded)
 
@@ -212,10 +210,8 @@ def _print_gains(scores: training.BeforeAndAfter) -> None:
 def _print_speed(result: training.Result) -> None:
     rate = result.examples / result.seconds if result.seconds else 0.0
     loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
-    tell(
-        f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
-        f"({rate:.0f}/s, evaluation left out){loss}"
-    )
+    done = f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s"
+    tell(f"{done} ({rate:.0f}/s, evaluation left out){loss}")
     tell(result.cost)
 
 

@@ -32,8 +32,7 @@ _NUMBERS = re.compile(r"[\d\s.,:/+$\u20ac%-]*\d[\d\s.,:/+$\u20ac%-]*(?:[AaPp][Mm
 _CODE = re.compile(rf"[!-~]*\d[!-~]*|{_NUMBERS.pattern}")
 _NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
 _MOSTLY = 0.9
-_SENTENCE_WORDS = 4
-"""A heading has at most three words; a column whose cells have more in the median is text."""
+_SENTENCE_WORDS = 4  # in the median of cells of text; a heading has at most three
 _FEWEST_ROWS = 3
 
 
@@ -113,10 +112,8 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     elif at is not None and len(names[at].split()) < min(len(row[at].split()) for row in below):
         ignored = ", ".join(name for name in names if name != names[at])
         rest = f"; ignored: {ignored}" if ignored else ""
-        described = (
-            f"{names[at]} as the sentence (the first row is a header, shorter than text{rest})"
-        )
-        return ColumnMap((at,), True, described, "order")
+        how = f"the first row is a header, shorter than text{rest}"
+        return ColumnMap((at,), True, f"{names[at]} as the sentence ({how})", "order")
     elif any(_is_sentence(name.lower()) for name in names) or (like_names and count > 1):
         choice = shlex.quote(",".join((texts or names)[:2]))
         problem = (
@@ -147,9 +144,8 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     elif not pairs and len(alone) != 1:
         problem = "cannot tell which column is the sentence"
     if problem:
-        raise DataError(
-            f"{where}: {problem}; choose with --columns, one or more of {', '.join(names)}"
-        )
+        there = ", ".join(names)
+        raise DataError(f"{where}: {problem}; choose with --columns, one or more of {there}")
     matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
     negatives = [name for _, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
     chosen = [*(spelt[it] for it in pairs[0]), *negatives] if pairs else [spelt[alone[0]]]
@@ -237,11 +233,8 @@ class ColumnSpec:
         candidates = [*columns[1:-1]] if columns else candidates
         candidates += [f"candidate_{k + 1}" for k in range(len(candidates), len(self.roles) - 2)]
         roles = [f"candidate {k + 1}" for k in range(len(candidates))]
-        return replace(
-            self,
-            roles=(self.roles[0], *roles, self.roles[-1]),
-            headings=(self.headings[0], *map(str.lower, candidates), self.headings[-1]),
-        )
+        headings = (self.headings[0], *map(str.lower, candidates), self.headings[-1])
+        return replace(self, roles=(self.roles[0], *roles, self.roles[-1]), headings=headings)
 
 
 def choose_columns(

@@ -23,8 +23,7 @@ from contrasent.files import cached
 
 logger = logging.getLogger("contrasent")
 
-Span = tuple[int, int]
-"""Numbers of the first word, and of the one after the last."""
+Span = tuple[int, int]  # numbers of the first word, and of the one after the last
 
 _PAIRS, _FEWEST = 1000, 50  # of sentences that are compared, at most and at least
 _DENSE, _SPARSE = 20, 100  # lines of a document, below and above which blank lines tell enough

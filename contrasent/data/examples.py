@@ -230,8 +230,7 @@ def keep_data(data: str | Path | Rows | Mapping[str, Any]) -> Any:
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")
-CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
-"""In the order of their numbers, which is that of sentence-transformers' NLI examples."""
+CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)  # as sentence-transformers' examples number them
 
 _NLI = {
     **dict.fromkeys(("entailment", "entails", "entailed", "e"), ENTAILMENT),

@@ -159,8 +159,7 @@ def source_kind(source: str, known: Sequence[str] = ()) -> str | None:
     return kind
 
 
-Example = tuple[str, tuple[str, ...]]
-"""Where an example stands, and its texts."""
+Example = tuple[str, tuple[str, ...]]  # where it stands, and its texts
 
 # C0 and C1 without tab and line ends, zero-width space and joiner, byte order mark. C1 usually is
 # Windows-1252 that was read as Latin-1.

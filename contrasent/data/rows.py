@@ -19,8 +19,7 @@ from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.errors import DataError, first_line, require_extra, shown
 from contrasent.files import sha256_of
 
-Row = tuple[str, Sequence[Any]]
-"""Where a row stands (``path:line``), and a cell for each chosen column."""
+Row = tuple[str, Sequence[Any]]  # where it stands (``path:line``), a cell of each chosen column
 
 _NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096

@@ -16,8 +16,7 @@ from contrasent import files
 from contrasent.errors import DataError, is_disk_full
 from contrasent.progress import Advance
 
-DATA_VARIABLE = "CONTRASENT_DATA"
-"""Environment variable that names the folder where ``--data-dir`` does not."""
+DATA_VARIABLE = "CONTRASENT_DATA"  # of the environment: the folder, if ``--data-dir`` names none
 
 _INSIDE = (".", "downstream", "data/downstream")
 PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")

@@ -15,6 +15,8 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line
 
+Ids = list[np.ndarray[Any, np.dtype[np.int32]]]  # of each text
+
 # A folder is read only if it holds one complete row. Without this check transformers would make
 # a vocabulary of five special tokens for a folder that has lost its own.
 _VOCABULARIES = (
@@ -29,8 +31,7 @@ _AT_ONCE = 1_024
 _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
 _MOST_ADDED = 100_000
 _MOST_LETTERS = 1_000  # of a learned vocabulary, as BERT's trainer limits them
-_AFTER_SPACE = ("\u0120", "\u2581")
-"""First characters of a token after a space, of byte-level BPE and of SentencePiece."""
+_AFTER_SPACE = ("\u0120", "\u2581")  # begin a token after a space: byte-level BPE, SentencePiece
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, set, frozenset)
 # By what a folder calls them; where it has lost the names, what the token is usually called.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -161,16 +162,10 @@ class Tokenizer:
         pair = [*single, *(name.replace("A", "B") for name in single)]
         backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=pieces)
         # BertTokenizer and its kin would put their own [CLS] and [SEP] back when they are loaded.
-        prompted = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_object=backend,
-            name_or_path=old.name_or_path,
-            model_max_length=old.model_max_length,
-            model_input_names=old.model_input_names,
-            padding_side=old.padding_side,
-            truncation_side=old.truncation_side,
-            **old.special_tokens_map,
-        )
-        return Tokenizer(prompted)
+        kind: Any = PreTrainedTokenizerFast
+        names = ("name_or_path", "model_max_length", "model_input_names", "padding_side")
+        kept = {name: getattr(old, name) for name in (*names, "truncation_side")}
+        return Tokenizer(kind(tokenizer_object=backend, **kept, **old.special_tokens_map))
 
     @staticmethod
     def is_in(folder: Path) -> bool:
@@ -225,16 +220,12 @@ class Tokenizer:
         tokenizer.lower_case = lower_case
         return tokenizer
 
-    def ids(
-        self, texts: Sequence[str], max_tokens: int | None
-    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
+    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[Ids, int]:
         """As `cut_ids`, but only how many texts had to be cut."""
         ids, cut = self.cut_ids(texts, max_tokens)
         return ids, sum(cut)
 
-    def cut_ids(
-        self, texts: Sequence[str], max_tokens: int | None
-    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
+    def cut_ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[Ids, list[bool]]:
         """Ids of each text, at most ``max_tokens`` with special ones; whether it had to be cut."""
         self._require_room(max_tokens)
         ids, cut = [], []

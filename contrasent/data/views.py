@@ -265,10 +265,8 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
         }
     kept = store.manifest
     unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
-    left_out = (
-        f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
-        f"sentence skipped{unlabelled}"
-    )
+    skipped = f"{kept.skipped} rows with an empty sentence skipped{unlabelled}"
+    left_out = f"{kept.cut} sentences cut at {max_tokens} tokens, {skipped}"
     return Views(replace(source, columns=columns), left_out, origin)
 
 

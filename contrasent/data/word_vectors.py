@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
-from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
+from contrasent.data.tokenizer import Ids, SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import cached, map_array, readable, sha256_of, write_json
 
@@ -173,9 +173,7 @@ class WordTokenizer(Tokenizer):
         """Refused: the words of a prompt might have no vector."""
         raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
 
-    def cut_ids(
-        self, texts: Sequence[str], max_tokens: int | None
-    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
+    def cut_ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[Ids, list[bool]]:
         """Rows of the words of each text, marks included, or of zeros; whether it was cut."""
         self._require_room(max_tokens)
         require_text(texts, "text")

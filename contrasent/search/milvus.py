@@ -84,7 +84,8 @@ class MilvusRows:
                     count += len(kept)
                     if len(kept) < len(rows):
                         opened._call("upsert", data=list(kept.values()))
-                opened = replace(opened, manifest=_counting(manifest, count))
+                counted = replace(manifest, segments=(Segment("milvus", count),))
+                opened = replace(opened, manifest=counted)
                 write_manifest(folder, opened.manifest)
         return opened
 
@@ -171,7 +172,7 @@ class MilvusRows:
             if gone:
                 self._call("delete", filter=f"row in {list(gone)}")
             count = then.rows - len(gone) + number - first
-            then = replace(_counting(then, count), given=number)
+            then = replace(then, segments=(Segment("milvus", count),), given=number)
             write_manifest(self.folder, then)
         except BaseException:
             try:
@@ -228,10 +229,6 @@ def close_milvus(folder: Path) -> None:
 
 def _batched(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     yield from (values[n : n + _ROWS_AT_ONCE] for n in range(0, len(values), _ROWS_AT_ONCE))
-
-
-def _counting(manifest: IndexManifest, count: int) -> IndexManifest:
-    return replace(manifest, segments=(Segment("milvus", count),))
 
 
 def _open_client(folder: Path) -> Any:

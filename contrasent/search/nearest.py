@@ -167,23 +167,17 @@ _CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
 _CALIBRATED = 100  # texts without which ranges of bytes are too narrow for others
 
 
-def _hnsw(width: int, _: int, metric: int) -> tuple[Any, int]:
-    import faiss
-
+def _hnsw(faiss: Any, width: int, _: int, metric: int) -> tuple[Any, int]:
     index = faiss.index_factory(width, "HNSW32,SQ8", metric)
     index.hnsw.efConstruction = 100
     return index, _TRAINING_CODES
 
 
-def _hnsw_search(effort: int, count: int, only: Any) -> Any:
-    import faiss
-
+def _hnsw_search(faiss: Any, effort: int, count: int, only: Any) -> Any:
     return faiss.SearchParametersHNSW(sel=only, efSearch=max(effort, count))
 
 
-def _ivfpq(width: int, rows: int, metric: int) -> tuple[Any, int]:
-    import faiss
-
+def _ivfpq(faiss: Any, width: int, rows: int, metric: int) -> tuple[Any, int]:
     codes = max(width // 4, 1)
     cells = min(int(2 * rows**0.5), rows // 39)
     name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
@@ -194,16 +188,12 @@ def _ivfpq(width: int, rows: int, metric: int) -> tuple[Any, int]:
     return index, max(_CELL_ROWS * cells, _TRAINING_CODES)
 
 
-def _ivfpq_search(effort: int, _: int, only: Any) -> Any:
-    import faiss
-
+def _ivfpq_search(faiss: Any, effort: int, _: int, only: Any) -> Any:
     cells = faiss.SearchParametersIVF(sel=only, nprobe=effort)
     return faiss.SearchParametersPreTransform(index_params=cells)
 
 
-def _bits(width: int, *_: int) -> tuple[Any, int]:
-    import faiss
-
+def _bits(faiss: Any, width: int, *_: int) -> tuple[Any, int]:
     return faiss.IndexBinaryFlat(-(-width // 8) * 8), 1
 
 
@@ -213,9 +203,9 @@ class IndexKind:
 
     auto_below: float = 0  # texts below which ``auto`` takes it; 0 for never
     least: int = 1  # texts without which it cannot be trained
-    # (D, rows, metric of faiss) -> an empty index, and the number of rows to train it with
+    # (faiss, D, rows, its metric) -> an empty index, and the number of rows to train it with
     make: Any = None
-    parameters: Any = None  # (effort, candidates, selector of rows) -> faiss's search parameters
+    parameters: Any = None  # (faiss, effort, candidates, selector of rows) -> those of a search
     # least and most nodes visited (efSearch), cells (nprobe), or candidates of bits per ``top_k``
     effort: tuple[int, int] = (1, 1)
     # candidates per ``top_k``: a byte per dimension orders them better than a quarter; 0: effort
@@ -294,7 +284,8 @@ def write_ann(
     import faiss
 
     rows = sum(map(len, segments))
-    index, training = KINDS[kind].make(segments[0][:1].shape[1], rows, faiss_metric(similarity))
+    width, metric = segments[0][:1].shape[1], faiss_metric(similarity)
+    index, training = KINDS[kind].make(faiss, width, rows, metric)
     index.train(_for_faiss(kind, _sample(segments, training)))
     for segment in segments:
         for first in range(0, len(segment), _CHUNK):
@@ -392,7 +383,7 @@ class Ann:
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
         search = kind.parameters or (lambda *_: faiss.SearchParameters(sel=only))
-        how = search(effort, count, only)
+        how = search(faiss, effort, count, only)
         codes = _for_faiss(self.kind, queries)
         numbers = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
         least = min(top_k, available)

@@ -223,12 +223,9 @@ def _refusal(error: BaseException) -> RefusalError:
     if isinstance(error, RequestValidationError):
         return _mistake(error)
     if errors.is_out_of_memory(error):
-        return RefusalError(
-            503,
-            "there is not enough memory; send fewer or shorter texts, or start the server with "
-            "smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit",
-            "Overloaded",
-        )
+        smaller = "smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit"
+        how = f"send fewer or shorter texts, or start the server with {smaller}"
+        return RefusalError(503, f"there is not enough memory; {how}", "Overloaded")
     for cls, status, kind in _STATUSES:
         if isinstance(error, cls):
             return RefusalError(status, str(error), kind)
@@ -343,22 +340,14 @@ class Gate:
         if full:
             self.batcher.metrics.put(contrasent_rejected=1)
         key, given = self._key, headers.get(b"authorization", b"")
+        locked = not public and key is not None and not hmac.compare_digest(given, key)
+        foreign = origin and not allowed and method not in ("GET", "HEAD", "OPTIONS")
+        unknown = f"{name[:90]!r} is no name of this server (--allowed-host)"
+        sender = f"a page of {origin[:99]!r} may not send to {host[:99]!r}: --cors"
         refuse(
-            (
-                not checks and not own,
-                400,
-                f"{name[:90]!r} is no name of this server (--allowed-host)",
-            ),
-            (
-                not checks and origin and not allowed and method not in ("GET", "HEAD", "OPTIONS"),
-                403,
-                f"a page of {origin[:99]!r} may not send to {host[:99]!r}: --cors",
-            ),
-            (
-                not public and key is not None and not hmac.compare_digest(given, key),
-                401,
-                "send the server's API key: Authorization: Bearer KEY",
-            ),
+            (not checks and not own, 400, unknown),
+            (not checks and foreign, 403, sender),
+            (locked, 401, "send the server's API key: Authorization: Bearer KEY"),
             (full, _TOO_MANY, f"{most} requests are being answered already"),
         )
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from contrasent.serve.application import Metrics
     from contrasent.serve.server import ServeOptions
 
-Text = tuple[str, str | None]
-"""A text to embed, and whether as a query or document, where these have a length of their own."""
+Text = tuple[str, str | None]  # and its role, where queries and documents have own lengths
 
 _OVERHEAD = 500  # bytes of an entry beside its text and its vector
 

@@ -62,11 +62,8 @@ class Body(BaseModel):
         fields = cls.model_fields
         for name in given.keys() - fields.keys():  # only the first is told, as of a list
             raise ValueError(f"there is no field {reprlib.repr(name)}, only {', '.join(fields)}")
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None or fields[name].is_required()
-        }
+        required = {name for name, field in fields.items() if field.is_required()}
+        return {name: it for name, it in given.items() if it is not None or name in required}
 
 
 _ROLES = {"search_query": "query", "search_document": "document", "passage": "document"}
@@ -204,12 +201,9 @@ class EmbeddingRoutes:
         of_role = {} if role is None else role_options(encoder, role)
         prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
         texts, task = [prompt + text for text in texts], of_role.get("task")
+        few = f"dimensions is {dimensions}, but the model has only {encoder.width}"
         refuse(
-            (
-                (dimensions or 0) > encoder.width,
-                422,
-                f"dimensions is {dimensions}, but the model has only {encoder.width}",
-            ),
+            ((dimensions or 0) > encoder.width, 422, few),
             _more(len(texts), self._options.max_texts, "texts"),
             _more(max(map(len, texts)), _CHARACTERS, "characters of a text"),
         )
@@ -241,10 +235,8 @@ class EmbeddingRoutes:
         }
 
         def write() -> bytes:
-            data = [
-                {"object": "embedding", "index": n, "embedding": embedding}
-                for n, embedding in enumerate(_formatted(rows, body.encoding_format))
-            ]
+            numbered = enumerate(_formatted(rows, body.encoding_format))
+            data = [{"object": "embedding", "index": n, "embedding": it} for n, it in numbered]
             return _dumped({"data": data, **rest})
 
         return await _answer(write, entries)

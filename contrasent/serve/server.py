@@ -38,8 +38,7 @@ LOG = logging.getLogger("contrasent.serve")
 
 _PACKAGES = ("cachetools", "fastapi_offline", "httptools", "orjson", "prometheus_client", "uvicorn")
 _BACKLOG = 2048
-_SWITCH_SECONDS = 0.0005
-"""The event loop lets the computing thread start its next operator after at most so long."""
+_SWITCH_SECONDS = 0.0005  # until the event loop lets the computing thread start an operator
 _RESTART_SECONDS, _POLL_SECONDS = 1.0, 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _IDLE_SECONDS = 75  # of a connection without a request: longer than load balancers keep theirs
@@ -157,9 +156,8 @@ def _maker(options: ServeOptions) -> Callable[[], "FastAPI"]:
     in_milvus = index is not None and index.kind in MILVUS
     on_device = str(getattr(encoder, "device", "cpu")) != "cpu"
     if options.workers > 1 and (in_milvus or on_device):
-        raise ConfigError(
-            "several --workers share a model on the CPU (--device cpu), and no Milvus Lite"
-        )
+        what = "a model on the CPU (--device cpu), and no Milvus Lite"
+        raise ConfigError(f"several --workers share {what}")
     if index is not None:
         index.require(encoder)
         precision = index.manifest.encoder.precision if precision == "auto" else precision
@@ -188,10 +186,8 @@ def bind(options: ServeOptions) -> socket.socket:
         bound.listen(_BACKLOG)  # those that come now wait for the model
     except OSError as error:
         bound.close()
-        raise ConfigError(
-            f"cannot listen on {options.host} port {options.port}: {error.strerror or error}; "
-            "choose others with --host and --port"
-        ) from error
+        what = f"cannot listen on {options.host} port {options.port}: {error.strerror or error}"
+        raise ConfigError(f"{what}; choose others with --host and --port") from error
     return bound
 
 
