@@ -5,10 +5,10 @@ import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from contrasent import __version__
 from contrasent.errors import DataError
@@ -16,15 +16,17 @@ from contrasent.files import write_text
 
 T = TypeVar("T")
 
-ONLY_THESE = {"extra": "forbid"}
-"""Lets pydantic refuse, in what is read from a file, a field that is not known."""
+
+class Saved:
+    """A dataclass that is read from a file, where pydantic refuses a field that is not known."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
+class Interval(Saved):
     """Where a value would lie with other pairs, sentences or queries of the same kind."""
-
-    __pydantic_config__ = ONLY_THESE
 
     low: float
     high: float
@@ -40,10 +42,8 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
+class Compared(Saved):
     """A value beside that of another encoder on the same pairs, drawn again for both alike."""
-
-    __pydantic_config__ = ONLY_THESE
 
     baseline: str
     difference: float  # this value minus that of ``baseline``, the other encoder
@@ -54,10 +54,8 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class Usage(Saved):
     """An encoder, how it was used, and by which command and packages."""
-
-    __pydantic_config__ = ONLY_THESE
 
     encoder: str  # the name or folder that was evaluated
     pooler: str  # how token states became the embedding
@@ -124,13 +122,8 @@ FORMAT = 1
 def lines_of_kind(kind: str, results: Iterable[Any]) -> str:
     """Dataclasses of one kind as JSON lines in full precision."""
     named = {"kind": kind, "format": FORMAT}
-    return "".join(
-        json.dumps(
-            {**named, **asdict(it)}, ensure_ascii=False, default=lambda array: array.tolist()
-        )
-        + "\n"
-        for it in results
-    )
+    dumps = partial(json.dumps, ensure_ascii=False, default=lambda array: array.tolist())
+    return "".join(dumps({**named, **asdict(it)}) + "\n" for it in results)
 
 
 def fields_of_kind(values: Any, kind: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from contrasent.evaluation.embed import EncoderUse, distinct
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import ROWS, STS_TASKS, known_tasks, task_names
 from contrasent.model import unit_rows
-from contrasent.records import ONLY_THESE, Usage, fields_of_kind, read_lines
+from contrasent.records import Saved, Usage, fields_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
 
@@ -89,10 +89,8 @@ def read_queries(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Neighbour:
+class Neighbour(Saved):
     """A sentence of the corpus, its similarity to the query, and its first row there, from 0."""
-
-    __pydantic_config__ = ONLY_THESE
 
     text: str
     score: float
@@ -100,10 +98,8 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Query:
+class Query(Saved):
     """A sentence and what is nearest, best first; ``left_out`` are the query itself."""
-
-    __pydantic_config__ = ONLY_THESE
 
     text: str
     left_out: tuple[str, ...]

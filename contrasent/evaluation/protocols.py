@@ -14,17 +14,15 @@ from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.task_names import ROWS, SPLITS
 from contrasent.metrics import METRICS
 from contrasent.options import EvaluationOptions
-from contrasent.records import ONLY_THESE
+from contrasent.records import Saved
 
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Protocol:
+class Protocol(Saved):
     """What a number of a paper's table is."""
-
-    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--protocol`` takes it, with what was changed of it
     source: str

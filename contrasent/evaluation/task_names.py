@@ -10,7 +10,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from contrasent.errors import ConfigError, pick
-from contrasent.records import ONLY_THESE
+from contrasent.records import Saved
 
 CLASSIFY = "classify:"
 """Stands before sentences with labels, where their columns do not say that they are."""
@@ -36,10 +36,8 @@ _SPLIT = re.compile(rf"(.+?)(?:-({'|'.join(SPLITS)}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class StsTask:
+class StsTask(Saved):
     """An STS task of SentEval's folder."""
-
-    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``STS-B``
@@ -68,10 +66,8 @@ DEV_PART = ("train", "dev", "test")
 
 
 @dataclass(frozen=True, slots=True)
-class TransferTask:
+class TransferTask(Saved):
     """A transfer task."""
-
-    __pydantic_config__ = ONLY_THESE
 
     name: str  # as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``
     heading: str  # as tables name it, such as ``SST-2``
