@@ -64,7 +64,11 @@ def compare(
         for scores in (baseline, other)
     )
 
-    def compared(difference: float, error: float | None) -> Compared:
+    def compared(difference: float, over: Sequence[Task]) -> Compared:
+        error = None
+        if all(len(task.gold) >= FEWEST_PAIRS for task in over):
+            covariance = joint_covariance(over, [moves[task.name] for task in over])
+            error = intervals.mean_error(covariance)
         if error is None or error < intervals.LEAST_ERROR * abs(difference):
             return _compared(baseline, difference, None, 1.0)
         ends = intervals.normal_interval(difference, error, bootstrap.confidence)
@@ -76,19 +80,13 @@ def compare(
         name, columns = task.name, [s.similarities[task.name.label] for s in (baseline, other)]
         first, second = (influences(task, it, metric)[aggregation] for it in columns)
         moves[name] = second - first
-        error = None
-        if len(task.gold) >= FEWEST_PAIRS:
-            error = intervals.pair_error(*task.sides, moves[name])
-        of_task[name] = compared(after[name] - before[name], error)
+        of_task[name] = compared(after[name] - before[name], [task])
     named, mean = averaged(of_task), None
     values: dict[TaskName | str, float] = {name: after[name] for name in of_task}
     if len(named) > 1:
         values[_AVERAGE] = fmean(after[name] for name in named)
-        pooled, error = [task for task in both if task.name in named], None
-        if all(len(task.gold) >= FEWEST_PAIRS for task in pooled):
-            covariance = joint_covariance(pooled, [moves[task.name] for task in pooled])
-            error = intervals.mean_error(covariance)
-        mean = compared(sum(of_task[name].difference for name in named) / len(named), error)
+        pooled = [task for task in both if task.name in named]
+        mean = compared(sum(of_task[name].difference for name in named) / len(named), pooled)
     return Comparison(metric, aggregation, _adjusted(of_task), mean, values)
 
 

@@ -168,11 +168,6 @@ def pair_covariance(first: Iterable[str], second: Iterable[str], influences: Mat
     return covariance
 
 
-def pair_error(first: Iterable[str], second: Iterable[str], influence: Vector) -> float:
-    """The standard error of one estimate, as :func:`pair_covariance`."""
-    return sqrt(pair_covariance(first, second, influence[None])[0, 0])
-
-
 def influence(metric: str, scores: Vector, gold: Vector) -> Vector:
     """How much each pair moves the correlation of two columns ``(N,)``: ``(N,)``, which sum to 0.
 
@@ -200,8 +195,7 @@ def _centred(metric: str, column: Vector) -> tuple[Vector, Callable[[Vector], Ve
     def moved(other: Vector) -> Vector:
         sums = np.bincount(group, weights=other, minlength=len(counts))
         above = sums[::-1].cumsum()[::-1] - sums / 2
-        shares: Vector = (above / len(other))[group]
-        return shares
+        return (above / len(other))[group]
 
     return ((counts.cumsum() - counts / 2) / len(column) - 0.5)[group], moved
 

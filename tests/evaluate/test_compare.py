@@ -243,7 +243,8 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says(metric, graph):
     for _ in range(trials):
         gold, (scores,) = simulated(places, 1, draw)
         moves, value = intervals.influence(metric, scores, gold), METRICS[metric](scores, gold)
-        found = intervals.correlation_interval(value, intervals.pair_error(*sides, moves), 0.95)
+        error = intervals.mean_error(intervals.pair_covariance(*sides, moves[None]))
+        found = intervals.correlation_interval(value, error, 0.95)
         held += found.low <= TRUTH[metric] <= found.high
         naive = intervals.correlation_interval(value, np.sqrt(np.square(moves).sum()), 0.95)
         independent += naive.low <= TRUTH[metric] <= naive.high
@@ -262,7 +263,8 @@ def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says(graph
         gold, (one, other) = simulated(places, 2, draw)
         moves = influence("spearman", other, gold) - influence("spearman", one, gold)
         difference = METRICS["spearman"](other, gold) - METRICS["spearman"](one, gold)
-        values.append(intervals.normal_p_value(difference, intervals.pair_error(*sides, moves)))
+        error = intervals.mean_error(intervals.pair_covariance(*sides, moves[None]))
+        values.append(intervals.normal_p_value(difference, error))
     # Three standard errors of a share of .05 are .046, of .5 are .106.
     assert abs(np.mean(np.array(values) < 0.05) - 0.05) < 0.046
     assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.106

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
-from contrasent.evaluation.intervals import Ratio, pair_error
+from contrasent.evaluation.intervals import Ratio, mean_error, pair_covariance
 from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.reproduce.cells import NOT_YET, FilledRow, FilledTable, Filler, PaperCell
@@ -178,7 +178,7 @@ def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(value):
     drawn = np.random.default_rng(0).normal(size=(2, len(rated.gold)))
     moves = {name: {value: it} for name, it in zip("ab", drawn, strict=True)}
     assert error_of(moves, value, data) == pytest.approx(
-        pair_error(*rated.task.sides, drawn[0] - drawn[1])
+        mean_error(pair_covariance(*rated.task.sides, (drawn[0] - drawn[1])[None]))
     )
 
 
