@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -46,16 +47,12 @@ def halves(text: str) -> tuple[str, str] | None:
     return space.join(parts[:cut]).strip(), space.join(parts[cut:]).strip()
 
 
-def _crop_pairs(unit: Unit) -> list[tuple[str, str]]:
-    return [pair for text, *_ in unit if (pair := halves(text))]
-
-
-def _next_pairs(unit: Unit) -> list[tuple[str, str]]:
+def _pairs_of(kind: str, unit: Unit) -> list[tuple[str, str]]:
+    if kind == "crops":
+        return [pair for text, *_ in unit if (pair := halves(text))]
+    if kind == "pairs":
+        return [(first, second) for first, second, *_ in unit]
     return [(first, second) for (first, *_), (second, *_) in pairwise(unit)]
-
-
-def _example_pairs(unit: Unit) -> list[tuple[str, str]]:
-    return [(first, second) for first, second, *_ in unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +72,8 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
     task's name ends with.
     """
     lengths = find_documents(examples).lengths
-    kind, pairs = "crops", _crop_pairs
-    if examples.views > 1:
-        kind, pairs = "pairs", _example_pairs
-    elif lengths is not None:
-        kind, pairs = "next sentences", _next_pairs
+    of_lines = "crops" if lengths is None else "next sentences"
+    pairs = partial(_pairs_of, kind := "pairs" if examples.views > 1 else of_lines)
     smallest, count = _smallest(units_of(examples, lengths), pairs)
     most, out, texts = min(MOST, int(SHARE * count)), dict[int, Counter[Unit]](), 0
     for number, units in smallest.items():
