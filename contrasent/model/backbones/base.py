@@ -168,15 +168,12 @@ FULL_FP32 = SharedContext(_without_tf32)
 """The context in which fp32 products are computed in fp32; may be entered again, by any thread."""
 
 
-def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context of matrix products in ``fp32`` or ``bf16``; with ``int8`` others are in fp32."""
-    pick("precision", precision, ("bf16", "fp32", "int8"))
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _fp32(device)
-
-
 @contextmanager
-def _fp32(device: torch.device) -> Iterator[None]:
-    with FULL_FP32, torch.autocast(device.type, enabled=False):
+def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """The context of matrix products in ``fp32`` or ``bf16``; with ``int8`` others are in fp32."""
+    is_narrow = pick("precision", precision, ("bf16", "fp32", "int8")) == "bf16"
+    narrow = torch.autocast(device.type, torch.bfloat16 if is_narrow else None, is_narrow)
+    with nullcontext() if is_narrow else FULL_FP32, narrow:
         yield
 
 
