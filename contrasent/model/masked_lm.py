@@ -313,9 +313,8 @@ class Generator:
             rows = chosen.index_fill(0, batch.offsets[:-1], False).nonzero().squeeze(1)
         if not len(rows):
             return batch.token_ids
-        backbone, device = self._masked_lm.backbone, batch.token_ids.device.type
-        narrow = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if narrow else torch.float32
+        backbone = self._masked_lm.backbone
+        _, dtype = backbone.products(batch.token_ids.device)
         if dtype not in self._predictors:
             self._predictors[dtype] = Predictor(self._masked_lm.head, dtype, self._vocabulary)
         predictor = self._predictors[dtype]

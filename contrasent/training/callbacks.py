@@ -156,9 +156,7 @@ class Selection(Callback):
         try:
             yield
         finally:
-            with torch.no_grad():
-                for name, weight in weights.items():
-                    weight.copy_(trained[name])
+            encoder.load_state_dict(trained, strict=False)
 
 
 class Plateau(Callback):

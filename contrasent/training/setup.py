@@ -243,10 +243,8 @@ def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:
         backbone.lstm.reset_parameters()
     if (widths := settings.convolutions) is not None:
         present = encoder.convolutions
-        unsuited = encoder.pooler != "mean" or (encoder.head is not None and not present)
-        if present and (list(present.widths), present.channels) != (widths, settings.channels):
-            unsuited = True
-        if unsuited:
+        other = present and (list(present.widths), present.channels) != (widths, settings.channels)
+        if other or encoder.pooler != "mean" or (encoder.head is not None and not present):
             raise ConfigError(
                 "encoder.convolutions are for the mean over tokens without a head or others, but "
                 f"{settings.name} has pooler {encoder.pooler}, head {encoder.head_name} and "
