@@ -334,8 +334,7 @@ def default_output(recipe: str | Path | Recipe) -> Path:
 
 def to_yaml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as YAML."""
-    content: str = yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
-    return content
+    return yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
 
 
 def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:

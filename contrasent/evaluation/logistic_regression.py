@@ -257,8 +257,7 @@ class Problems:
     def predict(self, weights: Tensor, rows: Rows) -> Rows:
         """Classes ``(n,)`` of ``rows (n,)`` by a classifier ``(C, D)``."""
         features = self.features[torch.from_numpy(rows).to(self.features.device)]
-        predicted: Rows = (features @ weights.T).argmax(dim=1).cpu().numpy()
-        return predicted
+        return (features @ weights.T).argmax(dim=1).cpu().numpy()
 
 
 SCORES = np.arange(1, 6)
@@ -299,8 +298,7 @@ class Relatedness(Problems):
 
 def expected_scores(logits: Tensor) -> Vector:
     """``(N,)``, from 1 to 5, of what a regressor says of the :data:`SCORES`, ``(N, 5)``."""
-    expected: Vector = logits.softmax(1).double().numpy() @ SCORES
-    return expected
+    return logits.softmax(1).double().numpy() @ SCORES
 
 
 def _scores(weights: Tensor, rows: Tensor) -> Tensor:

@@ -82,8 +82,7 @@ class Task:
     @property
     def gold(self) -> Vector:
         """Scores of all subsets."""
-        gold: Vector = np.concatenate([subset.gold for subset in self.subsets])
-        return gold
+        return np.concatenate([subset.gold for subset in self.subsets])
 
     @property
     def sentences(self) -> Iterator[str]:

@@ -139,8 +139,7 @@ class Store:
     def description(self, job: Job) -> dict[str, Any]:
         """What is kept of a job that was made; nothing of one that was not."""
         path = self.folder(job) / DONE
-        content: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        return content
+        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
     def failure(self, job: Job) -> str:
         """Why the last attempt at a job failed; empty if it did not."""

@@ -126,9 +126,7 @@ class FigureData:
 
 
 def figure_data(
-    rows: Mapping[str, Geometry],
-    runs: Sequence[Trajectory],
-    records: Sequence[Record] = (),
+    rows: Mapping[str, Geometry], runs: Sequence[Trajectory], records: Sequence[Record] = ()
 ) -> FigureData:
     """Numbers to draw; DataError if they were not measured on the same pairs.
 
