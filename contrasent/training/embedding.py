@@ -5,6 +5,7 @@ Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -151,71 +152,61 @@ def embedding(
 ) -> Embedding:
     """The way in which a run embeds its batches: a ``twin`` embeds all views but the first."""
     chunk, layers = settings.gradcache_chunk, objective.layers
-    one = _by_all(GradientCache(encoder, chunk, precision, layers).embed)
+    one = partial(_by_all, GradientCache(encoder, chunk, precision, layers).embed)
     if twin is not None:
-        return _by_two(one, _by_all(GradientCache(twin, chunk, precision, layers).embed))
-    return _once(one, objective.views) if fixed_dropout else one
+        other = partial(_by_all, GradientCache(twin, chunk, precision, layers).embed)
+        return partial(_by_two, one, other)
+    return partial(_once, one, objective.views) if fixed_dropout else one
 
 
-def _by_all(one: Embedding) -> Embedding:
+def _by_all(one: Embedding, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
     """Embed a share of the sentences in each process; all have all embeddings, with gradient."""
-
-    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        how = split()
-        if how.processes == 1:
-            return one(batch)
-        device = batch.token_ids.device
-        numbers = shares(batch.lengths.cpu(), how.processes)
-        local = numbers[how.rank].to(device)
-        # A process without a sentence embeds one that nobody looks at: all take part.
-        share = batch.select(local if len(local) else local.new_zeros(1))
-        with own_draws(device):
-            encoded, backward = one(share)
-        rows = reunited(encoded.pooled[0, : len(local)], numbers)
-        pooled = rows.view(batch.views, -1, rows.shape[-1])
-        tokens = int(share.offsets[len(local)])
-        states = {layer: state[:tokens] for layer, state in encoded.states.items()}
-        convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
-        return Encoded(pooled, states, convolved, local), backward
-
-    return embed
+    how = split()
+    if how.processes == 1:
+        return one(batch)
+    device = batch.token_ids.device
+    numbers = shares(batch.lengths.cpu(), how.processes)
+    local = numbers[how.rank].to(device)
+    # A process without a sentence embeds one that nobody looks at: all take part.
+    share = batch.select(local if len(local) else local.new_zeros(1))
+    with own_draws(device):
+        encoded, backward = one(share)
+    rows = reunited(encoded.pooled[0, : len(local)], numbers)
+    pooled = rows.view(batch.views, -1, rows.shape[-1])
+    tokens = int(share.offsets[len(local)])
+    states = {layer: state[:tokens] for layer, state in encoded.states.items()}
+    convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
+    return Encoded(pooled, states, convolved, local), backward
 
 
-def _once(one: Embedding, views: int) -> Embedding:
+def _once(one: Embedding, views: int, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
     """Let the first of ``views`` equal views stand for all (Gao et al., Table 3, "Fixed 0.1")."""
-
-    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        examples, copies = batch.examples, batch.examples * views
-        # The host knows T; where further views begin it would have to ask the device for.
-        end = len(batch.token_ids) if batch.views == views else int(batch.offsets[copies])
-        left_out = end - end // views
-        tokens = torch.cat([batch.token_ids[: end // views], batch.token_ids[end:]])
-        offsets = [batch.offsets[: examples + 1], batch.offsets[copies + 1 :] - left_out]
-        kept = Batch(tokens, torch.cat(offsets), batch.views - views + 1, batch.longest)
-        encoded, backward = one(kept)
-        first, added = encoded.pooled[:1], encoded.pooled[1:]
-        return Encoded(torch.cat([first.expand(views, -1, -1), added]), {}), backward
-
-    return embed
+    examples, copies = batch.examples, batch.examples * views
+    # The host knows T; where further views begin it would have to ask the device for.
+    end = len(batch.token_ids) if batch.views == views else int(batch.offsets[copies])
+    left_out = end - end // views
+    tokens = torch.cat([batch.token_ids[: end // views], batch.token_ids[end:]])
+    offsets = [batch.offsets[: examples + 1], batch.offsets[copies + 1 :] - left_out]
+    kept = Batch(tokens, torch.cat(offsets), batch.views - views + 1, batch.longest)
+    encoded, backward = one(kept)
+    first, added = encoded.pooled[:1], encoded.pooled[1:]
+    return Encoded(torch.cat([first.expand(views, -1, -1), added]), {}), backward
 
 
-def _by_two(one: Embedding, other: Embedding) -> Embedding:
-    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        examples, end = batch.examples, int(batch.offsets[batch.examples])
-        anchors, others = (
-            Batch(batch.token_ids[rows], offsets, views, batch.longest, **batch.token_fields(rows))
-            for rows, offsets, views in (
-                (slice(end), batch.offsets[: examples + 1], 1),
-                (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
-            )
+def _by_two(one: Embedding, other: Embedding, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
+    examples, end = batch.examples, int(batch.offsets[batch.examples])
+    anchors, others = (
+        Batch(batch.token_ids[rows], offsets, views, batch.longest, **batch.token_fields(rows))
+        for rows, offsets, views in (
+            (slice(end), batch.offsets[: examples + 1], 1),
+            (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
         )
-        first, backward_through_one = one(anchors)
-        rest, backward_through_other = other(others)
+    )
+    first, backward_through_one = one(anchors)
+    rest, backward_through_other = other(others)
 
-        def backward() -> None:
-            backward_through_one()
-            backward_through_other()
+    def backward() -> None:
+        backward_through_one()
+        backward_through_other()
 
-        return Encoded(torch.cat([first.pooled, rest.pooled]), {}), backward
-
-    return embed
+    return Encoded(torch.cat([first.pooled, rest.pooled]), {}), backward
