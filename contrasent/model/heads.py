@@ -127,7 +127,6 @@ class Fp32MlpHead(MlpHead):
     """The same in fp32, also under autocast, for training only."""
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """As :class:`MlpHead`."""
         with torch.autocast(embeddings.device.type, enabled=False):
             return super().forward(embeddings.float())
 

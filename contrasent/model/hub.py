@@ -195,7 +195,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
     ]
     metadata |= {"model-index": [{"name": title, "results": results}]} if results else {}
     page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    page.filters |= {"cell": lambda text: text.replace("|", "\\|"), "score": _printed}
+    page.filters["cell"] = lambda text: text.replace("|", "\\|")
     yml: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
     return page.from_string(_CARD.read_text(encoding="utf-8")).render(
         metadata=yaml.safe_dump(metadata, **yml),
@@ -207,8 +207,8 @@ def card_text(folder: Path, name: str | None = None) -> str:
         prompts=read_conventions(folder).prompts,
         start=link or start,
         recipe=yaml.safe_dump(recipe, **yml) if recipe else "",
-        scores=[(score, before.get(key)) for key, score in scores.items()],
-        overlaps=[(it["task"], it["overlap"]) for it in scores.values() if it.get("overlap")],
+        scores=scores,
+        before=before,
         name=name or "path/to/this/folder",
         trusted=is_ours,
         on_tei=known.get("pooler") in _ON_TEI and not is_ours,
@@ -239,14 +239,6 @@ def _main(scores: Sequence[Any] | None) -> dict[tuple[str, str], Mapping[str, An
             if key not in chosen or (score.get("protocol") and not chosen[key].get("protocol")):
                 chosen[key] = score
     return chosen
-
-
-def _printed(score: Mapping[str, Any] | None) -> str:
-    if score is None:
-        return ""
-    between = score.get("interval")
-    ends = f" ({100 * between['low']:.2f} to {100 * between['high']:.2f})" if between else ""
-    return f"{100 * score['value']:.2f}{ends}"
 
 
 def published_files(name: str | Path, repository: str) -> tuple[Path, dict[str, Path | bytes]]:

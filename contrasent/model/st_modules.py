@@ -307,15 +307,11 @@ def read_settings(name: str, path: Path) -> Any:
 
 def write_rows(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
     """Write ``modules.json``: the name and path of each module."""
-    places = dict.fromkeys(("FittedTransform", "WordVectors"), __name__)
+    usual, own = "sentence_transformers.models", ("FittedTransform", "WordVectors")
+    types = (f"{__name__ if name in own else usual}.{name}" for name, _ in modules)
     rows = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": path,
-            "type": f"{places.get(name, 'sentence_transformers.models')}.{name}",
-        }
-        for number, (name, path) in enumerate(modules)
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (kind, (_, path)) in enumerate(zip(types, modules, strict=True))
     ]
     write_json(folder / _ROWS, rows)
 
@@ -350,7 +346,6 @@ class FittedTransform(nn.Module):
         self.transform = transform
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Map ``features["sentence_embedding"]``."""
         features["sentence_embedding"] = self.transform(features["sentence_embedding"])
         return features
 
