@@ -38,8 +38,8 @@ from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, upda
 
 logger = logging.getLogger("contrasent")
 
+_REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time
-
 _MEASURED = 2048  # sentences that the likelihood is measured on
 
 
@@ -122,7 +122,7 @@ def fitting_text(
 ) -> FittingText:
     """The text to fit on, told in the log, once it is known that ``output`` can be written."""
     if output is not None:
-        require_output(Path(output))
+        refuse_existing(output, _REMEDY)
     names = [data] if isinstance(data, str | Path) else data
     text = open_fitting_text([str(name) for name in names], columns, data_dir)
     for origin in text.origins:
@@ -322,13 +322,8 @@ FITTERS = {"whitening": Fitter(WhiteningSettings, _whitening), "flow": Fitter(Fl
 def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:
     """Write an encoder with what is fitted to it as one folder, whole or not at all."""
     with exclusive(output):
-        require_output(output)
+        refuse_existing(output, _REMEDY)
         encoder.save(output, info)
-
-
-def require_output(output: Path) -> None:
-    """Make sure that ``output`` can be written, before anything expensive happens."""
-    refuse_existing(output, "name another folder with --output, or remove it")
 
 
 @takes(MapOptions)

@@ -13,7 +13,7 @@ bias, R = P * C rows of weights, N sentences, b sentences in a batch; K folds of
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ _CPU_BATCH_BYTES = 1 << 21
 
 _BATCH_BYTES = 1 << 28
 """The same elsewhere; and of held-out rows that are judged at once."""
+
+_ADAM: dict[str, Any] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0, "eps": 1e-8}
+"""Torch's usual settings."""
 
 _FEW_ROWS = 8
 """Weights of more rows are laid out anew for their product: MKL is slow with such a transposed
@@ -215,18 +218,7 @@ class Problems:
             # Torch's kernel of Adam reads and writes everything once; elementwise operations took
             # four times as long, and torch.optim.adam.adam(fused=True) has the same bits in 123 us
             # for 46.
-            torch._fused_adam_(
-                *of_adam,
-                [],
-                steps,
-                lr=1e-3,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=0,
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
+            torch._fused_adam_(*of_adam, [], steps, **_ADAM, amsgrad=False, maximize=False)
 
     def slopes(self, shares: Tensor, targets: Tensor) -> Tensor:
         """The gradient of the mean loss of b sentences by their scores, ``(F, P, C, b)``."""
