@@ -55,16 +55,6 @@ class StsTask(Saved):
         return ("test",) if self.subsets else SPLITS
 
 
-NESTED_FOLDS = ("all",)
-"""All files are one part, judged by nested cross-validation."""
-
-TRAIN_FOLDS = ("train", "test")
-"""Folds of the training file choose the penalty."""
-
-DEV_PART = ("train", "dev", "test")
-"""The dev file chooses the penalty."""
-
-
 @dataclass(frozen=True, slots=True)
 class TransferTask(Saved):
     """A transfer task."""
@@ -74,8 +64,9 @@ class TransferTask(Saved):
     files: tuple[str, ...]  # in SentEval's folder, in the order of ``split``
     form: str = "polar"  # of its files, a key of `contrasent.evaluation.transfer.READERS`
     classes: int = 2
-    # `NESTED_FOLDS`, `TRAIN_FOLDS` or `DEV_PART`
-    split: tuple[str, ...] = NESTED_FOLDS
+    # parts: one of all files, judged by nested cross-validation; or train and test, where folds of
+    # train choose the penalty; or train, dev and test, where dev does
+    split: tuple[str, ...] = ("all",)
     pairs: bool = False  # pairs of sentences are classified; they have an F1 of class 1 too
     papers: bool = True  # one of the seven that ``transfer`` stands for and that the papers average
     published: str = ""  # its column in published tables, where that is not ``heading``

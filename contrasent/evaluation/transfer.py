@@ -133,7 +133,7 @@ def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData
     paths = [senteval_root(data_dir) / file for file in task.files]
     sha256, read = sha256_of_all(paths), READERS[task.form]
     groups = [list(read(path, number, task.classes)) for number, path in enumerate(paths)]
-    if task.split == task_names.NESTED_FOLDS:
+    if len(task.split) == 1:
         groups = [[item for group in groups for item in group]]
     parts = dict(zip(task.split, map(sorted_part, groups), strict=True))
     return TransferData(name, parts, task.classes, sha256)
@@ -164,7 +164,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     as TREC and SST-2 are.
     """
     sources = task_names.joined_sources(name.removeprefix(CLASSIFY))
-    splits = {1: task_names.NESTED_FOLDS, 2: task_names.TRAIN_FOLDS, 3: task_names.DEV_PART}
+    splits = {1: ("all",), 2: ("train", "test"), 3: task_names.ALL_SPLITS}
     if len(sources) not in splits:
         raise ConfigError(
             f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
