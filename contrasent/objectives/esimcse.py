@@ -34,15 +34,13 @@ class Config(ContrastConfig):
 class MomentumEncoder(nn.Module):
     """An encoder and a head whose weights, a buffer, follow the trained ones slowly."""
 
-    weights: Tensor
-
     def __init__(self, encoder: SentenceEncoder, head: nn.Module, momentum: float) -> None:
         super().__init__()
         # In a tuple, so that they are trained and saved by their owners alone.
         self._followed = (encoder, head)
         self._momentum = momentum
         flat = [weights.detach().flatten() for weights in self._trained()]
-        self.register_buffer("weights", torch.cat(flat))
+        self.weights = nn.Buffer(torch.cat(flat))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -74,11 +72,9 @@ class MomentumEncoder(nn.Module):
 class Queue(nn.Module):
     """The last ``size`` embeddings that were put in; a place that is still empty counts nothing."""
 
-    rows: Tensor
-
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.zeros(size, width))
+        self.rows = nn.Buffer(torch.zeros(size, width))
 
     @torch.no_grad()
     def put(self, rows: Tensor) -> None:

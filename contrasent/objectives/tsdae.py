@@ -66,8 +66,6 @@ class Tsdae(Objective):
     in_parts = True
     views = 1
     needs = frozenset({Need.TOKENS})
-    _begins_word: Tensor
-    _special: Tensor
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
@@ -83,8 +81,8 @@ class Tsdae(Objective):
         begins = torch.from_numpy(tokenizer.begins_word())
         special = torch.zeros_like(begins)
         special[list(tokenizer.special_ids.every)] = True
-        self.register_buffer("_begins_word", begins, persistent=False)
-        self.register_buffer("_special", special, persistent=False)
+        self._begins_word = nn.Buffer(begins, persistent=False)
+        self._special = nn.Buffer(special, persistent=False)
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with words deleted. The host waits for the new number of tokens."""
