@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from itertools import chain, islice
+from itertools import groupby, islice
 from pathlib import Path
 
 from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
@@ -193,14 +193,10 @@ def _first_documents(path: Path, limit: int) -> Iterator[str]:
 
     The first document is taken whatever its length.
     """
-    taken, document = 0, list[str]()
-    for line in chain((line for _, line in lines(path)), [None]):
-        if line is not None:
-            document.append(line.rstrip())
-        if line is None or not line.strip():
-            anchors = sum(map(bool, document)) - 1
-            if taken and taken + anchors > limit:
-                return
-            yield from document
-            taken += max(0, anchors)
-            document = []
+    taken, texts = 0, (line.rstrip() for _, line in lines(path))
+    for is_document, group in groupby(texts, bool):
+        document = [*group]
+        if is_document and taken and taken + len(document) - 1 > limit:
+            return
+        yield from document
+        taken += len(document) - 1 if is_document else 0
