@@ -102,8 +102,7 @@ def open_fitting_text(
         file = open_examples(name, columns)
         texts.append(file)
         source = Path(file.source).name if Path(file.source).exists() else file.source
-        count = sum(map(len, file))
-        origins.append(Origin(source, count, file.columns, file.sha256, target=False))
+        origins.append(Origin(source, sum(map(len, file)), file.columns, file.sha256, target=False))
     whole = {task.name for task in tasks if task.split == "all"}
     for task in tasks:
         if task.split == "all" or task.name not in whole:
@@ -208,8 +207,7 @@ def fit_flow(
         with torch.no_grad():
             before = bits(measured, "a measurement").item()
         label = "fitting: {task.fields[bits]:.4f} bits per dimension"
-        bar = progress_bar(label, len(batches), shown=show_progress, bits=float("nan"))
-        with bar as advance:
+        with progress_bar(label, len(batches), shown=show_progress, bits=float("nan")) as advance:
             for step, numbers in enumerate(batches):
                 loss = bits(numbers, f"step {step + 1} of {len(batches)}")
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -364,10 +364,9 @@ def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unexpected_keyword_argument":
-        owner = _owner(cls, location[:-1])
         section = ".".join(location[:-1]) or where
         try:
-            pick(f"setting of {section!r}:", location[-1], fields_of(owner))
+            pick(f"setting of {section!r}:", location[-1], fields_of(_owner(cls, location[:-1])))
         except ConfigError as unknown:
             return unknown
     dotted = ".".join(location if where == "recipe" else [where, *location])

@@ -185,8 +185,7 @@ class Rungs:
         options, documents = self.options, self.ground.in_documents
         text = self.search.folder / TRAIN
         longest = 2 * self.ground.max_tokens // 3  # words of a passage, all of which are read
-        queries = synthesize(text, documents=documents, words=longest)
-        pairs = [pair[:2] for pair in queries.pairs]
+        pairs = [pair[:2] for pair in synthesize(text, documents=documents, words=longest).pairs]
         np.random.default_rng(options.seed).shuffle(pairs)
         encoder = start_encoder(self._recipe(CANDIDATES["rank-distil"], 1, 1).encoder)
         load: Any = load_encoder if options.reranker is None else load_reranker

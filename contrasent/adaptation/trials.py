@@ -72,8 +72,7 @@ class State:
 
     def write(self, folder: Path) -> None:
         """Write it as JSON."""
-        content = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_text(folder / _STATE, content + "\n")
+        write_text(folder / _STATE, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
 
 class Search:
@@ -151,9 +150,8 @@ class Search:
         except ContrasentError as error:
             shutil.rmtree(folder, ignore_errors=True)
             failure = str(error)
-        seconds = time.monotonic() - began
         state.running = None
-        state.trials.append(Trial(number, settings, score, failure, step, seconds))
+        state.trials.append(Trial(number, settings, score, failure, step, time.monotonic() - began))
         state.write(self.folder)
         self._keep_best()
         return state.trials[-1]
@@ -199,8 +197,7 @@ def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
     from optuna import distributions
 
     space: dict[str, BaseDistribution] = {}
-    lines = (line for text in texts for line in GRIDS.get(text.strip(), (text,)))
-    for text in lines:
+    for text in (line for given in texts for line in GRIDS.get(given.strip(), (given,))):
         setting = _AXIS.fullmatch(text)
         key, values = (setting[1].replace("-", "_"), setting[2].strip()) if setting else ("", "..")
         try:

@@ -329,8 +329,6 @@ def cross_validate(
     end; SentEval then trains again, which is the same classifier from the same seed.
     """
     labels = np.concatenate([part.labels for part in parts.values()])
-    ends = np.cumsum([len(part.labels) for part in parts.values()])
-    rows = np.split(np.arange(len(labels)), ends[:-1])
     features = torch.from_numpy(np.concatenate([part.features for part in parts.values()]))
     problems = Problems(features.to(device, torch.float32), torch.from_numpy(labels), classes)
 
@@ -354,7 +352,8 @@ def cross_validate(
             right.append(float((predicted[judged] == labels[judged]).mean()))
         dev = searched.accuracy.numpy()[np.arange(len(inner)), np.repeat(chosen, count)]
         return Accuracy(float(dev.mean()), float(np.mean(right)), predicted, fold_of)
-    train, *stopping, test = rows
+    ends = np.cumsum([len(part.labels) for part in parts.values()])
+    train, *stopping, test = np.split(np.arange(len(labels)), ends[:-1])
     folds = [Fold(train, it) for it in stopping]
     folds = folds or judged_folds(train, labels, preset.folds, preset.seed)
     fitted = search(folds)

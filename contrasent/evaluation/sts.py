@@ -83,8 +83,7 @@ def _score(
     for metric in METRICS:
         asked = metric in protocol.metrics
         for score in correlations(task, columns, metric, options.bootstrap if asked else None):
-            reported = asked and protocol.aggregation == score.aggregation
-            whose = protocol.name if reported else None
+            whose = protocol.name if asked and protocol.aggregation == score.aggregation else None
             record = score.record(task.name, task.sha256, use, protocol=whose, regressor=regressor)
             records.append(record)
     known = [rows(side).any(axis=1) for side in task.sides]

@@ -317,12 +317,11 @@ class Generator:
         _, dtype = backbone.products(batch.token_ids.device)
         if dtype not in self._predictors:
             self._predictors[dtype] = Predictor(self._masked_lm.head, dtype, self._vocabulary)
-        predictor = self._predictors[dtype]
         with record_function("generator"):
             hidden = Batch(token_ids, batch.offsets, batch.views, batch.longest)
             states = backbone(hidden)[-1].index_select(0, rows)
         with record_function("vocabulary"):
-            tokens = predictor.predict(states, sample=pick == "sample")
+            tokens = self._predictors[dtype].predict(states, sample=pick == "sample")
             return batch.token_ids.index_copy(0, rows, tokens)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:

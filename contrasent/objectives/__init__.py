@@ -274,8 +274,7 @@ def build(
     batch_size: int | None = None,
 ) -> Objective:
     """Make the objective ``name`` of fields of its ``Config``, and ``matryoshka`` if asked for."""
-    config = config_of(name, settings)
-    make = partial(objective_class(name), config)
+    make = partial(objective_class(name), config_of(name, settings))
     start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
     return Matryoshka(make, start, dimensions) if dimensions else make(start)
 

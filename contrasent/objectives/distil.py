@@ -154,10 +154,8 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def _cached_rows(kind: str, key: Sequence[Any], write: Callable[[Path], None]) -> np.ndarray:
-    def read(entry: Path) -> np.ndarray:
-        return np.asarray(np.load(entry / _ROWS, mmap_mode="r"))
-
-    return cached(kind, _WHAT, [_FORMAT, *key], read, write)
+    read = partial(np.load, mmap_mode="r")
+    return cached(kind, _WHAT, [_FORMAT, *key], lambda it: np.asarray(read(it / _ROWS)), write)
 
 
 def embedded(

@@ -126,9 +126,8 @@ def averaged_interval(
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
-    squares = sum(part.error**2 for part in known)
     shared = sum(sum((part.covariances or {}).get(of, 0) for of in labels) for part in known)
-    error = sqrt(squares + max(shared, 0)) / len(known)
+    error = sqrt(sum(part.error**2 for part in known) + max(shared, 0)) / len(known)
     return normal_interval(average, error, known[0].confidence)
 
 

@@ -167,10 +167,9 @@ class Planner:
             system = System(make="start", start=str(generator), pooler="cls")
         if system.data != TARGET:
             return [self._measurement(self._job(row.label, system, seed), column.measure)]
-        tasks = STS if column.task == "sts" else (column.task,)
         return [
             self._measurement(self._job(row.label, system, seed, it), f"{column.measure}:{it}")
-            for it in tasks
+            for it in (STS if column.task == "sts" else (column.task,))
         ]
 
     def _measurement(self, job: Job, name: str) -> Measurement:

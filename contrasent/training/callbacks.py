@@ -121,8 +121,7 @@ class Selection(Callback):
                 tried = [self._dev.score(run.group.encoder(it), precision=precision) for it in kept]
             (name, *_), values = tried[0], [value for it in tried for value in it.values()]
             best, other = max(values), min(values) if len(values) > 1 else None
-            better = values.index(best) == 1
-            scores.append(DevScore(step, name, metric, best, other, better, share))
+            scores.append(DevScore(step, name, metric, best, other, values.index(best) == 1, share))
         return max(scores, key=lambda score: score.score)
 
     def _keep_best(

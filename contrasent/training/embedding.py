@@ -172,11 +172,10 @@ def _by_all(one: Embedding, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
     with own_draws(device):
         encoded, backward = one(share)
     rows = reunited(encoded.pooled[0, : len(local)], numbers)
-    pooled = rows.view(batch.views, -1, rows.shape[-1])
     tokens = int(share.offsets[len(local)])
     states = {layer: state[:tokens] for layer, state in encoded.states.items()}
     convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
-    return Encoded(pooled, states, convolved, local), backward
+    return Encoded(rows.view(batch.views, -1, rows.shape[-1]), states, convolved, local), backward
 
 
 def _once(one: Embedding, views: int, batch: Batch) -> tuple[Encoded, Callable[[], None]]:

@@ -115,8 +115,7 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     """The task that selects ``best``; DataError if its data is missing, and the recipe names it."""
     if settings.task == HELD_OUT:
         return None
-    options = Options(settings.data_dir, learning=preset_named("dev"))
-    suite = _named("task", settings, options)
+    suite = _named("task", settings, Options(settings.data_dir, learning=preset_named("dev")))
     if suite is None:
         return None
     unranked = any(METRICS[0] not in it.metrics for it in suite.tasks("retrieval"))
@@ -212,8 +211,7 @@ def score_result(
         of_types = tasks.compare(of_start, trained, bootstrap)
         comparisons[start] = [of_metrics[0] for of_metrics in of_types.values() if of_metrics]
     shown = [] if is_start else gains(comparisons)
-    changes = gains(comparisons, every=True)
-    return BeforeAndAfter(tasks, before, with_pooler, after, shown, changes)
+    return BeforeAndAfter(tasks, before, with_pooler, after, shown, gains(comparisons, every=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +260,7 @@ def train_seeds(
         intervals = [it["compared"]["interval"] for it in changes]
         error = fmean(it["error"] for it in intervals) if all(intervals) else None
         start = max(it["value"] - it["compared"]["difference"] for it in changes)
-        values = tuple(it["value"] for it in changes)
-        scores.append(SeedScores(of, metric, values, start, error))
+        scores.append(SeedScores(of, metric, tuple(it["value"] for it in changes), start, error))
     best = runs[max(results, key=lambda seed: results[seed]["best_score"] or 0.0)]
     encoder = best.best if best.best.is_dir() else best.last
     derived = ("mean", "deviation", "difference", "interval")

@@ -159,10 +159,9 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
             axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
             axes.annotate(f"{runs[label].steps[-1]}", points[-1], color=colour, **ABOVE)
         axes.margins(0.08)
-        some = next(iter(runs.values()))
         axes.set_xlabel("uniformity (lower is more even)")
         axes.set_ylabel("alignment (lower is closer)")
-        axes.set_title(f"measured on {some.pairs}", loc="left")
+        axes.set_title(f"measured on {next(iter(runs.values())).pairs}", loc="left")
         figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
 
     return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // 3)), draw)
