@@ -82,13 +82,8 @@ class EndpointEncoder(LookupEncoder):
         if not (self.is_tei or self.url.endswith("/embeddings")):
             end = "/embeddings" if self.url.endswith("/v1") else "/v1/embeddings"
             self.url = self.url.rstrip("/") + end
-        self._width = 0
         self._probe = self._ask(["A probe."])
-        self._width = int(self._probe.shape[1])
-
-    @property
-    def full_width(self) -> int:
-        return self._width
+        self.full_width = int(self._probe.shape[1])
 
     def fingerprint(self) -> str:
         """A hash of the address, and of where the embedding of a text is largest.
@@ -110,7 +105,7 @@ class EndpointEncoder(LookupEncoder):
         def write(folder: Path) -> None:
             np.save(folder / _PROBE, self._probe)
 
-        return cached("probes", "embeddings of a probe", [self.name, self._width], read, write)
+        return cached("probes", "embeddings of a probe", [self.name, self.full_width], read, write)
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
@@ -130,7 +125,7 @@ class EndpointEncoder(LookupEncoder):
                 ordered = sorted(content["data"], key=itemgetter("index"))
                 content = [row["embedding"] for row in ordered]
             rows = np.array(content, np.float32)
-        shape = len(texts), self._width or rows.shape[-1]
+        shape = len(texts), self.full_width or rows.shape[-1]
         if rows.shape != shape or not rows.size or not np.isfinite(rows).all():
             raise CheckpointError(
                 f"{self.url} answers with no {len(texts)} embeddings, but {[*rows.shape]} numbers, "

@@ -43,6 +43,7 @@ class Int8Bert(Backbone):
     precisions = ("int8",)
     kind = "an encoder of 8-bit products"
     device = torch.device("cpu")
+    identity: tuple[str, ...] = ()
 
     def __init__(self, backbone: PackedBert, ranges: Sequence[Mapping[str, Tensor]]) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class Int8Bert(Backbone):
         for name, tensor in sorted(backbone.state_dict().items()):
             digest.update(f"{name} {list(tensor.shape)}\n".encode())
             digest.update(tensor.detach().float().cpu().contiguous().numpy())
-        self._identity = (self.engine, digest.hexdigest(), *backbone.identity)
+        self.identity = (self.engine, digest.hexdigest(), *backbone.identity)
         self.training = False
         self.embeddings = backbone.model.embeddings
         self._layers = [
@@ -95,10 +96,6 @@ class Int8Bert(Backbone):
                     kept = state[: tokens if cut is None else batch.sentences]
                     states[number] = kept if number == max(wanted) else kept.clone()
         return {number: states[number] for number in wanted}
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return self._identity
 
     def train(self, mode: bool = True) -> Self:
         if mode:

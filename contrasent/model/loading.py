@@ -41,6 +41,7 @@ class LookupEncoder(Encoder):
     """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer."""
 
     head_name = "none"
+    full_width = 0  # D, which each sets
     max_tokens = 0
     gives_zeros = True
     known_part: str  # what has a vector, in messages
@@ -88,7 +89,7 @@ class StaticEncoder(LookupEncoder):
     def __init__(
         self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
     ) -> None:
-        self.tokenizer, self.table = tokenizer, table
+        self.tokenizer, self.table, self.full_width = tokenizer, table, table.shape[1]
         self.normalize, self.name = normalize, name
 
     @classmethod
@@ -143,10 +144,6 @@ class StaticEncoder(LookupEncoder):
             st_modules.write_conventions(partial, self.conventions)
             checkpoint.write_info(partial, {"pooler": self.pooler, "head": "none", **(info or {})})
 
-    @property
-    def full_width(self) -> int:
-        return self.table.shape[1]
-
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
         parts += () if self.unknown is None else ("unknown", self.unknown)
@@ -194,7 +191,7 @@ class WordEncoder(LookupEncoder):
         components: Vectors | None = None,
         described: str | None = None,
     ) -> None:
-        self.store = store
+        self.store, self.full_width = store, store.width
         self.name = name or store.source
         self.weights = weights
         none = np.zeros((0, store.width), np.float32)
@@ -227,10 +224,6 @@ class WordEncoder(LookupEncoder):
             np.save(partial / _WORD_WEIGHTS, weights)
             np.save(partial / _COMPONENTS, self.components)
             checkpoint.write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
-
-    @property
-    def full_width(self) -> int:
-        return self.store.width
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"words {self.store.sha256}".encode())
