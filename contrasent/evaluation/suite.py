@@ -272,7 +272,6 @@ def find_overlap(
     if isinstance(file, list):
         sources = ", ".join(str(it["file"]) for it in file)
         return Overlap(sources, trouble="'contrasent data leaks' takes one of several at a time")
-    labels = str(settings.get("labels", "none"))
     if not (isinstance(file, str) and file and "sha256" in data):
         return None
     files = [place for place in places_of(file, folder) if place.is_file()]
@@ -282,7 +281,7 @@ def find_overlap(
     try:
         for known in files:
             names = columns if isinstance(columns, list) else None
-            examples = open_training(str(known), labels, names)
+            examples = open_training(str(known), str(settings.get("labels", "none")), names)
             if examples.sha256 == data["sha256"]:
                 return Overlap(file, find_leaks(examples, suite, advance).tasks)
     except (ContrasentError, OSError, ValueError, LookupError) as error:

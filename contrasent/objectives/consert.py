@@ -171,8 +171,7 @@ def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
 def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:
     """``(T,)`` numbers that sort tokens by sentence, and at random within each."""
     tokens, device = len(batch.token_ids), batch.token_ids.device
-    sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
     draws = torch.rand(tokens, dtype=torch.float64, device=device)
     if keep_first:
         draws = (0.5 + draws / 2).index_fill(0, batch.offsets[:-1], 0.0)
-    return sentence + draws
+    return torch.repeat_interleave(batch.lengths, output_size=tokens) + draws

@@ -335,9 +335,8 @@ def numbered(kind: str, before: int) -> str:
 def _names(rows: Rows, asked: Iterable[TaskName] = ()) -> list[TaskName]:
     """Each name once: test splits first, the papers' tasks in their order before files."""
     places = {name: place for place, name in enumerate((*STS_TASKS, *TRANSFER_TASKS))}
-    measured = (quantity(it)[0] for records in rows.values() for it in records)
     return sorted(
-        dict.fromkeys([*asked, *measured]),
+        dict.fromkeys([*asked, *(quantity(it)[0] for of in rows.values() for it in of)]),
         key=lambda it: (task_names.SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
     )
 
