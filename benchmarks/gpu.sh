@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What one GPU does, in under ten minutes on an H200: the GPU's tests, training with the BERT-base
-# shape on SimCSE beside sentence-transformers, on supervised SimCSE and on DiffCSE, 200,000 sentences
+# What one GPU does, in some ten minutes beside an H100: the GPU's tests, training with the BERT-base
+# shape on SimCSE beside sentence-transformers, on supervised SimCSE and on DiffCSE, 20,000 sentences
 # encoded beside it, and the tables of docs/performance.md made anew.
 #
 #   benchmarks/gpu.sh [--tiny] SENTENCES.txt
@@ -17,5 +17,6 @@ if [ -n "$tiny" ]; then cp -r docs/results docs/performance.md "$work"; docs="$w
 
 command -v nvidia-smi >/dev/null && nvidia-smi || echo "no GPU here"
 python -m pytest -q -m gpu tests/gpu || [ $? = 5 ]  # 5: there is none without a GPU
+python -m pytest -q tests/test_fused.py
 python -m benchmarks $tiny --results "$docs/results" --page "$docs/performance.md" --data "$data" \
   gpu-train gpu-objectives gpu-encode

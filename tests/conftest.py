@@ -13,6 +13,9 @@ import pytest
 import torch
 from helpers.shared_data import SHARED
 
+# Without a GPU Triton interprets its kernels; it reads this as it is imported.
+os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.cuda.is_available())))
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():

@@ -57,10 +57,7 @@ class Int8Bert(Backbone):
         self.training = False
         self.embeddings = backbone.model.embeddings
         self._layers = [
-            Layer(
-                LayerModules(**{**vars(each), "activation": nn.Identity()}),
-                _Maps(each, widest, self.heads),
-            )
+            Layer(each, _Maps(each, widest, self.heads))
             for each, widest in zip(layers_of(backbone.model), ranges, strict=True)
         ]
 
@@ -228,6 +225,9 @@ class QuantizedLinear:
         return torch.ops.onednn.qlinear_pointwise(  # type: ignore[no-any-return]
             *self._inputs(round_to_int8(x * self.factor)), self.bias, *self._after, [], "none"
         )
+
+    def activated(self, x: Tensor, _: Any) -> Tensor:
+        return self(x)  # which has GELU inside
 
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
         """``norm(state + map(x))`` of ``x`` in steps; the memory of ``state``, fp32, is taken."""

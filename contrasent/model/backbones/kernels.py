@@ -25,7 +25,10 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 
 from contrasent.data.batch import Batch
+from contrasent.errors import first_line, warn
 
+_SHORT = 64
+"""Tokens up to which a sentence is attended to by a kernel of ours."""
 _ALIGNED = 8
 """Numbers per head must be a multiple of it: the call that pads them is not the one used here."""
 
@@ -62,10 +65,31 @@ def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
         return can_use_flash_attention(SDPAParams(probe, probe, probe, None, 0.1, False, False))
 
 
+@lru_cache
+def has_fused(device: torch.device) -> bool:
+    """True if Triton compiles our kernels for ``device``; a warning says why it does not."""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    try:
+        from contrasent.model.backbones import fused
+
+        fused.dropout_norm(
+            *torch.zeros(2, 1, 16, device=device), 0.0, nn.LayerNorm(16, device=device)
+        )
+    except Exception as error:  # noqa: BLE001 - of a compiler, whatever it is
+        warn(f"Triton compiles no kernels here, and torch's are slower: {first_line(error)}")
+        return False
+    return True
+
+
 def packed_attention(
     packed: Tensor, heads: int, runs: Runs, rate: float, query: Tensor | None = None
 ) -> Tensor:
     """As :func:`attention`; a row that is in no run gets an undefined result and gradient."""
+    if runs.longest <= _SHORT and has_fused(packed.device):
+        from contrasent.model.backbones import fused
+
+        return fused.attention(packed, query, runs, heads, rate)
     rows, of_query = packed.view(len(packed), 3 if query is None else 2, heads, -1), runs
     parts = rows.unbind(1)
     if query is not None:
@@ -180,7 +204,7 @@ class Blocks:
             self._back[parts] = (row * self.longest + self.positions[:, None, None]).flatten()
         back = self._back[parts]
         rows = block.new_empty(self.rows * parts * self.heads, width)
-        torch.index_select(block.view(-1, width), 0, back, out=rows[: len(back)])
+        torch.index_select(block.reshape(-1, width), 0, back, out=rows[: len(back)])
         rows[len(back) :] = 0
         return rows.view(self.rows, -1)
 
@@ -299,7 +323,7 @@ def attention(packed: Tensor, blocks: Blocks, rate: float, query: Tensor | None 
         q, k, v = (part.unsqueeze(0) for part in _parts(alone, block))
         mask = None if bias is None else bias.unsqueeze(0)
         mixed = F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
-    return move(mixed.unsqueeze(0), blocks) if query is None else mixed.view(query.shape)
+    return move(mixed.unsqueeze(0), blocks) if query is None else mixed.reshape(query.shape)
 
 
 def _parts(query: Tensor | None, block: Tensor) -> Any:
@@ -397,6 +421,10 @@ def dropout_norm(
     state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
     """``norm(state + dropout(x))``, ``(R, D)``, in the number formats of ``state`` and of ``x``."""
+    if has_fused(x.device):
+        from contrasent.model.backbones import fused
+
+        return fused.dropout_norm(state, x, rate, norm)
     if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
         normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)

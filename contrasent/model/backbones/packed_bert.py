@@ -1,8 +1,8 @@
 """The BERT family on packed tokens: our forward over modules of ``transformers``.
 
 A layer is written once, for training and for inference, and :data:`PACKED` says where each
-architecture keeps its parts. For inference the weights are laid out once, and the residual is added
-inside oneDNN's products.
+architecture keeps its parts. For inference the weights are laid out once, and the residual and GELU
+are computed inside oneDNN's products.
 
 Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads. All but
 attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few of them spare.
@@ -33,6 +33,7 @@ from contrasent.model.backbones.kernels import (
     attention,
     dropout,
     dropout_norm,
+    has_fused,
     has_products,
     packed_attention_available,
 )
@@ -66,6 +67,10 @@ class Linear(NamedTuple):
         mapped: Tensor = CpuLinear.apply(x, *self)  # type: ignore[no-untyped-call]
         return mapped
 
+    def activated(self, x: Tensor, activation: Any) -> Tensor:
+        activated: Tensor = activation(self(x))
+        return activated
+
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
         return dropout_norm(state, self(x), rate, norm)
 
@@ -81,6 +86,12 @@ class Map(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "none", [], "")
+        return mapped
+
+    def activated(self, x: Tensor, activation: Any) -> Tensor:
+        if getattr(activation, "act", None) is not F.gelu:
+            return super().activated(x, activation)
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "gelu", [], "none")
         return mapped
 
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
@@ -179,7 +190,8 @@ class Layer:
             sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
             added = addition.states.to(narrow.dtype).index_select(0, sentence)
             state, narrow = dropout_norm(state, added, rate, addition.norm)
-        after: States = maps.down.add_norm(it.activation(maps.up(narrow)), state, it.norm, rate)
+        inner = maps.up.activated(narrow, it.activation)
+        after: States = maps.down.add_norm(inner, state, it.norm, rate)
         return after
 
 
@@ -358,7 +370,8 @@ class PackedBert(Backbone):
             wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
             cache = self._serving if is_alone else self._unchanging
             layers = cache.get((lays_out, dtype), make) if keeps else make()
-            states = wide.to(dtype) if lays_out else wide, wide.to(dtype)
+            thin = lays_out or (keeps and not changes and narrow and has_fused(device))
+            states = wide.to(dtype) if thin else wide, wide.to(dtype)
             by_number = {0: state}
             for number, layer in enumerate(layers[: max(wanted)], start=1):
                 cut = blocks.first if first_only and number == self.depth else None
