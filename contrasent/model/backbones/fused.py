@@ -152,7 +152,7 @@ def _parts(
 
 def attention(packed: Tensor, query: Tensor | None, runs: Any, heads: int, rate: float) -> Tensor:
     """As :func:`contrasent.model.backbones.kernels.packed_attention`."""
-    mixed: Tensor = _Attention.apply(packed, query, runs, heads, rate)  # type: ignore[no-untyped-call]
+    mixed: Tensor = _Attention.apply(packed, query, runs, heads, rate)
     return mixed
 
 
@@ -263,7 +263,7 @@ def dropout_norm(
     state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
     """As :func:`contrasent.model.backbones.kernels.dropout_norm`."""
-    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(  # type: ignore[no-untyped-call]
+    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(
         state, x, rate, norm.weight, norm.bias, norm.eps
     )
     return both

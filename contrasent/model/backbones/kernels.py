@@ -73,9 +73,8 @@ def has_fused(device: torch.device) -> bool:
     try:
         from contrasent.model.backbones import fused
 
-        fused.dropout_norm(
-            *torch.zeros(2, 1, 16, device=device), 0.0, nn.LayerNorm(16, device=device)
-        )
+        row, norm = torch.zeros(1, 16, device=device), nn.LayerNorm(16, device=device)
+        fused.dropout_norm(row, row, 0.0, norm)
     except Exception as error:  # noqa: BLE001 - of a compiler, whatever it is
         warn(f"Triton compiles no kernels here, and torch's are slower: {first_line(error)}")
         return False
