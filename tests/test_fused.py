@@ -37,7 +37,7 @@ def test_each_sentence_attends_to_itself(lengths, kind, width, rng):
     query = rng(len(lengths), HEADS * width).to(DEVICE).requires_grad_()
     given = [packed, query] if kind == "first" else [packed]
     query = query if kind == "first" else None
-    got = fused.attention(packed, query, runs, HEADS, 0.0)
+    got = fused.Attention.apply(packed, query, runs, HEADS, 0.0)
     expected = loop(packed, query, lengths, width, kind == "causal")
     torch.testing.assert_close(got.double(), expected, rtol=EXACT, atol=EXACT)
     weights = rng(*expected.shape).to(DEVICE)
@@ -52,7 +52,7 @@ def test_dropped_weights_are_dropped_in_the_gradient_too(rng):
     packed = rng(tokens, 3, HEADS, width)
     packed[:, 2] = torch.eye(tokens, width).unsqueeze(1)  # so that weights come out
     packed = packed.flatten(1).to(DEVICE).requires_grad_()
-    got = fused.attention(packed, None, runs, HEADS, rate)
+    got = fused.Attention.apply(packed, None, runs, HEADS, rate)
     kept = got.view(tokens, HEADS, width)[..., :tokens].transpose(0, 1) != 0
     assert 0.65 < kept.double().mean() < 0.85
     query, key, value = packed.view(tokens, 3, HEADS, width).transpose(0, 2).unbind(1)
@@ -72,7 +72,7 @@ def test_the_norm_after_a_residual(rate, dtype, rng):
     nn.init.normal_(norm.bias)
     state, x = rng(40, 24).to(DEVICE), rng(40, 24).to(DEVICE, dtype)
     given = [state.requires_grad_(), x.requires_grad_(), norm.weight, norm.bias]
-    wide, narrow = fused.dropout_norm(state, x, rate, norm)
+    wide, narrow = fused.DropoutNorm.apply(state, x, rate, norm.weight, norm.bias, norm.eps)
     assert (wide.dtype, narrow.dtype) == (torch.float32, dtype)
     weights = rng(2, 40, 24).to(DEVICE)
     mine = torch.autograd.grad((wide * weights[0] + narrow.float() * weights[1]).sum(), given)

@@ -227,7 +227,8 @@ class QuantizedLinear:
         )
 
     def activated(self, x: Tensor, _: Any) -> Tensor:
-        return self(x)  # which has GELU inside
+        """The map, which has GELU inside."""
+        return self(x)
 
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, _: float) -> States:
         """``norm(state + map(x))`` of ``x`` in steps; the memory of ``state``, fp32, is taken."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from triton import language as tl
@@ -103,7 +103,9 @@ def _attend_back(query, key, value, gradient, d_query, d_key, d_value, offsets, 
     tl.store(d_key + at_key, out.to(k.dtype), mask=inside)
 
 
-class _Attention(Function):
+class Attention(Function):
+    """As :func:`contrasent.model.backbones.kernels.packed_attention`."""
+
     @staticmethod
     def forward(
         ctx: Any, packed: Tensor, query: Tensor | None, runs: Any, heads: int, rate: float
@@ -111,15 +113,9 @@ class _Attention(Function):
         packed = packed.contiguous()
         query = query if query is None else query.contiguous()
         width = packed.shape[1] // (3 if query is None else 2) // heads
-        size = max(16, triton.next_power_of_2(runs.longest))
-        ctx.options = {
-            "ALONE": query is not None,
-            "CAUSAL": runs.causal,
-            "DROPS": rate > 0,
-            "SIZE": size,
-            "WIDTH": max(16, triton.next_power_of_2(width)),
-            "num_warps": max(1, size // 16),
-        }
+        size, columns = (max(16, triton.next_power_of_2(it)) for it in (runs.longest, width))
+        ctx.options = {"ALONE": query is not None, "CAUSAL": runs.causal, "DROPS": rate > 0}
+        ctx.options |= {"SIZE": size, "WIDTH": columns, "num_warps": max(1, size // 16)}
         ctx.grid = len(runs.offsets) - 1, heads
         ctx.numbers = width, width**-0.5, _seed(rate), rate
         ctx.save_for_backward(packed, query, runs.offsets)
@@ -148,12 +144,6 @@ def _parts(
     # Query, key and value, and how far apart the rows of the first and of the others are.
     parts, step = packed.split(width, 1), packed.shape[1]
     return (parts, (step, step)) if query is None else ((query, *parts), (width, step))
-
-
-def attention(packed: Tensor, query: Tensor | None, runs: Any, heads: int, rate: float) -> Tensor:
-    """As :func:`contrasent.model.backbones.kernels.packed_attention`."""
-    mixed: Tensor = _Attention.apply(packed, query, runs, heads, rate)
-    return mixed
 
 
 @triton.jit
@@ -223,7 +213,9 @@ def _normalise_back(of_normed, of_narrow, total, moments, weight, of_state, of_x
     tl.store(sums + place + width, tl.sum(of_bias, 0), mask=columns < width)
 
 
-class _DropoutNorm(Function):
+class DropoutNorm(Function):
+    """As :func:`contrasent.model.backbones.kernels.dropout_norm`, of a norm's parts."""
+
     @staticmethod
     def forward(
         ctx: Any, state: Tensor, x: Tensor, rate: float, weight: Tensor, bias: Tensor, eps: float
@@ -257,13 +249,3 @@ class _DropoutNorm(Function):
         _normalise_back[(programs,)](*given, *ctx.numbers, **used, **ctx.options)
         of_weight, of_bias = sums.sum(0)
         return of_state, of_x, None, of_weight, of_bias, None
-
-
-def dropout_norm(
-    state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
-) -> tuple[Tensor, Tensor]:
-    """As :func:`contrasent.model.backbones.kernels.dropout_norm`."""
-    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(
-        state, x, rate, norm.weight, norm.bias, norm.eps
-    )
-    return both

@@ -73,8 +73,8 @@ def has_fused(device: torch.device) -> bool:
     try:
         from contrasent.model.backbones import fused
 
-        row, norm = torch.zeros(1, 16, device=device), nn.LayerNorm(16, device=device)
-        fused.dropout_norm(row, row, 0.0, norm)
+        row = torch.zeros(1, 16, device=device)
+        fused.DropoutNorm.apply(row, row, 0.0, row[0], row[0], 1.0)
     except Exception as error:  # noqa: BLE001 - of a compiler, whatever it is
         warn(f"Triton compiles no kernels here, and torch's are slower: {first_line(error)}")
         return False
@@ -88,7 +88,8 @@ def packed_attention(
     if runs.longest <= _SHORT and has_fused(packed.device):
         from contrasent.model.backbones import fused
 
-        return fused.attention(packed, query, runs, heads, rate)
+        mixed: Tensor = fused.Attention.apply(packed, query, runs, heads, rate)
+        return mixed
     rows, of_query = packed.view(len(packed), 3 if query is None else 2, heads, -1), runs
     parts = rows.unbind(1)
     if query is not None:
@@ -420,16 +421,15 @@ def dropout_norm(
     state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
     """``norm(state + dropout(x))``, ``(R, D)``, in the number formats of ``state`` and of ``x``."""
+    kernel: Any = _DropoutNorm
     if has_fused(x.device):
         from contrasent.model.backbones import fused
 
-        return fused.dropout_norm(state, x, rate, norm)
-    if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
+        kernel = fused.DropoutNorm
+    elif rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
         normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)
-    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(  # type: ignore[no-untyped-call]
-        state, x, rate, norm.weight, norm.bias, norm.eps
-    )
+    both: tuple[Tensor, Tensor] = kernel.apply(state, x, rate, norm.weight, norm.bias, norm.eps)
     return both
 
 
