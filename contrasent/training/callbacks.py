@@ -32,6 +32,9 @@ class GeometryLog(Callback):
         super().__init__(run, run.recipe.evaluation.geometry_every or 1)
         self._pairs = pairs
 
+    def start(self) -> None:
+        self.after_update()
+
     def after_update(self) -> None:
         run, step = self.run, self.run.progress.step
         encoder = run.group.encoder(run.parts.encoder)
@@ -41,8 +44,6 @@ class GeometryLog(Callback):
         run.accelerator.log({f"{KIND}_{name}": v for name, v in logged.items()}, step=step)
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
         logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)
-
-    start = after_update
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,9 @@ def few_steps():
 
 def few_codes():
     """An index of codes that few texts train."""
-    import faiss
-
     from contrasent.search import nearest
 
-    def make(width, _, metric):
+    def make(faiss, width, _, metric):
         return faiss.index_factory(width, f"PCA{width},IVF2,PQ4x4", metric), 80
 
     nearest.KINDS["ivfpq"] = replace(nearest.KINDS["ivfpq"], least=40, make=make)
