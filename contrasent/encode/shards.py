@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,9 +96,15 @@ def open_sentences(
 
 def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
     """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
-    read, kept = tee(texts)
-    for block in encoder.encode_stream(read, **options):
-        yield block, [*islice(kept, len(block))]
+    read: deque[str] = deque()
+
+    def remember() -> Iterator[str]:  # by a thread of its own where tokenizing overlaps computing
+        for text in texts:
+            read.append(text)
+            yield text
+
+    for block in encoder.encode_stream(remember(), **options):
+        yield block, [read.popleft() for _ in block]
 
 
 def count_cut(encoder: Encoder, texts: list[str], prompt: str, task: str | None = None) -> int:

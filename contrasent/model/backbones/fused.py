@@ -16,9 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from triton import language as tl
 
-_ROWS, _PROGRAMS = 4, 1056
-"""Rows that a program normalises at once, each by a warp; and programs that share those of a
-backward pass, some on each processor of a GPU."""
+_ROWS, _PROGRAMS = 4, 1056  # normalised at once, a warp each; which share a backward pass
 
 
 def _seed(rate: float) -> int:

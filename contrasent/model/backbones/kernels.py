@@ -27,8 +27,7 @@ from torch.profiler import record_function
 from contrasent.data.batch import Batch
 from contrasent.errors import first_line, warn
 
-_SHORT = 64
-"""Tokens up to which a sentence is attended to by a kernel of ours."""
+_SHORT = 64  # tokens of the longest sentence that a kernel of ours attends to
 _ALIGNED = 8
 """Numbers per head must be a multiple of it: the call that pads them is not the one used here."""
 
@@ -66,29 +65,27 @@ def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
 
 
 @lru_cache
-def has_fused(device: torch.device) -> bool:
-    """True if Triton compiles our kernels for ``device``; a warning says why it does not."""
+def fused_kernels(device: torch.device) -> Any:
+    """Our kernels if Triton compiles them for ``device``, else None; a warning says why not."""
     if device.type != "cuda" or torch.version.hip:
-        return False
+        return None
     try:
         from contrasent.model.backbones import fused
 
         row = torch.zeros(1, 16, device=device)
-        fused.DropoutNorm.apply(row, row, 0.0, row[0], row[0], 1.0)
+        fused.DropoutNorm.apply(row, row, 0.0, row[0], row[0], 1.0)  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001 - of a compiler, whatever it is
         warn(f"Triton compiles no kernels here, and torch's are slower: {first_line(error)}")
-        return False
-    return True
+        return None
+    return fused
 
 
 def packed_attention(
     packed: Tensor, heads: int, runs: Runs, rate: float, query: Tensor | None = None
 ) -> Tensor:
     """As :func:`attention`; a row that is in no run gets an undefined result and gradient."""
-    if runs.longest <= _SHORT and has_fused(packed.device):
-        from contrasent.model.backbones import fused
-
-        mixed: Tensor = fused.Attention.apply(packed, query, runs, heads, rate)
+    if runs.longest <= _SHORT and (ours := fused_kernels(packed.device)):
+        mixed: Tensor = ours.Attention.apply(packed, query, runs, heads, rate)
         return mixed
     rows, of_query = packed.view(len(packed), 3 if query is None else 2, heads, -1), runs
     parts = rows.unbind(1)
@@ -422,10 +419,8 @@ def dropout_norm(
 ) -> tuple[Tensor, Tensor]:
     """``norm(state + dropout(x))``, ``(R, D)``, in the number formats of ``state`` and of ``x``."""
     kernel: Any = _DropoutNorm
-    if has_fused(x.device):
-        from contrasent.model.backbones import fused
-
-        kernel = fused.DropoutNorm
+    if ours := fused_kernels(x.device):
+        kernel = ours.DropoutNorm
     elif rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
         normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)

@@ -33,7 +33,7 @@ from contrasent.model.backbones.kernels import (
     attention,
     dropout,
     dropout_norm,
-    has_fused,
+    fused_kernels,
     has_products,
     packed_attention_available,
 )
@@ -370,7 +370,7 @@ class PackedBert(Backbone):
             wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
             cache = self._serving if is_alone else self._unchanging
             layers = cache.get((lays_out, dtype), make) if keeps else make()
-            thin = lays_out or (keeps and not changes and narrow and has_fused(device))
+            thin = lays_out or (keeps and not changes and narrow and fused_kernels(device))
             states = wide.to(dtype) if thin else wide, wide.to(dtype)
             by_number = {0: state}
             for number, layer in enumerate(layers[: max(wanted)], start=1):
