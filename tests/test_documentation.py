@@ -19,6 +19,7 @@ from helpers.tiny_sentences import PAIRS, sentence, write, write_pairs
 
 import contrasent
 from contrasent.cli.app import app
+from contrasent.model import int8
 from contrasent.recipe import load_recipe, overrides_in
 from contrasent.reproduce.materials import SMOKE_TASKS
 
@@ -214,7 +215,8 @@ def named_files(desk, tiny_masked_lm, monkeypatch):
 def test_every_command_of_a_page_runs(page):
     """The commands in their order, on tiny text and models under the names of the page."""
     for words in PAGES[page]:
-        if not ELSEWHERE.match(" ".join(words)):
+        computes = "--engine" not in words or int8.has_products()  # which some processors lack
+        if computes and not ELSEWHERE.match(" ".join(words)):
             done = worked(*words, *TINY.get(words[0], ()))
             if words[:2] == ["recipes", "unsup-simcse"]:
                 Path("mine.yaml").write_text(done.out)
