@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What one GPU does, in some ten minutes beside an H100: the GPU's tests, training with the BERT-base
+# What one GPU does: the GPU's tests, training with the BERT-base
 # shape on SimCSE beside sentence-transformers, on supervised SimCSE and on DiffCSE, 20,000 sentences
 # encoded beside it, and the tables of docs/performance.md made anew.
 #

@@ -166,8 +166,8 @@ def copy(made, tmp_path):
 def test_a_job_that_breaks_leaves_the_others(copy):
     for path in copy.glob("jobs/*/job.json"):
         next(path.parent.glob("sts-dev-*.json")).unlink()
-        made = json.loads(path.read_text())
-        if (made["label"], made["seed"]) == ("dropout 0.5", 42):
+        job = json.loads(path.read_text())
+        if (job["label"], job["seed"]) == ("dropout 0.5", 42):
             (weights,) = path.parent.glob("run/*/model.safetensors")
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])

@@ -16,7 +16,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from triton import language as tl
 
-_ROWS, _PROGRAMS = 4, 1056  # normalised at once, a warp each; which share a backward pass
+_ROWS = 4  # that a program normalises at once, a warp each
+_PROGRAMS = 1056  # of a backward pass, among which its rows are shared out
 
 
 def _seed(rate: float) -> int:

@@ -28,8 +28,7 @@ from contrasent.data.batch import Batch
 from contrasent.errors import first_line, warn
 
 _SHORT = 64  # tokens of the longest sentence that a kernel of ours attends to
-_ALIGNED = 8
-"""Numbers per head must be a multiple of it: the call that pads them is not the one used here."""
+_ALIGNED = 8  # divides the numbers per head: the call that pads them is not the one used here
 
 
 @dataclass(frozen=True, slots=True)

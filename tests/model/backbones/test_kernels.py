@@ -154,3 +154,21 @@ def test_without_a_rate_nothing_is_drawn(rng):
     x, before = rng(3, 4), torch.get_rng_state()
     assert torch.equal(dropout(x, 0.0), x)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_the_layout_of_what_torch_attends_to_does_not_matter(first_only, tiny_encoder, monkeypatch):
+    """On a GPU what comes out is laid out by tokens, in which a sentence of a head is no block."""
+
+    def by_tokens(query, *others):
+        mixed = attend(query, *others)
+        return mixed.transpose(1, 2).contiguous().transpose(1, 2)
+
+    attend = F.scaled_dot_product_attention
+    backbone, batch = tiny_encoder.backbone.eval(), pack([[5, 6, 7], [8, 9], [5]])
+    with torch.no_grad():
+        expected = backbone(batch, first_only=first_only)[-1]
+        monkeypatch.setattr(module, "_writes_weights", lambda *_: False)
+        monkeypatch.setattr(F, "scaled_dot_product_attention", by_tokens)
+        got = backbone(batch, first_only=first_only)[-1]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
