@@ -168,10 +168,10 @@ def read_json(path: str | Path) -> Any:
         raise CheckpointError(f"cannot read {path}: {error}") from error
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file, and the folder it is in."""
+def write_json(path: Path, content: Any, **how: Any) -> None:
+    """Write a JSON file, and the folder it is in, ``how`` as `json.dumps` takes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2, **how) + "\n", encoding="utf-8")
 
 
 def read_config(kind: Any, path: Path) -> Any:

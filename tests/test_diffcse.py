@@ -76,8 +76,9 @@ class Noted:
         return objective
 
     def noting(self, name, operation):
-        def edit(batch, editing):
-            self.edits.append((name, batch, operation(batch, editing)))
+        def edit(batch, *given):
+            self.given = given
+            self.edits.append((name, batch, operation(batch, *given)))
             return self.edits[-1][2]
 
         return edit
@@ -93,6 +94,8 @@ def noted(monkeypatch):
     found = Noted()
     for name, operation in OPERATIONS.items():
         monkeypatch.setitem(OPERATIONS, name, found.noting(name, operation))
+    for name in ("replace", "mask_tokens"):  # of the other tasks
+        monkeypatch.setattr(diffcse, name, found.noting(name, getattr(diffcse, name)))
     return found
 
 
@@ -167,22 +170,12 @@ def linear(objective, head, states):
 @pytest.mark.parametrize("source", ["same", "next", "both"])
 @pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
 @pytest.mark.parametrize("data_views", [1, 3])
-def test_what_is_edited_for_which_embedding(data_views, task, source, encoder, noted, monkeypatch):
+def test_what_is_edited_for_which_embedding(data_views, task, source, encoder, noted):
     """Each view of a sentence has to help with an edit of its own sentence, or of the next."""
     objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
-    edited = []
-    for name in ("replace", "mask_tokens"):
-        original = getattr(diffcse, name)
-
-        def noting(batch, *given, original=original):
-            edited.append(batch)
-            return original(batch, *given)
-
-        monkeypatch.setattr(diffcse, name, noting)
     batch = batch_of(encoder, views=objective.views)
     encoded, _ = scored(encoder, noted.transformer(objective), batch)
-    edited += [source_batch for _, source_batch, _ in noted.edits]
-    (edited,) = edited
+    ((_, edited, _),) = noted.edits
     own, after = rows_of(batch), rows_of(batch.next_sentences) * objective.views
     wanted = {"same": own, "next": after, "both": own + after}[source]
     assert rows_of(edited) == wanted
@@ -237,19 +230,12 @@ def predicted(objective, states):
 
 
 @pytest.mark.parametrize("source", ["same", "both"])
-def test_conditional_masked_language_modelling(source, encoder, noted, monkeypatch):
+def test_conditional_masked_language_modelling(source, encoder, noted):
     objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
     assert objective.difference.editing.generator is None
-    masks, mask_tokens = [], diffcse.mask_tokens
-
-    def noting(batch, rate, *given):
-        assert rate == 0.4
-        masks.append((batch, mask_tokens(batch, rate, *given)))
-        return masks[-1][1]
-
-    monkeypatch.setattr(diffcse, "mask_tokens", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
-    ((original, masked),) = masks
+    ((_, original, masked),) = noted.edits
+    assert noted.given[0] == 0.4
     given, embeddings = noted.call
     assert torch.equal(given.token_ids, masked.token_ids)
     states = states_of(objective, given, embeddings)
@@ -263,7 +249,7 @@ def test_conditional_masked_language_modelling(source, encoder, noted, monkeypat
 
 @pytest.mark.parametrize("positions", ["all", "masked"])
 @pytest.mark.parametrize("copy_weight", [50.0, 2.0, 0.0])
-def test_corrective_language_modelling(copy_weight, positions, encoder, noted, monkeypatch):
+def test_corrective_language_modelling(copy_weight, positions, encoder, noted):
     objective = build(
         encoder,
         task="corrective",
@@ -272,15 +258,8 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
         mask_rate=0.4,
         edit_positions=positions,
     )
-    edits, replace = [], diffcse.replace
-
-    def noting(batch, editing):
-        edits.append((batch, replace(batch, editing)))
-        return edits[-1][1]
-
-    monkeypatch.setattr(diffcse, "replace", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
-    ((original, edit),) = edits
+    ((_, original, edit),) = noted.edits
     given, embeddings = noted.call
     assert torch.equal(given.token_ids, edit.batch.token_ids)
     states = states_of(objective, given, embeddings)

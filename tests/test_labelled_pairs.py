@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,21 +95,19 @@ def lists_of(rng, name, **settings):
     return pooled, scores, terms[name]
 
 
-def test_rankings_are_followed_as_in_sentence_transformers(rng):
-    heat = {"temperature": 0.5, "teacher_temperature": 2.0}
-    pooled, scores, ours = lists_of(rng, "ranking", **heat)
-    theirs = losses.DistillKLDivLoss(
-        torch.nn.Identity(), pairwise_cos_sim, student_temperature=0.5, teacher_temperature=2.0
-    )
-    expected = theirs.compute_loss_from_embeddings(list(pooled), scores) / 0.5**2
-    torch.testing.assert_close(ours, expected)
-    oracles.equal_gradients(ours, expected, [pooled])
+HEAT = {"student_temperature": 0.5, "teacher_temperature": 2.0}
+LISTS = {
+    "ranking": (0.5, {"teacher_temperature": 2.0}, partial(losses.DistillKLDivLoss, **HEAT)),
+    "margin": (1.0, {"margin_weight": 1.0}, losses.MarginMSELoss),
+}
 
 
-def test_margins_are_those_of_sentence_transformers(rng):
-    pooled, scores, ours = lists_of(rng, "margin", temperature=1.0, margin_weight=1.0)
-    theirs = losses.MarginMSELoss(torch.nn.Identity(), pairwise_cos_sim)
-    expected = theirs.compute_loss_from_embeddings(list(pooled), scores)
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_are_followed_as_in_sentence_transformers(name, rng):
+    temperature, settings, kind = LISTS[name]
+    pooled, scores, ours = lists_of(rng, name, temperature=temperature, **settings)
+    theirs = kind(torch.nn.Identity(), pairwise_cos_sim)
+    expected = theirs.compute_loss_from_embeddings(list(pooled), scores) / temperature**2
     torch.testing.assert_close(ours, expected)
     oracles.equal_gradients(ours, expected, [pooled])
 

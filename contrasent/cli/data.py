@@ -194,7 +194,7 @@ class BuildOptions(options.AsJson, NewFile):
     def __call__(self) -> None:
         name = type(self).__name__.removesuffix("Command").lower()
         data.build.require_output(self.output, self.sources, self.overwrite)
-        sources = data.build.open_sources(name, self.sources, self.columns)
+        sources = [data.open_rows_of(it, name, self.columns) for it in self.sources]
         general = shared(self, BuildOptions)
         own = {it: v for it, v in shared(self, type(self)).items() if it not in general}
         own |= {"seed": self.seed} if name == "nli" else {}

@@ -20,6 +20,7 @@ from .readers import counted as counted  # a line on what was cleaned
 from .readers import lines as lines
 from .readers import source_kind as source_kind
 from .rows import as_number as as_number
+from .rows import open_rows_of as open_rows_of
 from .rows import open_source as open_source
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import require_text as require_text

@@ -27,7 +27,7 @@ from contrasent.data.examples import (
     NliLabels,
 )
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.data.rows import SourceRows, as_text
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing_file, sha256_of, writing
 
@@ -305,13 +305,6 @@ class Built:
         yield from example_lines(names, self.shown)
 
 
-def open_sources(
-    kind: str, sources: Sequence[str], columns: Sequence[str] | None = None
-) -> list[SourceRows]:
-    """Open files or data sets of a kind, ``nli``, ``captions``, ``duplicates``, ``paraphrases``."""
-    return [open_rows_of(it, kind, columns) for it in sources]
-
-
 def require_output(output: Path, sources: Sequence[str], overwrite: bool, views: int = 2) -> None:
     """Make sure that a file of so many sentences a row may be written."""
     problem, kinds = "", _KINDS if views > 1 else (".txt", *_KINDS)
@@ -389,7 +382,7 @@ def sentence_header(views: int) -> Example:
     return ("text",) if views == 1 else (*PAIR, *hard)
 
 
-def write_rows(output: Path, header: Sequence[str], rows: Iterable[Example]) -> None:
+def write_rows(output: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write rows to a file of its name's kind, whole; where no quotes are, a tab is a space."""
     kind = output.suffix.lower()
     with writing(output) as part, part.open("w", encoding="utf-8", newline="") as file:

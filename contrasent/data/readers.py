@@ -183,14 +183,11 @@ _MARKUP = re.compile(
 
 def without_markup(text: str) -> tuple[str, bool, bool]:
     """A text without HTML's tags and entities; True if it had tags, if it had entities."""
-    shown = _MARKUP.sub(_space, text) if "<" in text else text
+    shown = text
+    if "<" in text:
+        shown = _MARKUP.sub(lambda it: " " * ((it[1] or it[2] or "").lower() in _BLOCKS), text)
     plain = _ENTITY.sub(lambda it: html.unescape(it[0]), shown) if "&" in shown else shown
     return plain, shown != text, plain != shown
-
-
-def _space(markup: re.Match[str]) -> str:
-    name = (markup[1] or markup[2] or "").lower()
-    return " " if name in _BLOCKS else ""
 
 
 def clean(rows: Iterable[Example], texts: int) -> tuple[Iterator[Example], Counter[str]]:

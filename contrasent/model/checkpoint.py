@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -397,5 +396,4 @@ def writing_encoder(folder: str | Path) -> Iterator[Path]:
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Write ``contrasent.json``, with the versions that are installed."""
     content = {"format": 1, **info, "versions": installed_versions()}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (folder / INFO_FILE).write_text(text, encoding="utf-8")
+    write_json(folder / INFO_FILE, content, ensure_ascii=False)

@@ -28,7 +28,6 @@ from .scores_table import suite_tables as suite_tables
 from .table import ABSENT as ABSENT
 from .table import Cell as Cell
 from .table import Table as Table
-from .table import csv_text as csv_text
 from .table import number as number
 from .table import print_table as print_table
 from .table import score as score

@@ -1,7 +1,5 @@
 """Tables: built once, printed on a terminal or as Markdown."""
 
-import csv
-import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -107,13 +105,6 @@ def text_table(
     cells = tuple(tuple(map(Cell, row)) for row in rows)
     columns = frozenset(range(1, len(headings)))
     return Table(tuple(headings), cells, title=title, name=name, texts=columns)
-
-
-def csv_text(lines: Iterable[Sequence[str]]) -> str:
-    """Lines as comma-separated values."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    return buffer.getvalue()
 
 
 def averaged_interval(

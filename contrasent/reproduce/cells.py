@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data import as_number
+from contrasent.data import as_number, build
 from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
 from contrasent.files import writing
 from contrasent.recipe import dotted, load_recipe, validate
-from contrasent.report import ABSENT, Cell, Table, csv_text, number
+from contrasent.report import ABSENT, Cell, Table, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
 
@@ -193,10 +193,10 @@ class FilledTable:
         last_heading = [f"difference of {columns[-1]}"] if compared else []
         return ("", *columns, *last_heading, "note"), rows
 
-    def numbers(self) -> str:
-        """Every cell as a line of comma-separated values, in full precision."""
+    def write_numbers(self, path: Path) -> None:
+        """Write every cell as a line of comma-separated values, in full precision."""
         head = ("table", "scale", "row", "column", "published", "study", "ours", "deviation")
-        lines: list[Sequence[str]] = [(*head, "difference", "seeds", "reason", "trained in")]
+        lines = list[tuple[str, ...]]()
         for row in self.rows:
             for heading, cell in row.cells.items():
                 numbers = (cell.mean, cell.deviation, cell.difference)
@@ -208,7 +208,7 @@ class FilledTable:
                         *(difference, " ".join(map(repr, cell.ours)), cell.reason, cell.precision),
                     )
                 )
-        return csv_text(lines)
+        build.write_rows(path, (*head, "difference", "seeds", "reason", "trained in"), lines)
 
 
 ValueOrReason = tuple[Value | None, str]

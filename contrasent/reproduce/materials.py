@@ -16,7 +16,6 @@ from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.files import sha256_of, write_text
 from contrasent.model import find_download, resolve
-from contrasent.report import csv_text
 from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 
 ENCODER = "bert-base-uncased"
@@ -151,10 +150,9 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
     """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
-    from contrasent.data import build
+    from contrasent.data import build, open_rows_of
 
-    sources = build.open_sources("nli", [str(labelled)])
-    folder.mkdir(parents=True, exist_ok=True)
+    sources = [open_rows_of(str(labelled), "nli")]
     plain = name == "nli-sentences"
     path = folder / f"{name}-{path_sha256(str(labelled))[:8]}.{'txt' if plain else 'csv'}"
     if path.is_file():
@@ -168,13 +166,12 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
 
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
-    from contrasent.data import ColumnMap, open_source
+    from contrasent.data import ColumnMap, build, open_source
 
     kind = source_kind(str(source), TEXT_KINDS)
     path = folder / f"{name}-{path_sha256(str(source))[:8]}{'.txt' if kind == '.txt' else '.csv'}"
     if path.is_file():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
     if kind == ".txt":
         texts: Iterable[str] = (line.rstrip() for _, line in islice(lines(source), limit))
         texts = _first_documents(source, limit) if name == "documents" else texts
@@ -183,8 +180,8 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
     table = open_source(str(source), kind)
     rows = [cells for _, cells in table.choose(ColumnMap.every).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
-    header = [table.first] if any(table.first) else []
-    write_text(path, csv_text([*header, *(rows[k] for k in kept)]))
+    written = [*[table.first] * any(table.first), *(rows[k] for k in kept)]
+    build.write_rows(path, written[0], written[1:])
     return path
 
 

@@ -145,7 +145,7 @@ def reproduce_tables(
             filled = everything.table(asked.part(table.name))
             picture = figure(everything, filled)
             write_text(output / f"{filled.name}.md", document(filled, drawn=picture is not None))
-            write_text(output / f"{filled.name}.csv", filled.numbers())
+            filled.write_numbers(output / f"{filled.name}.csv")
             write_records(output / f"{filled.name}.parquet", filled)
             write_pictures(output, [picture] if picture else [])
         return [filler.table(table) for table in tables]

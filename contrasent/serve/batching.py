@@ -39,11 +39,7 @@ class Embedded:
     row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, neither normalised nor cut
     tokens: int  # what the encoder read, special tokens included
     truncated: bool  # whether the text was longer than that
-    text_bytes: int
-
-
-def _bytes(entry: Embedded) -> int:
-    return entry.text_bytes + entry.row.nbytes + _OVERHEAD
+    size: int  # bytes that it takes of the cache
 
 
 _AT_ONCE = 256  # texts of one request in the queue at a time, so that a large one leaves room
@@ -98,7 +94,7 @@ class Batcher:
 
         self.encoder, self.options = encoder, options
         self.precision, self.metrics = precision, metrics
-        self.cache = LRUCache[Text, Embedded](options.cache_mb * 1_000_000, _bytes)
+        self.cache = LRUCache[Text, Embedded](options.cache_mb * 1_000_000, lambda it: it.size)
         self._open = ExitStack()
         self._works: dict[Text, _Queued] = {}
         self._backlog = 0
@@ -286,7 +282,8 @@ class Batcher:
             if not is_finite:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
-            entry = Embedded(row.copy(), work.tokens, work.truncated, sys.getsizeof(work.text[0]))
+            size = sys.getsizeof(work.text[0]) + row.nbytes + _OVERHEAD
+            entry = Embedded(row.copy(), work.tokens, work.truncated, size)
             with suppress(ValueError):  # it is larger than the cache
                 self.cache[work.text] = entry
             self._forget(work)

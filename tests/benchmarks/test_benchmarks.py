@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -140,10 +141,7 @@ def test_a_server_under_load(raced):
 
 
 def test_a_contestant_that_fails_is_named_and_the_others_go_on(raced, monkeypatch):
-    def fail(*_):
-        raise ValueError("out of order")
-
-    monkeypatch.setattr(padded.Train, "loss", fail)
+    monkeypatch.setattr(padded.Train, "loss", Mock(side_effect=ValueError("out of order")))
     size = ["--batch-size", "2", "--steps", "1", "--only", "*ent fp32,*padded fp32"]
     result, table = raced("train-cls", *size, code=1)
     assert result.failed == {"transformers padded fp32": "ValueError: out of order"}

@@ -1,5 +1,7 @@
 """The variable-length route without its kernel: what it asks of torch, and what it is asked for."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from helpers.padded import gradients, ids_of
@@ -76,17 +78,12 @@ def test_the_backbone_asks_it_for_each_sentence_alone(lengths, first_only, monke
     model = transformer(config_of("bert", VOCABULARY))
     model.pooler = None
     backbone, batch = PackedBert(model).eval(), pack(ids_of(lengths, VOCABULARY))
-    asked = []
-
-    def loop(*arguments):
-        asked.append(arguments)
-        return sentence_by_sentence(*arguments)
-
+    loop = Mock(wraps=sentence_by_sentence)
     expected = backbone(batch, [1, -1], first_only=first_only)
     monkeypatch.setattr(packing, "_flash", loop)
     monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: True)
     got = backbone(batch, [1, -1], first_only=first_only)
-    assert len(asked) == 2
+    assert loop.call_count == 2
     weights = []
     for layer, state in expected.items():
         torch.testing.assert_close(got[layer], state, rtol=0, atol=1e-5)

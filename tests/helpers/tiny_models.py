@@ -1,6 +1,7 @@
 """Tiny real Hugging Face folders: two layers, width 16, a few dozen words, every weight seeded."""
 
 import json
+from functools import partial
 
 import torch
 import transformers
@@ -165,20 +166,15 @@ TOKENIZERS = {
 }
 
 
-def save_tiny(folder, model_type="bert", *, seed=0, limit=64, **changes):
+def save_tiny(folder, model_type="bert", *, seed=0, limit=64, kind="AutoModel", **changes):
     """Write a tiny model of the BERT family with its tokenizer; returns ``folder``."""
     make, tokenizer_class = TOKENIZERS[model_type]
-    vocabulary = make(folder, limit, tokenizer_class)
-    transformer(config_of(model_type, vocabulary, limit, **changes), seed).save_pretrained(folder)
-    return folder
-
-
-def save_tiny_masked_lm(folder, model_type="bert", *, seed=0, limit=64, **changes):
-    """Write a tiny masked language model with its tokenizer; returns ``folder``."""
-    make, tokenizer_class = TOKENIZERS[model_type]
     config = config_of(model_type, make(folder, limit, tokenizer_class), limit, **changes)
-    transformer(config, seed, transformers.AutoModelForMaskedLM).save_pretrained(folder)
+    transformer(config, seed, getattr(transformers, kind)).save_pretrained(folder)
     return folder
+
+
+save_tiny_masked_lm = partial(save_tiny, kind="AutoModelForMaskedLM")
 
 
 def with_template(encoder, single, **settings):

@@ -15,7 +15,6 @@ st = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 BAR = 2e-6
-INSTRUCTION = "read the sentence : "
 GEMMA_PROMPTS = {"query": "task : people | query : ", "document": "title : no | text : "}
 
 
@@ -39,31 +38,24 @@ def save_tiny_gemma(folder):
     return folder
 
 
+def pooled(folder, kind, pooling, *after, **how):
+    parts = [modules.Transformer(str(save_tiny(folder, kind))), modules.Pooling(16, pooling)]
+    return st.SentenceTransformer(modules=[*parts, *after], device="cpu", **how)
+
+
 def e5(folder):
-    start = modules.Transformer(str(save_tiny(folder, "xlm-roberta")))
-    parts = [start, modules.Pooling(16, "mean"), modules.Normalize()]
     prompts = {"query": "query: ", "passage": "passage: "}
-    return st.SentenceTransformer(modules=parts, prompts=prompts, device="cpu")
+    return pooled(folder, "xlm-roberta", "mean", modules.Normalize(), prompts=prompts)
 
 
 def bge(folder):
-    parts = [modules.Transformer(str(save_tiny(folder))), modules.Pooling(16, "cls")]
-    prompts = {"query": INSTRUCTION}
-    return st.SentenceTransformer(
-        modules=[*parts, modules.Normalize()],
-        prompts=prompts,
-        default_prompt_name="query",
-        device="cpu",
-    )
+    how = {"prompts": {"query": "read the sentence : "}, "default_prompt_name": "query"}
+    return pooled(folder, "bert", "cls", modules.Normalize(), **how)
 
 
 def gte(folder):
-    start = modules.Transformer(str(save_tiny(folder, "roberta")))
-    parts = [start, modules.Pooling(16, "lasttoken")]
-    prompts = {"query": "Instruct: read .\nQuery: "}
-    return st.SentenceTransformer(
-        modules=parts, prompts=prompts, truncate_dim=6, similarity_fn_name="dot", device="cpu"
-    )
+    how = {"prompts": {"query": "Instruct: read .\nQuery: "}, "similarity_fn_name": "dot"}
+    return pooled(folder, "roberta", "lasttoken", truncate_dim=6, **how)
 
 
 def gemma(folder):

@@ -3,6 +3,7 @@
 import os
 import time
 from importlib.util import find_spec
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,9 +85,7 @@ def test_what_is_downloaded_is_the_revision_that_was_listed(tiny_bert, monkeypat
 
 
 def test_without_the_hub_the_newest_download_will_do(monkeypatch, tmp_path):
-    def model_info(*_, **__):
-        raise ConnectionError("no network")
-
+    model_info = Mock(side_effect=ConnectionError("no network"))
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"\(no network\); check the name, the network"):

@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -148,12 +149,9 @@ def test_only_who_means_this_server_is_answered(server, monkeypatch, host, heade
 
 def test_who_runs_out_of_memory_is_told_what_to_do(encoder, monkeypatch, caplog):
     batcher = batcher_of(encoder)
+    full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
     with serving(batcher) as server, monkeypatch.context() as patched:
-
-        def full(*_):
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
-
-        patched.setattr(batcher, "_rows", full)
+        patched.setattr(batcher, "_rows", Mock(side_effect=full))
         answer = server.call("/embed", {"inputs": ["a", "b"]})
         assert (answer.status, answer.json["error_type"]) == (503, "Overloaded")
         assert "smaller --batch-tokens" in answer.json["error"]

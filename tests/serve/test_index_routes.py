@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -147,12 +148,9 @@ def test_the_page_shows_what_its_address_says(server, tmp_path):
 
 
 def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch):
-    def full(*_):
-        raise OSError("no room")
-
     change = {"texts": ["two cats"], "remove": ["0"]}
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "write_segment", full)
+        patched.setattr(storage, "write_segment", Mock(side_effect=OSError("no room")))
         assert server.call("/index", change).status == 500
     zero = np.zeros((1, index.manifest.encoder.width), np.float32)
 
@@ -172,10 +170,7 @@ def test_only_a_change_that_another_process_holds_up_is_overload(server, index, 
     with exclusive(index.folder):
         answer = server.call("/index", change)
     assert (answer.status, answer.json["error_type"]) == (503, "Overloaded")
-
-    def refuses(*_, **__):
-        raise ConfigError("the shape is another")
-
+    refuses = Mock(side_effect=ConfigError("the shape is another"))
     monkeypatch.setattr(Index, "change", refuses)
     answer = server.call("/index", change)
     assert (answer.status, answer.json["error"]) == (422, "the shape is another")

@@ -180,7 +180,6 @@ class FigureKind:
     """A figure that can be drawn."""
 
     name: str  # of its files
-    place: int  # among the others, the smallest first
     heading: str  # above it in a report
     draw: Callable[[FigureData], Picture]  # draws it, under its name
     caption: Callable[[FigureData], str]  # how to read it
@@ -190,8 +189,7 @@ class FigureKind:
 def figure_kinds() -> list[FigureKind]:
     """All figures, in the order in which they are shown."""
     modules = [import_module(f"{__name__}.{it.name}") for it in pkgutil.iter_modules(__path__)]
-    kinds = [kind for module in modules for kind in getattr(module, "FIGURES", ())]
-    return sorted(kinds, key=lambda kind: kind.place)
+    return [kind for module in modules for kind in getattr(module, "FIGURES", ())]
 
 
 def draw_figures(data: FigureData) -> list[tuple[FigureKind, Picture]]:

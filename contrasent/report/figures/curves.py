@@ -227,12 +227,9 @@ def _caption(data: FigureData) -> str:
 
 
 FIGURES = (
-    FigureKind(
-        name=PLANE, place=1, heading="Alignment and uniformity", draw=plane, caption=_caption
-    ),
+    FigureKind(PLANE, "Alignment and uniformity", plane, _caption),
     FigureKind(
         name=SPECTRA,
-        place=2,
         heading="Singular values",
         draw=lambda data: spectra(data.panels),
         caption=lambda _: (
@@ -242,7 +239,6 @@ FIGURES = (
     ),
     FigureKind(
         name=DENSITIES,
-        place=3,
         heading="Cosines by human rating",
         draw=lambda data: densities(data.panels),
         caption=lambda _: (
@@ -252,7 +248,6 @@ FIGURES = (
     ),
     FigureKind(
         name=TRAJECTORIES,
-        place=4,
         heading="Alignment and uniformity over training",
         of_runs=True,
         draw=lambda data: trajectories(data.runs),
