@@ -13,22 +13,7 @@ from typing import Annotated
 from pydantic import PositiveInt, StringConstraints
 
 from contrasent import evaluation, options, report
-from contrasent.cli.app import (
-    STDOUT,
-    called,
-    for_each,
-    labels,
-    load,
-    print_json,
-    print_tables,
-    raise_failures,
-    say,
-    tell,
-    use,
-    with_command,
-    write_html,
-    write_lines,
-)
+from contrasent.cli import app
 from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
 from contrasent.progress import progress_bar
@@ -77,36 +62,36 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
         announce(suite)
 
         def score(model: str) -> evaluation.Scores:
-            scores = suite.records(use(self, model))
+            scores = suite.records(app.use(self, model))
             for note in scores.notes:
-                tell(f"{model}: {note}")
+                app.tell(f"{model}: {note}")
             return _with_overlaps(scores, model, suite) if self.leak_check else scores
 
-        results, failed = for_each(self.models, score)
+        results, failed = app.for_each(self.models, score)
         failures = [
             *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
             *failed,
             *(f"{m}: {p.message}" for m, scores in results.items() for p in scores.problems),
         ]
         if any(scores.records for scores in results.values()):
-            rows = {label: results.get(model) for label, model in labels(self.models).items()}
+            rows = {label: results.get(model) for label, model in app.labels(self.models).items()}
             bootstrap = (reading.bootstrap or evaluation.Bootstrap()) if self.compare else None
             contents = _write(suite, rows, bootstrap, self.json)
-            write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
-        raise_failures(failures)
+            app.write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
+        app.raise_failures(failures)
 
     def _judge(self, text: str) -> None:
-        encoder, *others = (use(self, model) for model in dict.fromkeys(self.models))
+        encoder, *others = (app.use(self, model) for model in dict.fromkeys(self.models))
         reading = shared(self, options.FoundText)
         judged = evaluation.judge(encoder, text, compare=others, columns=self.columns, **reading)
-        judged = replace(judged, records=with_command(judged.records))
-        if not write_lines(self.json, lines_of_kind("judgement", [judged])):
-            say("\n".join(report.judgement_lines(judged)))
-            print_tables(*report.judgement_tables(judged))
-            say(f"\n{judged.sentence}")
+        judged = replace(judged, records=app.with_command(judged.records))
+        if not app.write_lines(self.json, lines_of_kind("judgement", [judged])):
+            app.say("\n".join(report.judgement_lines(judged)))
+            app.print_tables(*report.judgement_tables(judged))
+            app.say(f"\n{judged.sentence}")
         answer = (judged.sentence,)
         contents = report.Contents(judged.records, queries=judged.queries, answer=answer)
-        write_html(self.html, contents)
+        app.write_html(self.html, contents)
 
 
 def _write(
@@ -116,7 +101,7 @@ def _write(
     json: str | None,
 ) -> report.Contents:
     """Print tables, or write records to ``json``; with a bootstrap compare with the first."""
-    rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
+    rows = {label: [*app.with_command(it.records)] if it else [] for label, it in scores.items()}
     (_, first), *others = scores.items()
     means = []
     if bootstrap and first:
@@ -127,16 +112,16 @@ def _write(
                     means.append(report.Mean(rows[label][0], comparison.metric, comparison.average))
     records = tuple(record for of_encoder in rows.values() for record in of_encoder)
     contents = report.Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
-    if not write_lines(json, json_lines(records)):
+    if not app.write_lines(json, json_lines(records)):
         differences = report.comparison_tables(contents, report.rows_of(contents))
-        print_tables(*report.suite_tables(suite, rows), *differences)
+        app.print_tables(*report.suite_tables(suite, rows), *differences)
     return contents
 
 
 def announce(suite: evaluation.Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     for line in (*suite.notes, *_left_out(suite), *suite.remedy):
-        tell(line)
+        app.tell(line)
 
 
 def _left_out(suite: evaluation.Suite) -> list[str]:
@@ -179,9 +164,9 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
     def __call__(self) -> None:
         judged = evaluation.read_judged(self.pairs, self.data_dir, self.columns)
         if judged.task.note:
-            tell(judged.task.note)
-        encoder = use(self, self.model)
-        print_json(asdict(evaluation.calibrate(encoder, judged, self.min_precision)), indent=2)
+            app.tell(judged.task.note)
+        encoder = app.use(self, self.model)
+        app.print_json(asdict(evaluation.calibrate(encoder, judged, self.min_precision)), indent=2)
 
 
 @settings
@@ -214,36 +199,36 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
         self._print(geometries, known)
         contents = replace(known, geometries=geometries, warnings=tuple(failures))
         if geometries or self.saved:
-            write_html(self.html, contents)
+            app.write_html(self.html, contents)
         if self.figures and (geometries or known.runs or not failures):
             rows = report.labelled(geometries)
             data = report.figure_data(rows, known.runs, known.records)
             pictures = [picture for _, picture in report.draw_figures(data)]
             for path in report.write_pictures(self.figures, pictures):
-                tell(str(path))
-        raise_failures(failures)
+                app.tell(str(path))
+        app.raise_failures(failures)
 
     def _measure(self) -> tuple[dict[str, evaluation.Geometry], list[str]]:
         edits = evaluation.Edits.read(self.edits) if self.edits else None
         rated = evaluation.RatedPairs.read(self.pairs, self.data_dir, self.columns)
         if rated.task.note:
-            tell(rated.task.note)
+            app.tell(rated.task.note)
 
         def measure_one(model: str) -> evaluation.Geometry:
-            measured = evaluation.measure(use(self, model), rated, edits)
-            return replace(measured, records=with_command(measured.records))
+            measured = evaluation.measure(app.use(self, model), rated, edits)
+            return replace(measured, records=app.with_command(measured.records))
 
-        return for_each(self.models or (), measure_one)
+        return app.for_each(self.models or (), measure_one)
 
     def _print(self, geometries: tuple[evaluation.Geometry, ...], known: report.Contents) -> None:
-        json = self.json if geometries or self.json == STDOUT else None
-        if not write_lines(json, lines_of_kind("geometry", geometries)):
+        json = self.json if geometries or self.json == app.STDOUT else None
+        if not app.write_lines(json, lines_of_kind("geometry", geometries)):
             if geometries:
                 rows = report.labelled(geometries)
                 tables = (report.geometry_table(rows), report.edits_table(rows))
-                print_tables(*(table for table in tables if table.rows))
+                app.print_tables(*(table for table in tables if table.rows))
             for line in report.run_lines(report.labelled_runs(known.runs)):
-                say(line)
+                app.say(line)
 
 
 @settings
@@ -279,15 +264,17 @@ class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
         looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 
         def find(model: str) -> evaluation.Neighbours:
-            nearest = evaluation.find_neighbours(use(self, model), searched, looked_for, self.top_k)
-            return replace(nearest, command=called())
+            nearest = evaluation.find_neighbours(
+                app.use(self, model), searched, looked_for, self.top_k
+            )
+            return replace(nearest, command=app.called())
 
-        results, failures = for_each(self.models, find)
+        results, failures = app.for_each(self.models, find)
         rows = list(results.values())
-        if rows and not write_lines(self.json, lines_of_kind("neighbours", rows)):
+        if rows and not app.write_lines(self.json, lines_of_kind("neighbours", rows)):
             of_label = dict(zip(report.labels(rows), rows, strict=True))
-            print_tables(*report.neighbours_tables(of_label))
-        raise_failures(failures)
+            app.print_tables(*report.neighbours_tables(of_label))
+        app.raise_failures(failures)
 
 
 @settings
@@ -311,17 +298,17 @@ class MtebCommand(options.Measuring, AsJsonLines):
         wanted = evaluation.mteb_tasks(self.tasks, self.benchmark)
 
         def measure(model: str) -> evaluation.Scores:
-            encoder = evaluation.MtebEncoder(load(self, model), self.precision_name)
+            encoder = evaluation.MtebEncoder(app.load(self, model), self.precision_name)
             return evaluation.run_mteb(encoder, wanted, output=self.output, show_progress=True)
 
-        results, failures = for_each(self.models, measure)
-        rows = {model: with_command(scores.records) for model, scores in results.items()}
+        results, failures = app.for_each(self.models, measure)
+        rows = {model: app.with_command(scores.records) for model, scores in results.items()}
         failures += [f"{m}: {p.message}" for m, scores in results.items() for p in scores.problems]
         records = [record for of_model in rows.values() for record in of_model]
-        if records and not write_lines(self.json, json_lines(records)):
-            shown = {label: rows[model] for label, model in labels(list(rows)).items()}
-            print_tables(*report.score_tables(shown))
-        raise_failures(failures)
+        if records and not app.write_lines(self.json, json_lines(records)):
+            shown = {label: rows[model] for label, model in app.labels(list(rows)).items()}
+            app.print_tables(*report.score_tables(shown))
+        app.raise_failures(failures)
 
 
 @settings
@@ -376,7 +363,7 @@ class ReproduceCommand(options.DataFolder, options.OnDevice, options.Replacing):
         what = self.tables[0] if self.tables[0] in ("list", "verdicts", "commands") else ""
         names = self.tables[1:] if what else self.tables
         if what == "commands":
-            say("\n".join(reproduce.plan_lines(names)))
+            app.say("\n".join(reproduce.plan_lines(names)))
             return
         data_dir = None if self.data_dir is None else str(self.data_dir)
         if self.from_records is not None:
@@ -411,11 +398,11 @@ class ReproduceCommand(options.DataFolder, options.OnDevice, options.Replacing):
             _show(reproduce.verdicts_document(filled))
         else:
             filled = reproduce.reproduce_tables(
-                request, chosen, self.output, tell, jobs=self.jobs, overwrite=self.overwrite
+                request, chosen, self.output, app.tell, jobs=self.jobs, overwrite=self.overwrite
             )
             _show("\n".join(reproduce.document(table) for table in filled))
             if failed := reproduce.failures(filled):
-                raise_failures(["cells that could not be made:", *failed])
+                app.raise_failures(["cells that could not be made:", *failed])
 
 
 def _show(text: str) -> None:
@@ -423,4 +410,4 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console()
-    console.print(Markdown(text)) if console.is_terminal else say(text, nl=False)
+    console.print(Markdown(text)) if console.is_terminal else app.say(text, nl=False)

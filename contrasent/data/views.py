@@ -64,7 +64,7 @@ def delete_words(words: Sequence[str], random: Generator, share: float) -> list[
     return [word for place, word in enumerate(words) if place not in gone]
 
 
-def delete_one_word(words: Sequence[str], random: Generator) -> list[str]:
+def delete_one_word(words: Sequence[str], random: Generator, _: object = None) -> list[str]:
     """Leave out one word, any of them; an only word stays."""
     if len(words) == 1:
         return list(words)
@@ -185,11 +185,7 @@ VIEWS = MappingProxyType(
         "delete_words": View(edit=_by_words(delete_words)),
         "crop_prefix": View(edit=lambda share: lambda text, _: crop_prefix(text, share or 0.0)),
         "delete_words_once": View(edit=_by_words(keep_whole_words), drawn_once=True),
-        "delete_one_word": View(
-            takes_share=False,
-            share=None,
-            edit=_by_words(lambda words, random, _: delete_one_word(words, random)),
-        ),
+        "delete_one_word": View(takes_share=False, share=None, edit=_by_words(delete_one_word)),
         "repeat": View(share=0.32, edit_tokens=lambda share: partial(repeat_tokens, share=share)),
         "synonym": View(
             share=None, edit=_by_synonyms, origin=lambda: {"wordnet": WordNet().version}

@@ -204,7 +204,7 @@ def correlation_interval(value: float, error: float, confidence: float) -> Inter
     """Normal on Fisher's (1921) scale, so that both ends are within [-1, 1]."""
     low = high = value
     if abs(value) < 1:
-        reach = _quantile(confidence) * error / (1 - value**2)
+        reach = NormalDist().inv_cdf((1 + confidence) / 2) * error / (1 - value**2)
         low, high = tanh(atanh(value) - reach), tanh(atanh(value) + reach)
     return Interval(low=low, high=high, error=error, confidence=confidence)
 
@@ -216,14 +216,10 @@ def mean_error(covariance: Matrix) -> float:
 
 def normal_interval(value: float, error: float, confidence: float) -> Interval:
     """The value and its error times the normal quantile, to both sides."""
-    reach = _quantile(confidence) * error
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * error
     return Interval(low=value - reach, high=value + reach, error=error, confidence=confidence)
 
 
 def normal_p_value(difference: float, error: float) -> float:
     """Two-sided normal p-value of a difference being 0; 1 without an error."""
     return 2 * NormalDist().cdf(-abs(difference) / error) if error else 1.0
-
-
-def _quantile(confidence: float) -> float:
-    return NormalDist().inv_cdf((1 + confidence) / 2)

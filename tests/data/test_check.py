@@ -1,4 +1,5 @@
 import statistics
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -21,10 +22,6 @@ def lengths(values):
     }
 
 
-def as_dict(found):
-    return {name: getattr(found, name) for name in found.__slots__}
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 19, 20, 21, 100])
 @pytest.mark.parametrize("views", [1, 3])
 def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views):
@@ -34,8 +31,8 @@ def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views)
     content = "".join("\t".join(row) + "\n" for row in rows)
     report = facts("f.tsv", content, tokenizer=bert, max_tokens=6)
     words = [[len(row[view].split()) for row in rows] for view in range(views)]
-    assert [as_dict(found) for found in report.words] == [lengths(column) for column in words]
-    assert list(map(as_dict, report.tokens)) == [lengths([n + 2 for n in of]) for of in words]
+    assert [asdict(found) for found in report.words] == [lengths(column) for column in words]
+    assert list(map(asdict, report.tokens)) == [lengths([n + 2 for n in of]) for of in words]
     assert report.cut == sum(n + 2 > 6 for column in words for n in column)
     assert (report.examples, report.views, report.max_tokens) == (count, views, 6)
 

@@ -196,15 +196,6 @@ def texts_of(source, example, epoch=0):
     return tuple(text[a:b] for a, b in pairwise(offsets))
 
 
-def runs(sentences, count):
-    """Every run of so many consecutive sentences, in plain loops."""
-    found = set()
-    for start in range(len(sentences)):
-        if start + count <= len(sentences):
-            found.add(" ".join(sentences[number] for number in range(start, start + count)))
-    return found
-
-
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -228,9 +219,7 @@ def test_where_sentences_end(text, sentences):
 def test_both_crops_are_any_consecutive_sentences_each_by_itself(share, counts, crops):
     source = crops(TEXTS, share=share, sides="both").source
     sentences = ["Aa.", "Bb.", "Cc.", "Dd."]
-    wanted = set()
-    for count in counts:
-        wanted |= runs(sentences, count)
+    wanted = {" ".join(sentences[k : k + count]) for count in counts for k in range(5 - count)}
     drawn = Counter(texts_of(source, 0, epoch) for epoch in range(1500))
     assert {first for first, _ in drawn} == {second for _, second in drawn} == wanted
     assert len(drawn) == len(wanted) ** 2

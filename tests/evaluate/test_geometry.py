@@ -210,8 +210,7 @@ def test_what_embeddings_hold_is_told_and_nothing_else():
     assert told[True]["edit_accuracy", "size"].value > 0.6
     assert abs(told[True]["edit_accuracy", "place"].value - 1 / 3) < 0.08
     for label in ("way", "place", "size"):
-        found = told[False]["edit_accuracy", label]
-        assert abs(found.value - 1 / 3) < 0.08
+        assert abs(told[False]["edit_accuracy", label].value - 1 / 3) < 0.08
     moved = [told[True]["edit_distance", f"insert {size}"].value for size in SIZES]
     assert moved == sorted(moved)
     assert told[True]["edit_distance", "replace 4"].value < 0.001

@@ -59,16 +59,15 @@ def run_onnx(path, texts, tokenizer):
 
 
 def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
-    name = "onnx"
-    parity = export(encoder, tmp_path / name, name)
+    parity = export(encoder, tmp_path / "onnx", "onnx")
     assert parity.largest_gap < 1e-6 and parity.sentences > 200
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
-    states = run_onnx(tmp_path / name / "onnx/model.onnx", SENTENCES, tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "onnx")
+    states = run_onnx(tmp_path / "onnx/onnx/model.onnx", SENTENCES, tokenizer)
     headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
     np.testing.assert_allclose(headed, encoder.encode(SENTENCES, precision="fp32"), atol=1e-4)
-    kept = json.loads((tmp_path / name / "contrasent.json").read_text())
+    kept = json.loads((tmp_path / "onnx/contrasent.json").read_text())
     assert kept["export"]["largest_gap"] == parity.largest_gap
-    assert json.loads((tmp_path / name / "special_tokens_map.json").read_text())["cls_token"]
+    assert json.loads((tmp_path / "onnx/special_tokens_map.json").read_text())["cls_token"]
 
 
 def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):

@@ -1,5 +1,7 @@
 """The published SimCSE and DiffCSE checkpoints, and what their training scripts wrote."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -22,13 +24,8 @@ def assert_rows(encoder, expected):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """Let every id on the hub be the folder that this returns."""
-    folder = tmp_path / "hub"
-
-    class Info:
-        sha = "0" * 40
-        siblings = ()
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: Info())
+    folder, info = tmp_path / "hub", SimpleNamespace(sha="0" * 40, siblings=())
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
     return folder
 

@@ -15,11 +15,8 @@ from contrasent.model.heads import POOLERS, MlpHead
 
 st = pytest.importorskip("sentence_transformers")
 
-OWN, TRANSFORMER, MODULES = (
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "modules.json",
-)
+OWN, MODULES = "config_sentence_transformers.json", "modules.json"
+TRANSFORMER = "sentence_bert_config.json"
 POOLING, DENSE, NORMALIZE = (f"{it}/config.json" for it in ("1_Pooling", "2_Dense", "3_Normalize"))
 USUAL = "sentence_embedding"
 TEXTS = [*SENTENCES, "The Dog SITS", "the cat sits . the dog runs here and there and more"]
