@@ -125,11 +125,9 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     numbered = zip((end // _BUCKET for end in ends), gradients, strict=True)
     for _, bucket in groupby(numbered, key=itemgetter(0)):
         together = [gradient for _, gradient in bucket]
-        flat = torch.cat([gradient.flatten() for gradient in together])
+        flat = nn.utils.parameters_to_vector(together)
         distributed.all_reduce(flat)
-        sums = torch.split(flat, [gradient.numel() for gradient in together])
-        for gradient, summed in zip(together, sums, strict=True):
-            gradient.copy_(summed.view_as(gradient))
+        nn.utils.vector_to_parameters(flat, together)
 
 
 def launched() -> Split:

@@ -259,8 +259,7 @@ class Rungs:
                 names = [trial.candidate for trial in trials[:keep]]
 
     def _latest(self, name: str) -> Trial | None:
-        trials = [it for it in self.search.state.trials if it.candidate == name]
-        return trials[-1] if trials else None
+        return {it.candidate: it for it in self.search.state.trials}.get(name)
 
     def _recipe(self, candidate: Candidate, steps: int, every: int) -> Recipe:
         ground, options, folder = self.ground, self.options, self.search.folder

@@ -276,8 +276,7 @@ def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Pa
     if not spelling.argument:
         how |= {"envvar": spelling.variable or None, "show_envvar": bool(spelling.variable)}
     info = typer.Argument(**how) if spelling.argument else typer.Option(*flags, **how)
-    several = "list[" in str(field.annotation)
-    taken: Any = bool if kind is bool else list[str] if several else str
+    taken: Any = bool if kind is bool else list[str] if "list[" in str(field.annotation) else str
     if field.is_required():
         default = inspect.Parameter.empty
     else:

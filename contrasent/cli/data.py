@@ -43,8 +43,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
-        reading = shared(self, options.FoundText)
-        examples = data.open_examples(self.file, self.columns, **reading)
+        examples = data.open_examples(self.file, self.columns, **shared(self, options.FoundText))
         if self.output is not None:
             data.build.require_output(self.output, [self.file], self.overwrite, examples.views)
         tokenizer = None

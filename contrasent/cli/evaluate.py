@@ -201,8 +201,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
         if geometries or self.saved:
             app.write_html(self.html, contents)
         if self.figures and (geometries or known.runs or not failures):
-            rows = report.labelled(geometries)
-            data = report.figure_data(rows, known.runs, known.records)
+            data = report.figure_data(report.labelled(geometries), known.runs, known.records)
             pictures = [picture for _, picture in report.draw_figures(data)]
             for path in report.write_pictures(self.figures, pictures):
                 app.tell(str(path))

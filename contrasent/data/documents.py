@@ -144,8 +144,7 @@ def document_ends(lengths: IndexArray, store: TokenStore) -> IndexArray:
 
 def positions(ends: IndexArray) -> IndexArray:
     """``(N,)`` int64 that grow by 1 within a document, and by more than N between two."""
-    document = np.unique(ends, return_inverse=True)[1]
-    return np.arange(len(ends)) + document * len(ends)
+    return np.arange(len(ends)) + np.unique(ends, return_inverse=True)[1] * len(ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,11 +324,7 @@ class Loader:
         self, first_step: int, last_step: int, *, pinned: bool = False
     ) -> Generates[Batch, None, None]:
         """Batches of ``range(first_step, last_step)``, gathered ahead by a thread."""
-
-        def load(step: int) -> Batch:
-            batch = self.batch(step)
-            return batch.pin() if pinned else batch
-
+        load = (lambda step: self.batch(step).pin()) if pinned else self.batch
         return prefetch(range(first_step, last_step), load, ahead=_AHEAD)
 
     def _draw_order(self, epoch: int) -> IndexArray:

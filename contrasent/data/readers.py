@@ -170,8 +170,7 @@ CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 # Tags within a text, and those around a block of text.
 _TAGS = Path(__file__).with_name("html_tags.txt").read_text(encoding="utf-8")
-_INLINE, _BLOCKS = map(str.split, _TAGS.split("\n\n"))
-_NAMES = "|".join([*_INLINE, *_BLOCKS])
+_NAMES, _BLOCKS = "|".join(_TAGS.split()), _TAGS.split("\n\n")[1].split()
 # Comments and the like, scripts and styles with all they hold, and tags of HTML: `List<String>` has
 # none, and in a quoted attribute `>` ends no tag.
 _MARKUP = re.compile(

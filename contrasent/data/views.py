@@ -209,8 +209,7 @@ class Views:
 
 def share_of(settings: ViewSettings) -> float | None:
     """The share that a view edits; None for one word, and for views that take no share."""
-    view = VIEWS[settings.name]
-    return view.share if settings.share is None else settings.share
+    return VIEWS[settings.name].share if settings.share is None else settings.share
 
 
 def open_views(  # noqa: PLR0913 - what views are made of, by name

@@ -141,15 +141,12 @@ def find_neighbours(
     answers = []
     for text, itself, of_query in zip(queries.texts, equal, hits, strict=True):
         others = [(place, score) for place, score in of_query if place not in itself][:top_k]
-        query = Query(
-            text=text,
-            left_out=tuple(corpus.texts[place] for place in itself),
-            nearest=tuple(
-                Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
-                for place, score in others
-            ),
+        near = (
+            Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
+            for place, score in others
         )
-        answers.append(query)
+        left_out = tuple(corpus.texts[place] for place in itself)
+        answers.append(Query(text=text, left_out=left_out, nearest=tuple(near)))
     return Neighbours(
         **use.record_fields(),
         corpus=corpus.source,

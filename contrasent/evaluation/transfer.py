@@ -235,8 +235,7 @@ def _rows(records: SourceRows) -> Iterator[Row]:
             # pandas makes floats of whole numbers beside an empty cell
             label = None if isnan(given) else int(given)
         hidden = names is not None and isinstance(label, int) and not 0 <= label < len(names)
-        kind = isinstance(label, str | int) and str(label).strip()
-        if hidden or not kind or not all(texts):
+        if hidden or not (isinstance(label, str | int) and str(label).strip()) or not all(texts):
             raise DataError(
                 f"{where}: a sentence or its label {shown(label)} is missing, hidden, or no name "
                 "or number; mend the row or take it out, or name a split with labels"

@@ -6,6 +6,7 @@ embedding layer, 1 the first transformer layer, -1 the last.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,14 @@ def init_linear(layers: nn.Module) -> None:
             nn.init.normal_(layer.weight, std=0.02)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+def gelu_layers(*widths: int) -> nn.Sequential:
+    """New linear layers from each width to the next, with GELU behind each."""
+    pairs = pairwise(widths)
+    layers = nn.Sequential(*(it for a, b in pairs for it in (nn.Linear(a, b), nn.GELU())))
+    init_linear(layers)
+    return layers
 
 
 class MlpHead(nn.Module):

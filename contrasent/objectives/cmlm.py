@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need
-from contrasent.model.heads import init_linear
+from contrasent.model.heads import gelu_layers
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective, Share, Start, Terms
@@ -51,17 +51,10 @@ class Cmlm(Objective):
         masked_lm = MaskedLm.load(encoder.name, new_head=True).share(backbone)
         self._backbone = (backbone,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
-        self.projector: nn.Sequential | None = None
+        self.projector: nn.Module | None = None
         if config.vectors > 1:
-            width = start.width
-            self.projector = nn.Sequential(
-                nn.Linear(width, width),
-                nn.GELU(),
-                nn.Linear(width, width),
-                nn.GELU(),
-                nn.Linear(width, (config.vectors - 1) * width),
-            )
-            init_linear(self.projector)
+            widths = [start.width] * 3 + [(config.vectors - 1) * start.width]
+            self.projector = gelu_layers(*widths)[:-1]
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with tokens of the next sentences hidden."""

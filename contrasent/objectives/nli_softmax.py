@@ -79,6 +79,5 @@ class NliSoftmax(Objective):
         self.classifier = PairClassifier(start.width, config.features, config.hidden)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        premise, hypothesis = encoded.pooled
-        terms: Terms = self.classifier(premise, hypothesis, batch)
+        terms: Terms = self.classifier(*encoded.pooled, batch)
         return terms

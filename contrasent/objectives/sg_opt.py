@@ -10,11 +10,11 @@ import copy
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import self_guided
-from contrasent.model.heads import init_linear, mean_over_tokens
+from contrasent.model.heads import gelu_layers, mean_over_tokens
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective, Start, Terms, same_texts
 from contrasent.settings import settings
@@ -59,13 +59,7 @@ class SgOpt(Objective):
         pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)
         self._guide = (guide,)
         self._moved = tuple(pair for pair in pairs if pair[0].requires_grad)
-        self.projector = nn.Sequential(
-            nn.Linear(start.width, config.projection),
-            nn.GELU(),
-            nn.Linear(config.projection, config.projection),
-            nn.GELU(),
-        )
-        init_linear(self.projector)
+        self.projector = gelu_layers(start.width, config.projection, config.projection)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings = self._project(encoded.pooled[0])

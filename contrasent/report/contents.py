@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -246,8 +247,7 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
 
     DataError if a path is not there, or is none of them.
     """
-    records, geometries = list[Record](), list[Geometry]()
-    runs, neighbours = list[Trajectory](), list[Neighbours]()
+    found = defaultdict[str, list[Any]](list)
     for path in map(Path, paths):
         first: Any = {}
         if path.is_file():
@@ -255,13 +255,13 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
         if first.get("kind") == geometry.KIND:
-            geometries += geometry.read_geometry(path)
+            found["geometries"] += geometry.read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            neighbours += read_neighbours(path)
+            found["neighbours"] += read_neighbours(path)
         elif "metric" in first:
-            records += read_records(path)
+            found["records"] += read_records(path)
         elif path.is_dir() or "step" in first:
-            runs.append(geometry.read_trajectory(path))
+            found["runs"].append(geometry.read_trajectory(path))
         else:
             nothing = "no measured geometry, no scores, no nearest neighbours and no training run"
             raise DataError(
@@ -269,9 +269,4 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "'contrasent analyze --json', 'contrasent evaluate --json' or 'contrasent "
                 "neighbours --json' wrote, or a run's folder"
             )
-    return Contents(
-        records=tuple(records),
-        geometries=tuple(geometries),
-        runs=tuple(runs),
-        neighbours=tuple(neighbours),
-    )
+    return Contents(**dict[str, Any]((kind, tuple(of)) for kind, of in found.items()))

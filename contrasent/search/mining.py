@@ -217,8 +217,7 @@ def find_candidates(
         listed = np.c_[np.repeat(rows[:, 0], most + 1), lists.ravel()]
         if isinstance(teacher, float):
             dense = similarities(space.similarity, space.queries[rows[:, 0]], space.documents)
-            fused = fuse(dense.cpu().numpy(), by_words, teacher)
-            scores = np.take_along_axis(fused, lists, 1)
+            scores = np.take_along_axis(fuse(dense.cpu().numpy(), by_words, teacher), lists, 1)
         elif isinstance(teacher, Encoder):
             scores = guide.pairwise(listed).cpu().numpy()
         else:

@@ -401,8 +401,7 @@ class Snapshot:
     ) -> tuple[IndexManifest, np.ndarray]:
         """The manifest after segments from ``first`` on and ``new`` rows are one; its live rows."""
         start = sum(segment.rows for segment in then.segments[:first])
-        rows = chain(self.blocks(first), new)
-        segment = write_segment(self.folder, then, rows, self.ranges)
+        segment = write_segment(self.folder, then, chain(self.blocks(first), new), self.ranges)
         given = then.next_number + segment.rows - int(self.live[start:].sum())
         then = replace(then, segments=(*then.segments[:first], segment), given=given)
         return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])

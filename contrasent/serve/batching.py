@@ -223,8 +223,7 @@ class Batcher:
     def _set_ids(self, works: Sequence[_Queued]) -> None:
         for task in {work.text[1] for work in works}:
             some = [work for work in works if work.text[1] == task]
-            encoder = self.encoder.route(task)
-            ids, cut = self._ids(encoder, [work.text[0] for work in some], task)
+            ids, cut = self._ids(self.encoder.route(task), [work.text[0] for work in some], task)
             for work, row, truncated in zip(some, ids, cut, strict=True):
                 if not len(row):
                     raise DataError(f"text {work.text[0][:80]!r} has no token; leave it out")
